@@ -1,0 +1,31 @@
+"""Errors that a user can act on. Every message says what failed, what was found, what is wanted and what to do next."""
+
+from __future__ import annotations
+
+
+class HapvrError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+
+class ArgumentError(HapvrError, ValueError):
+    """A function argument has a wrong shape, range or type; the message names the argument, its value and the limits."""
+
+
+class ConfigError(HapvrError, ValueError):
+    """A configuration file or value is wrong; the message names the key and the allowed values."""
+
+
+class DataError(HapvrError):
+    """Stored data is missing, damaged, or was made with other settings than the reader's."""
+
+
+class WeightsUnavailableError(HapvrError):
+    """Network weights cannot be had; the message names them and the ways out."""
+
+
+class VideoError(HapvrError):
+    """A video cannot be used. `reason` is a short code that becomes a column of the video's row."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
