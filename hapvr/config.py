@@ -1,0 +1,424 @@
+"""The configuration: frozen pydantic models, read from YAML, refused at once when a key or a value is wrong.
+
+Defaults are the paper's (HAP-VR, section 4 and appendix B). The files under `configs/` state what differs from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hapvr.errors import ConfigError
+
+Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+Probability = Rate
+Split = Literal["train", "validation", "test"]
+SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+
+
+class Settings(BaseModel):
+    """Base of all sections: immutable, and an unknown key is an error rather than a silent default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FolderSource(Settings):
+    """All files below a folder, whatever their names; those that are no videos become failed rows."""
+
+    kind: Literal["folder"]
+    name: SourceName
+    path: Path
+    split: Split = "train"
+
+
+class ListSource(Settings):
+    """A CSV or Parquet file with a column `url`, or `video_id` of YouTube, and optionally both."""
+
+    kind: Literal["list"]
+    name: SourceName
+    path: Path
+    split: Split = "train"
+
+
+class DemoCorpusSource(Settings):
+    """The generated, labelled corpus; becomes the sources NAME-train, NAME-validation and NAME-test."""
+
+    kind: Literal["demo_corpus"]
+    name: SourceName
+    num_incidents: Annotated[int, Field(ge=3, le=500)] = 26
+    seed: int = 0
+
+
+class OwnVideosSource(Settings):
+    """A folder of unlabelled clips; held-out clips and edited copies of them become validation and test benchmarks."""
+
+    kind: Literal["own_videos"]
+    name: SourceName
+    path: Path
+    validation_rate: Rate = 0.15
+    test_rate: Rate = 0.3
+    seed: int = 0
+
+
+Source = Annotated[FolderSource | ListSource | DemoCorpusSource | OwnVideosSource, Field(discriminator="kind")]
+
+
+class SamplingConfig(Settings):
+    """How videos become frames (method 1)."""
+
+    fps: Annotated[float, Field(gt=0, le=60)] = 1.0
+    short_side_px: Annotated[int, Field(ge=32, le=2160)] = 256
+    max_frames: Annotated[int, Field(ge=1)] = 3600
+    min_frames: Annotated[int, Field(ge=1)] = 1
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    jpeg_quality: Annotated[int, Field(ge=50, le=100)] = 95
+    workers: Annotated[int, Field(ge=1)] = 2
+
+
+class DownloadConfig(Settings):
+    """How remote videos are fetched (yt-dlp)."""
+
+    max_height_px: Annotated[int, Field(ge=144)] = 480
+    max_bytes: Annotated[int, Field(ge=1)] = 500_000_000
+    rate_limit_bytes_s: Annotated[int, Field(ge=1)] | None = None
+    retries: Annotated[int, Field(ge=0)] = 3
+    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    cookies_file: Path | None = None
+    proxy: str | None = None
+
+
+class PretrainedWeights(Settings):
+    """The published weights of the architecture, from the hub or its local cache."""
+
+    source: Literal["pretrained"] = "pretrained"
+    fallback: Literal["none", "random"] = Field(
+        default="none", description="`random`: if they cannot be had, warn and use seeded random weights; for the demo only"
+    )
+
+
+class FileWeights(Settings):
+    """A local .safetensors file, or a .pth file of plain tensors."""
+
+    source: Literal["file"]
+    path: Path
+
+
+class RandomWeights(Settings):
+    """Seeded random weights: for tests and for trying the chain without a network."""
+
+    source: Literal["random"]
+    seed: int = 0
+
+
+Weights = Annotated[PretrainedWeights | FileWeights | RandomWeights, Field(discriminator="source")]
+
+
+class BackboneConfig(Settings):
+    """The frozen network g that gives region features (method 1.2)."""
+
+    architecture: Literal["resnet50", "resnet18"] = "resnet50"
+    weights: Weights = PretrainedWeights()
+    crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
+    batch_frames: Annotated[int, Field(ge=1)] = 32
+
+
+class TeacherConfig(Settings):
+    """The frozen network g' that gives pseudo labels (method 1.3)."""
+
+    architecture: Literal["vit_small_patch16_224.dino", "vit_tiny_patch16_224"] = "vit_small_patch16_224.dino"
+    weights: Weights = PretrainedWeights()
+    input: Literal["imagenet", "raw"] = Field(default="imagenet", description="`raw` repeats the release: pixels 0..255")
+    batch_frames: Annotated[int, Field(ge=1)] = 32
+
+
+class WhiteningConfig(Settings):
+    """PCA whitening of region vectors."""
+
+    dims: Annotated[int, Field(ge=2, le=3840)] = 512
+    max_regions: Annotated[int, Field(ge=2)] = 1_000_000
+    eps: Annotated[float, Field(gt=0)] = 1e-7
+    seed: int = 0
+
+
+class AugmentConfig(Settings):
+    """Probabilities and ranges of the augmentations (S2VS 3.2 and its Table 11; HAP-VR B.3)."""
+
+    weak_crop_scale: tuple[Rate, Rate] = (0.8, 1.0)
+    strong_crop_scale: tuple[Rate, Rate] = (0.5, 1.0)
+    flip_probability: Probability = 0.5
+    randaugment_operations: Annotated[int, Field(ge=0)] = 2
+    randaugment_magnitude: Annotated[int, Field(ge=0, le=30)] = 9
+    text_probability: Probability = 0.3
+    emoji_probability: Probability = 0.3
+    blur_probability: Probability = 0.5
+    shuffle_dropout_probability: Probability = 0.5
+    fast_forward_probability: Probability = 0.1
+    slow_motion_probability: Probability = 0.1
+    reverse_probability: Probability = 0.1
+    pause_probability: Probability = 0.1
+    shuffle_probability: Probability = 0.5
+    dropout_probability: Probability = 0.3
+    dropped_content_probability: Probability = 0.5
+    video_in_video_probability: Probability = 0.3
+    video_in_video_scale: tuple[Rate, Rate] = (0.3, 0.7)
+
+    @model_validator(mode="after")
+    def _check(self) -> AugmentConfig:
+        temporal = (
+            self.shuffle_dropout_probability
+            + self.fast_forward_probability
+            + self.slow_motion_probability
+            + self.reverse_probability
+            + self.pause_probability
+        )
+        if temporal > 1 + 1e-9:
+            raise ValueError(f"the temporal augmentations exclude each other; their probabilities sum to {temporal:g} > 1")
+        for name in ("weak_crop_scale", "strong_crop_scale", "video_in_video_scale"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name}: wanted 0 < low <= high <= 1, got ({low:g}, {high:g})")
+        return self
+
+
+class ViewsConfig(Settings):
+    """The cached training clips: per training video `num_weak` weak and `num_strong` strong ones of `num_frames` frames."""
+
+    num_frames: Annotated[int, Field(ge=4)] = 28
+    num_weak: Annotated[int, Field(ge=1)] = 4
+    num_strong: Annotated[int, Field(ge=1)] = 8
+    augment: AugmentConfig = AugmentConfig()
+
+
+class PseudoLabelConfig(Settings):
+    """Frame pseudo labels from the teacher (HAP-VR Eq. 13, 14)."""
+
+    top_rate: Rate = 0.35
+    bottom_rate: Rate = 0.35
+    exact: bool = Field(default=False, description="the release's exactly round(r*T) of each instead of the threshold of Eq. 14")
+
+    @model_validator(mode="after")
+    def _check(self) -> PseudoLabelConfig:
+        if self.top_rate + self.bottom_rate > 1:
+            raise ValueError(f"top_rate + bottom_rate must be at most 1, got {self.top_rate + self.bottom_rate:g}")
+        return self
+
+
+class NetworkConfig(Settings):
+    """The trained part: attention and comparator around TopK-Chamfer (HAP-VR 3.3.1)."""
+
+    spatial_rate: Rate = 0.10
+    temporal_rate: Rate = 0.03
+    attention: bool = True
+    comparator: bool = True
+    symmetric: bool = False
+
+
+class ObjectiveConfig(Settings):
+    """Weights and constants of the loss (HAP-VR Eq. 15). A weight of 0 leaves the term out."""
+
+    frame_ap_weight: Annotated[float, Field(ge=0)] = 6.0
+    video_ap_weight: Annotated[float, Field(ge=0)] = 4.0
+    infonce_weight: Annotated[float, Field(ge=0)] = 1.0
+    hard_negative_weight: Annotated[float, Field(ge=0)] = 3.0
+    regularization_weight: Annotated[float, Field(ge=0)] = 1.0
+    video_delta: Annotated[float, Field(gt=0)] = 0.05
+    video_rho: Annotated[float, Field(ge=0)] = 0.10
+    frame_delta: Annotated[float, Field(gt=0)] = 0.05
+    frame_rho: Annotated[float, Field(ge=0)] = 5.0
+    temperature: Annotated[float, Field(gt=0)] = 0.03
+    include_self: bool = Field(default=False, description="count the self pair as a positive, as the release does")
+
+
+class OptimizerConfig(Settings):
+    """AdamW with linear warm-up and cosine decay."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 4e-5
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-2
+    warmup_steps: Annotated[int, Field(ge=0)] = 1000
+    warmup_start_rate: Rate = Field(default=0.01, description="first learning rate as a part of `learning_rate`")
+    floor_rate: Rate = Field(default=0.1, description="last learning rate as a part of `learning_rate`")
+    gradient_clip_norm: Annotated[float, Field(gt=0)] | None = None
+
+
+class TrainConfig(Settings):
+    """One training run (HAP-VR section 4)."""
+
+    steps: Annotated[int, Field(ge=1)] = 30_000
+    batch_videos: Annotated[int, Field(ge=2)] = 64
+    seed: int = 0
+    num_processes: Annotated[int, Field(ge=1)] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    log_every_steps: Annotated[int, Field(ge=1)] = 20
+    validate_every_steps: Annotated[int, Field(ge=1)] = 1000
+    checkpoint_every_steps: Annotated[int, Field(ge=1)] = 500
+    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    network: NetworkConfig = NetworkConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainConfig:
+        if self.batch_videos % self.num_processes:
+            raise ValueError(f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}")
+        return self
+
+
+class TrackingConfig(Settings):
+    """Where MLflow is: a SQLite file under the data root by default, or the address of a server."""
+
+    uri: str | None = None
+    experiment: str = "hapvr"
+    registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "hapvr"
+
+
+class EvaluationConfig(Settings):
+    """Benchmarks by name: shipped definitions or those made by a source."""
+
+    benchmarks: tuple[str, ...] = ()
+    validation: str | None = None
+    policy: Literal["official", "strict", "frozen"] = "strict"
+    target_metrics: tuple[str, ...] = Field(
+        default=("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"),
+        description="metrics whose mean decides between two versions; those that a benchmark lacks are left out",
+    )
+
+
+class Config(Settings):
+    """Everything the chain needs to know."""
+
+    name: SourceName
+    data_root: str = "data"
+    shard_videos: Annotated[int, Field(ge=1)] = 512
+    sources: tuple[Source, ...]
+    sampling: SamplingConfig = SamplingConfig()
+    download: DownloadConfig = DownloadConfig()
+    backbone: BackboneConfig = BackboneConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    whitening: WhiteningConfig = WhiteningConfig()
+    views: ViewsConfig = ViewsConfig()
+    pseudo_labels: PseudoLabelConfig = PseudoLabelConfig()
+    train: TrainConfig = TrainConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        if not self.sources:
+            raise ValueError("sources: at least one is wanted")
+        names = [source.name for source in self.sources]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"source names must differ, repeated: {', '.join(repeated)}")
+        if self.evaluation.validation in self.evaluation.benchmarks:
+            raise ValueError(f"validation benchmark {self.evaluation.validation!r} must not also be a test benchmark")
+        return self
+
+
+def digest(*settings: Settings) -> str:
+    """A 16-digit hex digest of one or more sections; equal settings give equal digests, whatever their order in the file."""
+    text = json.dumps([section.model_dump(mode="json") for section in settings], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a YAML file into a `Config`.
+
+    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}.
+    Raises ConfigError naming the file, the key, the value and what is allowed.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config: {path} does not exist; see configs/ for the ones that ship") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"config: {path} is not readable YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml")
+    for key, value in (overrides or {}).items():
+        _set(data, key, value, path)
+    return parse_config(data, origin=str(path))
+
+
+def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
+    """Check a nested mapping; `origin` names it in messages. Raises ConfigError."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, origin)) from error
+
+
+def dump_config(config: Config) -> str:
+    """The configuration as YAML, defaults included; `load_config` of it gives an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _set(data: Any, key: str, value: Any, path: Path) -> None:
+    *parents, last = key.split(".")
+    node = data
+    for part in parents:
+        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, dict):
+            node = node.setdefault(part, {})
+        else:
+            raise ConfigError(f"config: {path}: override {key!r}: there is no {part!r}")
+    if isinstance(node, list) and last.isdigit() and int(last) < len(node):
+        node[int(last)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise ConfigError(f"config: {path}: override {key!r}: there is no {last!r}")
+
+
+def _explain(error: ValidationError, origin: str) -> str:
+    lines = [f"config: {origin} is not valid:"]
+    for item in error.errors():
+        location = [str(part) for part in item["loc"]]
+        key = ".".join(location) or "(whole file)"
+        if item["type"] == "extra_forbidden":
+            allowed = _allowed_keys(location[:-1])
+            lines.append(f"  {key}: unknown key; allowed here: {', '.join(allowed)}")
+        else:
+            lines.append(f"  {key}: {item['msg']} (got {item.get('input')!r:.120})")
+    return "\n".join(lines)
+
+
+def _allowed_keys(location: list[str]) -> list[str]:
+    """Field names of the section at a validation location, whose parts are field names, indices and union tags."""
+    models: list[type[BaseModel]] = [Config]
+    for part in location:
+        if part.isdigit():
+            continue
+        tagged = [model for model in models if part in _tags(model)]
+        if tagged:
+            models = tagged
+            continue
+        models = [
+            inner
+            for model in models
+            if part in model.model_fields
+            for inner in _models_in(model.model_fields[part].annotation)
+        ]
+    return sorted({name for model in models for name in model.model_fields})
+
+
+def _tags(model: type[BaseModel]) -> set[str]:
+    return {
+        str(value)
+        for name in ("kind", "source")
+        if name in model.model_fields
+        for value in get_args(model.model_fields[name].annotation)
+    }
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
