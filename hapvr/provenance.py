@@ -1,0 +1,112 @@
+"""Where a piece of data came from: what determines its bytes, and the environment that made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hapvr import __version__
+
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pyarrow", "av", "decord", "lightning")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a shard or a file was made from.
+
+    stage: name of the step. settings: everything that determines the content (sections of the configuration, weights
+    identity, seed). inputs: name of an upstream artifact -> its digest. environment: versions, for people; they do not
+    enter the fingerprint.
+    """
+
+    stage: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits; equal where the content must be equal."""
+        text = json.dumps([self.stage, self.settings, self.inputs], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differences(self, other: Provenance) -> list[str]:
+        """Human-readable differences of what determines the content, `self` being what is wanted."""
+        found = []
+        for title, mine, theirs in (("settings", self.settings, other.settings), ("inputs", self.inputs, other.inputs)):
+            left, right = _flat(mine), _flat(theirs)
+            found += [
+                f"{title} {key}: wanted {left.get(key, '(none)')}, found {right.get(key, '(none)')}"
+                for key in sorted({*left, *right})
+                if left.get(key) != right.get(key)
+            ]
+        if self.stage != other.stage:
+            found.insert(0, f"stage: wanted {self.stage}, found {other.stage}")
+        return found
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "stage": self.stage,
+                "settings": self.settings,
+                "inputs": self.inputs,
+                "environment": self.environment,
+                "fingerprint": self.fingerprint,
+            },
+            sort_keys=True,
+            default=str,
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Provenance:
+        data = json.loads(text)
+        return Provenance(data["stage"], data["settings"], data["inputs"], data["environment"])
+
+
+def environment() -> dict[str, str]:
+    """Versions of this package, Python and the libraries that touch the data."""
+    versions = {"hapvr": __version__, "python": platform.python_version()}
+    for library in LIBRARIES:
+        try:
+            versions[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def git_revision(folder: Path | None = None) -> str:
+    """The commit of the checkout at `folder` (default: of this package), with `+dirty` when files differ; `unknown` outside of one."""
+    where = folder or Path(__file__).resolve().parent
+    try:
+        revision = _git(where, "rev-parse", "HEAD")
+        return revision + ("+dirty" if _git(where, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def file_sha256(path: Path) -> str:
+    """Hex SHA-256 of a local file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20)
+    return done.stdout.strip()
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys; what JSON would store stands in for the value."""
+    if isinstance(value, Mapping):
+        items: dict[str, Any] = {}
+        for key, inner in value.items():
+            items |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+        return items
+    return {prefix: json.loads(json.dumps(value, default=str))}

@@ -1,0 +1,167 @@
+"""Shards: `<stage>/<shard>/data.parquet` (rows) and `index.parquet` (one row per video, failures with their reason).
+
+The index is written last and carries the provenance and the data file's digest, so a shard is finished exactly when its
+index is there; one that was made from other settings or inputs is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hapvr.errors import DataError
+from hapvr.provenance import Provenance
+from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+
+PROVENANCE_KEY = b"hapvr.provenance"
+DATA_DIGEST_KEY = b"hapvr.data_sha256"
+STATUS_OK = "ok"
+STATUS_FAILED = "failed"
+INDEX_FIELDS = (
+    pa.field("video_id", pa.string(), nullable=False),
+    pa.field("status", pa.string(), nullable=False),
+    pa.field("reason", pa.string(), nullable=False),
+    pa.field("message", pa.string(), nullable=False),
+    pa.field("num_rows", pa.int64(), nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard of one stage under a data root."""
+
+    root: DataRoot
+    stage: str
+    key: str
+
+    @property
+    def data_name(self) -> str:
+        return f"{self.stage}/{self.key}/data.parquet"
+
+    @property
+    def index_name(self) -> str:
+        return f"{self.stage}/{self.key}/index.parquet"
+
+    def provenance(self) -> Provenance | None:
+        """What the finished shard was made from; None while there is none."""
+        if not self.root.exists(self.index_name):
+            return None
+        with self.root.open(self.index_name) as file:
+            text = read_schema_metadata(pq.read_schema(file), PROVENANCE_KEY)
+        return Provenance.from_json(text)
+
+    def is_finished(self, wanted: Provenance) -> bool:
+        """True if the shard is there and was made from the same settings and inputs."""
+        found = self.provenance()
+        return found is not None and found.fingerprint == wanted.fingerprint
+
+    def require(self, *, settings: dict[str, Any] | None = None) -> Provenance:
+        """The provenance of a finished shard; raises DataError if there is none or if `settings` differ, saying which."""
+        found = self.provenance()
+        if found is None:
+            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
+        wanted = {key: found.settings.get(key) if settings is None else settings[key] for key in settings or {}}
+        chosen = {key: found.settings.get(key) for key in wanted}
+        differences = Provenance("", wanted).differences(Provenance("", chosen))
+        if differences:
+            raise DataError(
+                f"storage: {self.stage} of shard {self.key} was made with other settings: {'; '.join(differences)}. "
+                f"Materialise it again, or restore those settings"
+            )
+        return found
+
+    def digest(self) -> str:
+        """SHA-256 of the index, which holds the data file's digest."""
+        return self.root.sha256(self.index_name)
+
+    def index(self) -> pl.DataFrame:
+        """One row per video: video_id, status, reason, message, num_rows and the stage's own columns."""
+        if not self.root.exists(self.index_name):
+            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
+        with self.root.open(self.index_name) as file:
+            frame = pl.from_arrow(pq.read_table(file))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def open_data(self) -> pq.ParquetFile:
+        """The data file. Raises DataError if the shard is unfinished."""
+        if not self.root.exists(self.index_name):
+            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
+        return pq.ParquetFile(self.root.open(self.data_name))
+
+    def write_index(
+        self, rows: Iterable[dict[str, Any]], *, provenance: Provenance, fields: Sequence[pa.Field] = ()
+    ) -> None:
+        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place."""
+        metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
+        if self.root.exists(self.data_name):
+            metadata[DATA_DIGEST_KEY] = self.root.sha256(self.data_name).encode()
+        schema = pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
+        table = pa.Table.from_pylist(list(rows), schema=schema)
+        with self.root.write(self.index_name) as stream:
+            pq.write_table(table, stream, compression="zstd")
+
+    @contextmanager
+    def write_data(self, fields: Sequence[pa.Field], *, row_group_rows: int, compress: bool) -> Iterator[RowWriter]:
+        """A writer of data rows; what was finished before stops counting as finished at once."""
+        self.root.delete(self.index_name)
+        with self.root.write(self.data_name) as stream:
+            writer = RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows, compress=compress)
+            yield writer
+            writer.close()
+
+
+class RowWriter:
+    """Collects record batches into row groups of a fixed number of rows."""
+
+    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int, compress: bool) -> None:
+        self.schema = schema
+        self._rows = row_group_rows
+        self._pending: list[pa.RecordBatch] = []
+        self._count = 0
+        # Tensors and JPEGs do not compress; a codec would only cost time.
+        codec = "zstd" if compress else "none"
+        self._writer = pq.ParquetWriter(stream, schema, compression=codec, use_dictionary=["video_id"], write_statistics=["video_id"])
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows of the writer's schema."""
+        self._pending.append(batch)
+        self._count += batch.num_rows
+        if self._count >= self._rows:
+            self._flush(whole_groups=True)
+
+    def end_row_group(self) -> None:
+        """Close the current row group, whatever its size."""
+        self._flush(whole_groups=False)
+
+    def close(self) -> None:
+        self._flush(whole_groups=False)
+        self._writer.close()
+
+    def _flush(self, *, whole_groups: bool) -> None:
+        table = pa.Table.from_batches(self._pending, schema=self.schema)
+        end = table.num_rows // self._rows * self._rows if whole_groups else table.num_rows
+        if end:
+            self._writer.write_table(table.slice(0, end), row_group_size=self._rows)
+        rest = table.slice(end)
+        self._pending = rest.to_batches()
+        self._count = rest.num_rows
+
+
+def index_row(video_id: str, num_rows: int, *, reason: str = "", message: str = "", **columns: Any) -> dict[str, Any]:
+    """A row of an index; a non-empty reason makes it a failed one. columns: the stage's own."""
+    status = STATUS_FAILED if reason else STATUS_OK
+    return {
+        "video_id": video_id,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "num_rows": num_rows,
+        **columns,
+    }

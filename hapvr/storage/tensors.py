@@ -1,0 +1,56 @@
+"""Tensors as fixed-size binary columns: fast to read, shape and dtype in the field's metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hapvr.errors import DataError
+
+TENSOR_KEY = b"hapvr.tensor"
+
+
+def tensor_field(name: str, *, shape: Sequence[int], dtype: str) -> pa.Field:
+    """A column of tensors of one shape, e.g. (9, 512) float16, row-major."""
+    width = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    metadata = {TENSOR_KEY: json.dumps({"shape": list(shape), "dtype": np.dtype(dtype).name}).encode()}
+    return pa.field(name, pa.binary(width), nullable=False, metadata=metadata)
+
+
+def tensor_shape(field: pa.Field) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and dtype of a tensor column. Raises DataError for any other column."""
+    text = (field.metadata or {}).get(TENSOR_KEY)
+    if text is None:
+        raise DataError(f"storage: column {field.name!r} is no tensor column (type {field.type})")
+    data = json.loads(text)
+    return tuple(data["shape"]), np.dtype(data["dtype"])
+
+
+def encode_tensors(values: npt.NDArray[np.generic], field: pa.Field) -> pa.Array:
+    """[N, *shape] array -> a column of N rows, cast to the field's dtype. Raises DataError if the shapes disagree."""
+    shape, dtype = tensor_shape(field)
+    if values.shape[1:] != shape:
+        raise DataError(f"storage: column {field.name!r} holds tensors of shape {shape}, got {values.shape[1:]}")
+    data = np.ascontiguousarray(values, dtype=dtype)
+    return pa.Array.from_buffers(field.type, len(values), [None, pa.py_buffer(data)])
+
+
+def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.NDArray[np.generic]:
+    """A column of N rows -> [N, *shape] array; a view of the column's memory where it is one chunk."""
+    shape, dtype = tensor_shape(field)
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    arrays = [_decode(chunk, shape, dtype) for chunk in chunks if len(chunk)]
+    if not arrays:
+        return np.empty((0, *shape), dtype)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _decode(chunk: pa.Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+    width = chunk.type.byte_width
+    buffer = chunk.buffers()[1]
+    flat = np.frombuffer(buffer, dtype, count=len(chunk) * width // dtype.itemsize, offset=chunk.offset * width)
+    return flat.reshape(len(chunk), *shape)
