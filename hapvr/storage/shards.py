@@ -61,14 +61,13 @@ class Shard:
         found = self.provenance()
         return found is not None and found.fingerprint == wanted.fingerprint
 
-    def require(self, *, settings: dict[str, Any] | None = None) -> Provenance:
-        """The provenance of a finished shard; raises DataError if there is none or if `settings` differ, saying which."""
+    def require(self, settings: dict[str, Any]) -> Provenance:
+        """The provenance of a finished shard; raises DataError if there is none or if these settings differ, saying which."""
         found = self.provenance()
         if found is None:
             raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
-        wanted = {key: found.settings.get(key) if settings is None else settings[key] for key in settings or {}}
-        chosen = {key: found.settings.get(key) for key in wanted}
-        differences = Provenance("", wanted).differences(Provenance("", chosen))
+        chosen = {key: found.settings.get(key) for key in settings}
+        differences = Provenance(self.stage, settings).differences(Provenance(self.stage, chosen))
         if differences:
             raise DataError(
                 f"storage: {self.stage} of shard {self.key} was made with other settings: {'; '.join(differences)}. "

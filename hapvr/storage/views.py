@@ -1,0 +1,101 @@
+"""View shards: one row per augmented clip, the views of a video contiguous and one row group.
+
+`training_views` holds region features [T, 9, D]; `pseudo_labels` holds the teacher's embeddings [T, D'] of the same
+views, row for row, and beside them the ternary labels of same-video view pairs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from hapvr.storage.shards import RowWriter, Shard
+from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
+
+VIEWS_STAGE = "training_views"
+LABELS_STAGE = "pseudo_labels"
+ROW_GROUP_ROWS = 1 << 20  # never reached: a row group is closed after each video
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """What a view is: its index among the video's views, strength, operations, donor video ("" if none), source frames [T]."""
+
+    video_id: str
+    view_index: int
+    strength: str
+    operations: tuple[str, ...]
+    donor_id: str
+    source_index: tuple[int, ...]
+
+
+def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
+    """The columns of a view shard whose tensors are `column` of this shape, fp16."""
+    return (
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("view_index", pa.int32(), nullable=False),
+        pa.field("strength", pa.string(), nullable=False),
+        pa.field("operations", pa.string(), nullable=False),
+        pa.field("donor_id", pa.string(), nullable=False),
+        pa.field("source_index", pa.list_(pa.int32()), nullable=False),
+        tensor_field(column, shape=shape, dtype="float16"),
+    )
+
+
+def write_views(writer: RowWriter, rows: Sequence[ViewRow], values: npt.NDArray[np.floating]) -> None:
+    """Append the views of one video: values [V, *shape]."""
+    schema = writer.schema
+    columns = [
+        pa.array([row.video_id for row in rows], pa.string()),
+        pa.array([row.view_index for row in rows], pa.int32()),
+        pa.array([row.strength for row in rows], pa.string()),
+        pa.array([json.dumps(row.operations) for row in rows], pa.string()),
+        pa.array([row.donor_id for row in rows], pa.string()),
+        pa.array([row.source_index for row in rows], pa.list_(pa.int32())),
+        encode_tensors(values, schema.field(len(schema) - 1)),
+    ]
+    writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+    writer.end_row_group()
+
+
+class ViewFile:
+    """Random access to one view shard: a row group is a video, so one read gives all its views."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._file: pq.ParquetFile = shard.open_data()
+        self.field = self._file.schema_arrow.field(len(self._file.schema_arrow) - 1)
+        table = self._file.read(columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"])
+        self.rows = [
+            ViewRow(
+                row["video_id"],
+                row["view_index"],
+                row["strength"],
+                tuple(json.loads(row["operations"])),
+                row["donor_id"],
+                tuple(row["source_index"]),
+            )
+            for row in table.to_pylist()
+        ]
+        self.group_of: dict[str, int] = {}
+        for row in self.rows:
+            self.group_of.setdefault(row.video_id, len(self.group_of))
+
+    def read(self, video_id: str) -> Tensor:
+        """All views of a video: [V, *shape] fp16, in view_index order."""
+        table = self._file.read_row_group(self.group_of[video_id], columns=[self.field.name])
+        return torch.from_numpy(decode_tensors(table.column(0), self.field).copy())
+
+    def videos(self) -> Iterator[tuple[str, list[ViewRow]]]:
+        """Each video with its rows, in file order."""
+        grouped: dict[str, list[ViewRow]] = {}
+        for row in self.rows:
+            grouped.setdefault(row.video_id, []).append(row)
+        yield from grouped.items()
