@@ -1,0 +1,1 @@
+"""Frozen networks and what they give: region features, teacher embeddings, whitening, extraction."""
