@@ -1,0 +1,1 @@
+"""From features to similarities: TopK-Chamfer, attention, the comparator network, and their files."""

@@ -1,0 +1,81 @@
+"""Checks and masks of batches of clips: shapes, finite values, padding, clips too short for the comparator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hapvr.errors import ArgumentError
+
+MIN_FRAMES = 4
+"""The comparator halves the time axes twice, so a shorter clip would leave nothing."""
+
+
+def check_clips(name: str, clips: Tensor, mask: Tensor | None, *, dims: int) -> None:
+    """Raise ArgumentError unless clips are finite [N, T, R, dims] with N, T, R >= 1 and a fitting mask.
+
+    mask: bool [N, T] with the real frames first and at least one of them per clip, or None. Padding may hold anything.
+    """
+    if clips.ndim != 4 or clips.shape[-1] != dims or 0 in clips.shape:
+        raise ArgumentError(
+            f"{name}: got shape {tuple(clips.shape)}, wanted [videos, frames, regions, {dims}] with no empty axis; "
+            "a single video [frames, regions, dims] needs unsqueeze(0)"
+        )
+    if mask is not None:
+        _check_mask(f"{name}_mask", mask, clips)
+    finite = torch.isfinite(clips).flatten(2).all(-1)
+    if mask is not None:
+        finite = finite | ~mask
+    if not bool(finite.all()):
+        video, frame = (~finite).nonzero()[0].tolist()
+        raise ArgumentError(
+            f"{name}: NaN or infinite values in {int((~finite).sum())} frames, first in video {video} frame {frame}; "
+            "wanted finite features: extract them again, or keep them in float32 if half precision overflowed"
+        )
+
+
+def _check_mask(name: str, mask: Tensor, clips: Tensor) -> None:
+    if mask.dtype != torch.bool or mask.shape != clips.shape[:2]:
+        raise ArgumentError(f"{name}: got {mask.dtype} {tuple(mask.shape)}, wanted torch.bool {tuple(clips.shape[:2])}")
+    if not bool(mask[:, 0].all()):
+        raise ArgumentError(
+            f"{name}: video {int((~mask[:, 0]).nonzero()[0])} has no real first frame; wanted one real frame or more per "
+            "video, real frames before padding"
+        )
+    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        raise ArgumentError(f"{name}: real frames after padding; wanted the real frames first and padding behind them")
+
+
+def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:
+    """Zeros in place of padding, so that whatever it held cannot spread. clips: [N, T, R, D]; mask: bool [N, T]."""
+    return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
+
+
+def repeat_short(
+    similarity: Tensor, mask: Tensor | None, *, dim: int, minimum: int = MIN_FRAMES
+) -> tuple[Tensor, Tensor | None]:
+    """Repeat the frames of clips with fewer than `minimum` real frames, in order, until they have that many.
+
+    similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask
+    [N, T']. Returns the longer similarity and mask. A clip's score thereby does not depend on how far it was padded.
+    """
+    size = similarity.shape[dim]
+    if mask is None:
+        if size >= minimum:
+            return similarity, None
+        return similarity.index_select(dim, torch.arange(minimum, device=similarity.device) % size), None
+    lengths = mask.sum(1)
+    if size >= minimum and int(lengths.min()) >= minimum:
+        return similarity, mask
+    position = torch.arange(max(size, minimum), device=mask.device)
+    source = torch.where(lengths[:, None] < minimum, position % lengths[:, None], position)
+    shape = list(similarity.shape)
+    shape[dim] = len(position)
+    index = source[:, None, :, None] if dim == 2 else source[None, :, None, :]
+    return similarity.gather(dim, index.expand(shape)), position < lengths.clamp(min=minimum)[:, None]
+
+
+def halve_mask(mask: Tensor) -> Tensor:
+    """The mask after pooling frames in pairs: real where both are, as an odd last frame is dropped. [N, T] -> [N, T//2]."""
+    even = mask.shape[1] // 2 * 2
+    return mask[:, 0:even:2] & mask[:, 1:even:2]

@@ -1,0 +1,155 @@
+"""From regions to one number per pair of videos: TopK-Chamfer similarity (HAP-VR section 3.3.1).
+
+Similarities lie in [-1, 1] and higher is closer. Masks are bool, True = real. A rate of 0 is Chamfer (row
+maximum), 1 is average pooling, between them the mean of the K = max(round(rate * n), 1) largest of the n real entries.
+With clips of 28 frames the default rates give K = 1 at both levels, so training sees plain Chamfer; top-k acts
+on long videos only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hapvr.errors import ArgumentError
+
+Pooling = Literal["chamfer", "max"]
+
+MAX_CHUNK_ELEMENTS = 2**25
+"""Region similarities held at once: 128 MiB in float32."""
+
+
+def to_unit_interval(similarity: Tensor) -> Tensor:
+    """Rescale similarities from [-1, 1] to [0, 1], the range in which the losses are defined. Any shape."""
+    return similarity / 2 + 0.5
+
+
+def check_rate(name: str, rate: float) -> None:
+    """Raise ArgumentError unless the rate is a number in [0, 1]."""
+    if not 0 <= rate <= 1:
+        raise ArgumentError(
+            f"{name}: got {rate}, wanted a number in [0, 1]; 0 keeps the largest entry, 1 averages all of them"
+        )
+
+
+def topk_count(rate: float, size: int) -> int:
+    """K of TopK-Chamfer: max(round(rate * size), 1), halves rounding to even as in Eq. 3's release. Returns >= 1."""
+    return max(round(rate * size), 1)
+
+
+def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Mean of the K largest real entries along `dim`, K = topk_count(rate, number of real entries).
+
+    values: any shape; mask: bool, broadcastable to values. Returns values without `dim`; where nothing is real, -inf.
+    """
+    check_rate("rate", rate)
+    size = values.shape[dim]
+    if size == 0:
+        raise ArgumentError(
+            f"values: shape {tuple(values.shape)} is empty along dimension {dim}; wanted an entry or more"
+        )
+    if mask is not None:
+        if topk_count(rate, size) > 1:
+            return _masked_topk_mean(values, mask.expand(values.shape), rate=rate, dim=dim)
+        return values.masked_fill(~mask, -math.inf).amax(dim)
+    count = topk_count(rate, size)
+    if count == 1:
+        return values.amax(dim)
+    if count == size:
+        return values.mean(dim)
+    return values.topk(count, dim, sorted=False).values.mean(dim)
+
+
+def _masked_topk_mean(values: Tensor, mask: Tensor, *, rate: float, dim: int) -> Tensor:
+    # K differs from row to row, as rows have different numbers of real entries: take the most any row needs, then
+    # drop the surplus. float64 so that rate * n rounds as it does in Python.
+    counts = (mask.sum(dim, keepdim=True).double() * rate).round().clamp(min=1).long()
+    most = int(counts.max())
+    largest = values.masked_fill(~mask, -math.inf).topk(most, dim).values
+    shape = [1] * values.ndim
+    shape[dim] = most
+    wanted = torch.arange(most, device=values.device).view(shape) < counts
+    total = largest.masked_fill(~wanted, 0).sum(dim)
+    return total / counts.squeeze(dim).to(values.dtype)
+
+
+def chamfer(
+    similarity: Tensor,
+    *,
+    rate: float = 0.0,
+    pooling: Pooling = "chamfer",
+    symmetric: bool = False,
+    row_mask: Tensor | None = None,
+    column_mask: Tensor | None = None,
+) -> Tensor:
+    """TopK-Chamfer (HAP-VR Eq. 3 and 5): per row the mean of the K largest columns, then the mean over rows.
+
+    similarity: [..., n, m]; row_mask: bool [..., n]; column_mask: bool [..., m]. pooling "max" is the largest entry of
+    all. symmetric: the mean of both directions, each with the same rate (ViSiL's symmetric Chamfer). Returns [...].
+    """
+    if symmetric and pooling == "chamfer":
+        forth = chamfer(similarity, rate=rate, row_mask=row_mask, column_mask=column_mask)
+        back = chamfer(similarity.transpose(-1, -2), rate=rate, row_mask=column_mask, column_mask=row_mask)
+        return (forth + back) / 2
+    columns = None if column_mask is None else column_mask.unsqueeze(-2)
+    best = topk_mean(similarity, rate=0.0 if pooling == "max" else rate, mask=columns)
+    if pooling == "max":
+        return topk_mean(best, rate=0.0, mask=row_mask)
+    return topk_mean(best, rate=1.0) if row_mask is None else _masked_mean(best, row_mask)
+
+
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    mask = mask.expand(values.shape)
+    return values.masked_fill(~mask, 0).sum(-1) / mask.sum(-1).clamp(min=1).to(values.dtype)
+
+
+def frame_similarity(
+    query: Tensor,
+    reference: Tensor,
+    *,
+    rate: float = 0.10,
+    pooling: Pooling = "chamfer",
+    symmetric: bool = False,
+    max_chunk_elements: int = MAX_CHUNK_ELEMENTS,
+) -> Tensor:
+    """Frame similarities of all pairs of videos by spatial TopK-Chamfer over regions (HAP-VR Eq. 3).
+
+    query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T']. The [Q, N, T, T', R, R'] products are made in
+    chunks of at most max_chunk_elements and, while training, made again in the backward pass, so that memory does
+    not grow with R * R'.
+    """
+    check_rate("spatial_rate", rate)
+    num_queries, query_frames, query_regions, dims = query.shape
+    num_references, reference_frames, reference_regions, _ = reference.shape
+    frames = query.reshape(num_queries * query_frames, query_regions, dims)
+    # Regions before frames: reductions over a region axis then run along contiguous frames.
+    columns = reference.permute(3, 2, 0, 1).reshape(dims, -1)
+    per_frame = query_regions * columns.shape[1]
+    step = max(max_chunk_elements // max(per_frame, 1), 1)
+
+    def similarity_of(chunk: Tensor, columns: Tensor) -> Tensor:
+        products = chunk.reshape(-1, dims) @ columns
+        products = products.view(len(chunk), query_regions, reference_regions, -1)
+        return _reduce_regions(products, rate=rate, pooling=pooling, symmetric=symmetric)
+
+    chunks = frames.split(step)
+    if len(chunks) > 1 and torch.is_grad_enabled() and (query.requires_grad or reference.requires_grad):
+        rows = [checkpoint(similarity_of, c, columns, use_reentrant=False, preserve_rng_state=False) for c in chunks]
+    else:
+        rows = [similarity_of(c, columns) for c in chunks]
+    flat = torch.cat(rows) if len(rows) > 1 else rows[0]
+    return flat.view(num_queries, query_frames, num_references, reference_frames).transpose(1, 2)
+
+
+def _reduce_regions(products: Tensor, *, rate: float, pooling: Pooling, symmetric: bool) -> Tensor:
+    # products: [frames, R, R', columns] -> [frames, columns]; `chamfer` over dimensions 1 and 2.
+    if pooling == "max":
+        return products.amax((1, 2))
+    forth = topk_mean(products, rate=rate, dim=2).mean(1)
+    if not symmetric:
+        return forth
+    return (forth + topk_mean(products, rate=rate, dim=1).mean(1)) / 2

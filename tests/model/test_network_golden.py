@@ -1,0 +1,52 @@
+"""The similarity network against reference numbers of the published releases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.similarity import to_unit_interval
+
+RATES = {"paper": (0.10, 0.03), "wide": (0.34, 0.25)}
+
+
+def network_of(golden: dict[str, Tensor], rates: str) -> SimilarityNetwork:
+    """A network with the reference weights under the project's names."""
+    spatial_rate, temporal_rate = RATES[rates]
+    network = SimilarityNetwork(dims=48, spatial_rate=spatial_rate, temporal_rate=temporal_rate)
+    names = {
+        name: name.replace("comparator.", "comparator_module.").replace("output.", "fconv.")
+        for name in network.state_dict()
+    }
+    network.load_state_dict({own: golden[f"weight/{published}"] for own, published in names.items()})
+    return network.eval()
+
+
+@pytest.mark.parametrize("rates", RATES)
+def test_compare_matches_the_release(golden: dict[str, Tensor], rates: str) -> None:
+    """Every stage from attention to video similarity equals the release's."""
+    network = network_of(golden, rates)
+    query = network.embed(golden["query"])
+    found = network.compare(query[None], network.embed(golden["target"])[None])
+    stages = {
+        "query_indexed": query,
+        "frame_similarity": found.frame[0, 0],
+        "refined_similarity": found.refined[0, 0],
+        "video_similarity": found.video[0, 0],
+    }
+    for name, value in stages.items():
+        assert_close(value, golden[f"{rates}/{name}"], rtol=1e-4, atol=1e-5)
+
+
+def test_compare_matches_the_release_on_a_batch(golden: dict[str, Tensor]) -> None:
+    """All pairs of a training batch: frame similarities, rescaled video similarities and the regulariser."""
+    network = network_of(golden, "paper")
+    clips = network.embed(golden["batch"])
+    found = network.compare(clips, clips)
+    assert_close(found.frame, golden["batch_out/frame"], rtol=1e-4, atol=1e-5)
+    assert_close(to_unit_interval(found.video), golden["batch_out/video"], rtol=1e-4, atol=1e-5)
+    assert_close(found.regularization, golden["batch_out/reg"], rtol=1e-4, atol=1e-5)
+    assert not torch.isnan(found.video).any()
