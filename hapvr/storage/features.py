@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from hapvr.errors import DataError
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.shards import STATUS_OK, RowWriter, Shard
+from hapvr.storage.rows import VideoRows
+from hapvr.storage.shards import RowWriter, Shard
 from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
 
 STAGE = "features"
@@ -44,29 +46,28 @@ def write_features(
 
 
 class FeatureStore:
-    """Features of all shards of some sources, read by id or as one sequential scan.
+    """Features of all shards of some sources, read by id.
 
     Raises DataError if the shards were made from different settings (weights, sampling, whitening), saying which.
     """
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
-        self._rows: dict[str, tuple[Shard, int, int]] = {}
-        first = None
+        self._rows: list[VideoRows] = []
         for shard in self._shards:
-            if first is None:
-                first = shard.require({})
-            else:
-                shard.require(dict(first.settings))
-            start = 0
-            for row in shard.index().iter_rows(named=True):
-                if row["status"] == STATUS_OK:
-                    self._rows[row["video_id"]] = (shard, start, row["num_rows"])
-                    start += row["num_rows"]
+            shard.require(dict(self._shards[0].require({}).settings))
+            self._rows.append(VideoRows(shard, ["regions"]))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the features were made with. Raises DataError if there are no shards."""
+        if not self._shards:
+            raise DataError("storage: no shard of features was asked for; see the sources of the configuration")
+        return dict(self._shards[0].require({}).settings)
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
-        return set(self._rows)
+        return {video_id for rows in self._rows for video_id in rows.video_ids}
 
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
@@ -74,33 +75,10 @@ class FeatureStore:
 
     def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each row group is read once."""
-        wanted: dict[Shard, list[tuple[int, int, str]]] = {}
-        for video_id in dict.fromkeys(video_ids):
-            if video_id in self._rows:
-                shard, start, count = self._rows[video_id]
-                wanted.setdefault(shard, []).append((start, count, video_id))
-        for shard, places in wanted.items():
-            yield from _read_places(shard, sorted(places))
-
-
-def _read_places(shard: Shard, places: list[tuple[int, int, str]]) -> Iterator[tuple[str, Tensor]]:
-    with shard.open_data() as file:
-        field = file.schema_arrow.field("regions")
-        ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)])
-        group, loaded, values = -1, (0, 0), np.empty(0)
-        for start, count, video_id in places:
-            parts = []
-            position = start
-            while position < start + count:
-                if not loaded[0] <= position < loaded[1]:
-                    group = int(np.searchsorted(ends, position, side="right"))
-                    table = file.read_row_group(group, columns=["video_id", "regions"])
-                    values = decode_tensors(table.column("regions"), field)
-                    loaded = (int(ends[group]) - table.num_rows, int(ends[group]))
-                    ids = table.column("video_id")
-                stop = min(start + count, loaded[1])
-                if ids[position - loaded[0]].as_py() != video_id:
-                    raise DataError(f"storage: {shard.data_name} does not hold {video_id} where its index says; extract it again")
-                parts.append(values[position - loaded[0] : stop - loaded[0]])
-                position = stop
-            yield video_id, torch.from_numpy(np.concatenate(parts))
+        wanted = set(video_ids)
+        for rows in self._rows:
+            field = rows.schema.field("regions")
+            for video_id in rows.video_ids:
+                if video_id in wanted:
+                    values = decode_tensors(rows.read(video_id).column("regions"), field)
+                    yield video_id, torch.from_numpy(values.copy())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from hapvr.storage.rows import VideoRows
 from hapvr.storage.shards import RowWriter, Shard
 
 STAGE = "frames"
@@ -45,27 +45,21 @@ def write_frames(writer: RowWriter, video: VideoFrames) -> None:
     writer.write(pa.RecordBatch.from_arrays(columns, schema=writer.schema))
 
 
-def read_frames(shard: Shard, *, video_ids: Sequence[str] | None = None) -> Iterator[VideoFrames]:
-    """The shard's videos one after the other, in file order; memory holds one video and one row group."""
-    wanted = None if video_ids is None else set(video_ids)
-    current: str | None = None
-    jpegs: list[bytes] = []
-    timestamps: list[float] = []
-    with shard.open_data() as file:
-        for batch in file.iter_batches(batch_size=ROW_GROUP_ROWS):
-            for video_id, timestamp, jpeg in zip(
-                batch.column("video_id").to_pylist(),
-                batch.column("timestamp_s").to_pylist(),
-                batch.column("jpeg").to_pylist(),
-                strict=True,
-            ):
-                if wanted is not None and video_id not in wanted:
-                    continue
-                if current is not None and video_id != current:
-                    yield VideoFrames(current, tuple(jpegs), tuple(timestamps))
-                    jpegs, timestamps = [], []
-                current = video_id
-                jpegs.append(jpeg)
-                timestamps.append(timestamp)
-    if current is not None:
-        yield VideoFrames(current, tuple(jpegs), tuple(timestamps))
+class FrameFile:
+    """The frames of one shard, by video id; memory holds one row group."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._rows = VideoRows(shard, ["timestamp_s", "jpeg"])
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos that have frames, in file order."""
+        return self._rows.video_ids
+
+    def num_frames(self, video_id: str) -> int:
+        return self._rows.num_rows(video_id)
+
+    def read(self, video_id: str) -> VideoFrames:
+        """The frames of a video. Raises DataError if it has none."""
+        table = self._rows.read(video_id)
+        return VideoFrames(video_id, tuple(table.column("jpeg").to_pylist()), tuple(table.column("timestamp_s").to_pylist()))

@@ -1,0 +1,61 @@
+"""Frames to features: batches across videos through a frozen network, results back per video."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from hapvr.features.backbone import Backbone
+from hapvr.features.whitening import Whitening
+
+
+def region_embedder(backbone: Backbone, whitening: Whitening, device: torch.device | str) -> Callable[[Tensor], Tensor]:
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 whitened regions on the CPU; moves the network to `device` once."""
+    backbone.network.to(device)
+    moved = whitening.to(device)
+    return lambda frames: moved.apply(backbone.regions(frames.to(device))).cpu()
+
+
+@torch.inference_mode()
+def embed_in_batches(
+    clips: Iterable[tuple[str, Tensor]], embed: Callable[[Tensor], Tensor], *, batch_frames: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Run `embed` over frames of many clips, `batch_frames` at a time whatever the clips' lengths.
+
+    clips: (key, [N, 3, H, W] uint8), all of one size. embed: [B, 3, H, W] -> [B, ...]. Yields (key, [N, ...]) in order.
+    Memory holds one batch and the results of the clips in it.
+    """
+    waiting: list[tuple[str, int]] = []
+    pending = torch.empty(0)
+    results: list[Tensor] = []
+    frames_done = 0
+
+    def finished() -> Iterator[tuple[str, Tensor]]:
+        nonlocal results, frames_done
+        while waiting and frames_done >= waiting[0][1]:
+            key, count = waiting.pop(0)
+            joined = torch.cat(results)
+            yield key, joined[:count]
+            results, frames_done = [joined[count:]], frames_done - count
+
+    for key, frames in clips:
+        waiting.append((key, len(frames)))
+        pending = torch.cat([pending, frames]) if len(pending) else frames
+        while len(pending) >= batch_frames:
+            results.append(embed(pending[:batch_frames]))
+            frames_done += batch_frames
+            pending = pending[batch_frames:]
+            yield from finished()
+    if len(pending):
+        results.append(embed(pending))
+        frames_done += len(pending)
+        yield from finished()
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first CUDA device where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

@@ -1,0 +1,16 @@
+"""Stored JPEG frames as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_jpeg
+
+
+def decode_frames(jpegs: Sequence[bytes]) -> Tensor:
+    """N JPEGs of one video -> [N, 3, H, W] uint8 RGB."""
+    buffers = [torch.from_numpy(np.frombuffer(jpeg, np.uint8).copy()) for jpeg in jpegs]
+    return torch.stack([decode_jpeg(buffer, mode=ImageReadMode.RGB) for buffer in buffers])
