@@ -39,8 +39,8 @@ def _check_mask(name: str, mask: Tensor, clips: Tensor) -> None:
         raise ArgumentError(f"{name}: got {mask.dtype} {tuple(mask.shape)}, wanted torch.bool {tuple(clips.shape[:2])}")
     if not bool(mask[:, 0].all()):
         raise ArgumentError(
-            f"{name}: video {int((~mask[:, 0]).nonzero()[0])} has no real first frame; wanted one real frame or more per "
-            "video, real frames before padding"
+            f"{name}: video {int((~mask[:, 0]).nonzero()[0])} has no real first frame; wanted one real frame or "
+            "more per video, real frames before padding"
         )
     if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         raise ArgumentError(f"{name}: real frames after padding; wanted the real frames first and padding behind them")
@@ -76,6 +76,6 @@ def repeat_short(
 
 
 def halve_mask(mask: Tensor) -> Tensor:
-    """The mask after pooling frames in pairs: real where both are, as an odd last frame is dropped. [N, T] -> [N, T//2]."""
+    """The mask after pooling frames in pairs: real where both are. [N, T] -> [N, T // 2], an odd last frame drops."""
     even = mask.shape[1] // 2 * 2
     return mask[:, 0:even:2] & mask[:, 1:even:2]

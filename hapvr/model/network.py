@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import MIN_FRAMES, check_clips, clear_padding, halve_mask, repeat_short
+from hapvr.model.clips import check_clips, clear_padding, halve_mask, repeat_short
 from hapvr.model.similarity import Pooling, chamfer, check_rate, frame_similarity
 
 MAX_COMPARATOR_CELLS = 2**21
@@ -99,7 +99,7 @@ class Comparator(nn.Module):
         self.output = nn.Conv2d(128, 1, 1)
 
     def forward(self, similarity: Tensor, row_mask: Tensor | None = None, column_mask: Tensor | None = None) -> Tensor:
-        """similarity: [P, T, T'], T and T' >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
+        """similarity: [P, T, T'], both >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
         cells = None if row_mask is None or column_mask is None else (row_mask, column_mask)
         hidden = _clear_cells(similarity.unsqueeze(1), cells)
         for convolution in (self.conv1, self.conv2):
@@ -256,13 +256,13 @@ class SimilarityNetwork(nn.Module):
         assert comparator is not None
         num_queries, num_references = frame.shape[:2]
         step = max(MAX_COMPARATOR_CELLS // (frame.shape[2] * frame.shape[3]), 1)
-        pairs = frame.flatten(0, 1).split(step)
+        pairs = torch.split(frame.flatten(0, 1), step)
         if query_mask is None or reference_mask is None:
             rows: tuple[Tensor | None, ...] = (None,) * len(pairs)
             columns = rows
         else:
-            rows = query_mask.repeat_interleave(num_references, 0).split(step)
-            columns = reference_mask.repeat(num_queries, 1).split(step)
+            rows = torch.split(query_mask.repeat_interleave(num_references, 0), step)
+            columns = torch.split(reference_mask.repeat(num_queries, 1), step)
         if len(pairs) > 1 and torch.is_grad_enabled():
             # The activations of a whole training batch would take gigabytes: make them again in the backward pass.
             parts = [
@@ -271,19 +271,9 @@ class SimilarityNetwork(nn.Module):
             ]
         else:
             parts = [comparator(*inputs) for inputs in zip(pairs, rows, columns, strict=True)]
-        return torch.cat(parts).unflatten(0, (num_queries, num_references))
+        refined = torch.cat(parts)
+        return refined.view(num_queries, num_references, *refined.shape[1:])
 
 
 def _or_all_real(mask: Tensor | None, clips: Tensor) -> Tensor:
     return clips.new_ones(clips.shape[:2], dtype=torch.bool) if mask is None else mask
-
-
-__all__ = [
-    "MIN_FRAMES",
-    "Comparator",
-    "GatedAttention",
-    "LinearAttention",
-    "NetworkSettings",
-    "Similarities",
-    "SimilarityNetwork",
-]

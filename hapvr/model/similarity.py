@@ -136,7 +136,7 @@ def frame_similarity(
         products = products.view(len(chunk), query_regions, reference_regions, -1)
         return _reduce_regions(products, rate=rate, pooling=pooling, symmetric=symmetric)
 
-    chunks = frames.split(step)
+    chunks = torch.split(frames, step)
     if len(chunks) > 1 and torch.is_grad_enabled() and (query.requires_grad or reference.requires_grad):
         rows = [checkpoint(similarity_of, c, columns, use_reentrant=False, preserve_rng_state=False) for c in chunks]
     else:

@@ -1,0 +1,94 @@
+"""Networks as files: safetensors for the weights, JSON beside them for what the weights mean."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.model.network import NetworkSettings, SimilarityNetwork
+
+WEIGHTS_FILE = "network.safetensors"
+DESCRIPTION_FILE = "network.json"
+FORMAT_VERSION = 1
+
+
+def save_network(network: SimilarityNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
+    """Write weights and description into the folder, made if missing; returns it.
+
+    metadata: anything JSON can hold, kept under "metadata". The description is renamed into place last, so a folder
+    that has one is complete.
+    """
+    description = {
+        "format_version": FORMAT_VERSION,
+        "settings": asdict(network.settings),
+        "metadata": dict(metadata),
+    }
+    try:
+        text = json.dumps(description, indent=2, sort_keys=True)
+    except TypeError as error:
+        raise ArgumentError(
+            f"metadata: cannot be written as JSON: {error}; wanted text, numbers, lists, maps"
+        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    partial = folder / f".{WEIGHTS_FILE}.{os.getpid()}"
+    save_file(weights, partial)
+    partial.replace(folder / WEIGHTS_FILE)
+    partial = folder / f".{DESCRIPTION_FILE}.{os.getpid()}"
+    partial.write_text(text + "\n", encoding="utf-8")
+    partial.replace(folder / DESCRIPTION_FILE)
+    return folder
+
+
+def load_network(folder: Path) -> tuple[SimilarityNetwork, dict[str, Any]]:
+    """The network, on the CPU and in evaluation mode, and the metadata it was saved with.
+
+    Raises DataError, naming the file, where one is missing or damaged or the weights do not fit the settings.
+    """
+    description_file, weights_file = folder / DESCRIPTION_FILE, folder / WEIGHTS_FILE
+    for file in (description_file, weights_file):
+        if not file.is_file():
+            raise DataError(f"network: {file} is missing; wanted a folder that save_network wrote")
+    try:
+        description = json.loads(description_file.read_text(encoding="utf-8"))
+        version, settings = description["format_version"], description["settings"]
+        metadata: dict[str, Any] = description["metadata"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"network: {description_file} is not a network description: {error!r}") from error
+    if version != FORMAT_VERSION:
+        raise DataError(f"network: {description_file} has format {version}, this version reads {FORMAT_VERSION}")
+    try:
+        network = SimilarityNetwork.from_settings(NetworkSettings(**settings))
+        weights = load_file(weights_file)
+    except (TypeError, ArgumentError) as error:
+        raise DataError(f"network: {description_file}: settings do not fit this version: {error}") from error
+    except SafetensorError as error:
+        raise DataError(f"network: {weights_file} is damaged: {error}; copy or train it again") from error
+    mismatches = describe_mismatches(
+        {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()},
+        {name: tuple(tensor.shape) for name, tensor in weights.items()},
+    )
+    if mismatches:
+        raise DataError(f"network: {weights_file} does not fit its settings: {'; '.join(mismatches)}")
+    network.load_state_dict(weights)
+    return network.eval(), metadata
+
+
+def describe_mismatches(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """One line per tensor that is missing, unknown or of another shape; empty when all fit."""
+    lines = [f"{name} is missing" for name in wanted if name not in found]
+    lines += [f"{name} is unknown" for name in found if name not in wanted]
+    lines += [
+        f"{name} has shape {found[name]}, wanted {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    return lines

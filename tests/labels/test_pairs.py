@@ -1,0 +1,49 @@
+"""Labels of pairs of clips from their source videos."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hapvr.errors import ArgumentError
+from hapvr.labels.pairs import positive_pairs, video_pair_labels
+
+
+def test_video_pair_labels_by_hand() -> None:
+    """Clips of one video are positives; a video-in-video clip is a positive of donor and host."""
+    found = video_pair_labels([("a",), ("b",), ("a",), ("b", "c"), ("c",)])
+    assert found.dtype == torch.int8
+    assert found.tolist() == [
+        [1, -1, 1, -1, -1],
+        [-1, 1, -1, 1, -1],
+        [1, -1, 1, -1, -1],
+        [-1, 1, -1, 1, 1],
+        [-1, -1, -1, 1, 1],
+    ]
+
+
+def test_video_pair_labels_match_the_reference_batch(golden: dict[str, Tensor]) -> None:
+    """A batch of three videos in which one strong view was pasted into another."""
+    found = video_pair_labels([("a",), ("b",), ("c",), ("a",), ("a", "b"), ("c",)])
+    assert torch.equal(found > 0, golden["labels"].bool())
+
+
+@pytest.mark.parametrize("bad", ["abc", ()])
+def test_video_pair_labels_refuse_text_and_nothing(bad: object) -> None:
+    """A bare string would be taken apart into letters, and a clip must come from somewhere."""
+    with pytest.raises(ArgumentError, match="clip 1 has"):
+        video_pair_labels([("a",), bad])  # type: ignore[list-item]
+
+
+def test_positive_pairs_with_and_without_self() -> None:
+    """Row by row, the diagonal only on request."""
+    labels = video_pair_labels([("a",), ("b",), ("a",)])
+    assert positive_pairs(labels).tolist() == [[0, 2], [2, 0]]
+    assert positive_pairs(labels, include_self=True).tolist() == [[0, 0], [0, 2], [1, 1], [2, 0], [2, 2]]
+
+
+def test_positive_pairs_refuse_a_matrix_that_is_not_square() -> None:
+    """The error gives the shape."""
+    with pytest.raises(ArgumentError, match=r"labels: got shape \(2, 3\)"):
+        positive_pairs(torch.ones(2, 3, dtype=torch.int8))

@@ -1,0 +1,92 @@
+"""Pseudo labels: reference numbers, counts, ties and bad input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hapvr.errors import ArgumentError
+from hapvr.labels.pseudo import pseudo_labels
+from hapvr.seeding import torch_rng
+
+
+def line(*values: float) -> Tensor:
+    """Unit vectors [n, 2] whose cosine with (1, 0) is the given value."""
+    cosine = torch.tensor(values)
+    return torch.stack([cosine, (1 - cosine.square()).sqrt()], 1)
+
+
+ONE_FRAME = torch.tensor([[1.0, 0.0]])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_pseudo_labels_match_the_release(golden: dict[str, Tensor], exact: bool) -> None:
+    """All pairs of six clips of 28 frames: ten positives and ten negatives a row, the release's."""
+    found = pseudo_labels(golden["dino"][:, None], golden["dino"][None], exact=exact)
+    assert torch.equal(found > 0, golden["pseudo_pos"].bool())
+    assert torch.equal(found < 0, golden["pseudo_neg"].bool())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_pseudo_labels_by_hand(exact: bool) -> None:
+    """Of five frames the two closest are positive, the farthest is negative, the others are ignored."""
+    reference = line(0.1, 0.9, 0.5, -0.3, 0.7)
+    found = pseudo_labels(ONE_FRAME, reference, top_rate=0.4, bottom_rate=0.2, exact=exact)
+    assert found.tolist() == [[0, 1, 0, -1, 1]]
+    assert found.dtype == torch.int8
+
+
+def test_pseudo_labels_give_ties_one_label() -> None:
+    """Equal cosines at the threshold are all positive, unless the count must be exact: then the first are."""
+    reference = line(0.9, 0.5, 0.5, 0.5, -0.3)
+    assert pseudo_labels(ONE_FRAME, reference, top_rate=0.4, bottom_rate=0.2).tolist() == [[1, 1, 1, 1, -1]]
+    exact = pseudo_labels(ONE_FRAME, reference, top_rate=0.4, bottom_rate=0.2, exact=True)
+    assert exact.tolist() == [[1, 1, 0, 0, -1]]
+
+
+def test_pseudo_labels_ignore_a_still_clip() -> None:
+    """Frames that are all alike are neither the closest nor the farthest."""
+    still = torch.ones(6, 3)
+    assert not pseudo_labels(still, still).any()
+
+
+def test_pseudo_labels_never_overlap_when_the_rates_add_up_to_one() -> None:
+    """Both counts round up for three frames: the positives keep theirs, the negatives get what is left."""
+    found = pseudo_labels(ONE_FRAME, line(0.9, 0.5, 0.1), top_rate=0.5, bottom_rate=0.5, exact=True)
+    assert found.tolist() == [[1, 1, -1]]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(("top_rate", "bottom_rate"), [(0.14, 0.35), (0.0, 0.0), (1.0, 0.0), (0.5, 0.5)])
+def test_pseudo_labels_keep_the_rates(exact: bool, top_rate: float, bottom_rate: float) -> None:
+    """Without ties, rows of 50 frames hold rate * 50 labels of each kind."""
+    teacher = torch.randn(2, 50, 16, generator=torch_rng("rates"))
+    found = pseudo_labels(teacher[0], teacher[1], top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
+    num_bottom = round(bottom_rate * 50) if exact else -(-round(bottom_rate * 5000) // 100)
+    assert ((found > 0).sum(1) == round(top_rate * 50)).all()
+    assert ((found < 0).sum(1) == num_bottom).all()
+
+
+def test_pseudo_labels_of_half_precision_equal_those_in_float32() -> None:
+    """Cached embeddings in float16 are compared in float32, so distinct cosines stay distinct."""
+    teacher = torch.randn(2, 28, 384, generator=torch_rng("half")).half()
+    assert torch.equal(pseudo_labels(teacher[0], teacher[1]), pseudo_labels(teacher[0].float(), teacher[1].float()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"top_rate": 1.2, "bottom_rate": 0.0}, r"top_rate: got 1\.2.*\[0, 1\]"),
+        ({"top_rate": 0.6, "bottom_rate": 0.5}, r"got 0\.6 \+ 0\.5.*at most 1"),
+        ({"reference": torch.ones(4, 3)}, r"reference: got shape \(4, 3\).*2\]"),
+        ({"query": torch.full((4, 2), torch.nan)}, "query: NaN or infinite"),
+        ({"query": torch.ones(2)}, r"query: got shape \(2,\)"),
+    ],
+)
+def test_pseudo_labels_refuse_bad_input(change: dict[str, Tensor | float], message: str) -> None:
+    """The error names the argument, what it was and what is allowed."""
+    arguments: dict[str, Tensor | float] = {"query": torch.ones(4, 2), "reference": torch.ones(4, 2), **change}
+    query, reference = arguments.pop("query"), arguments.pop("reference")
+    with pytest.raises(ArgumentError, match=message):
+        pseudo_labels(query, reference, **arguments)
