@@ -15,7 +15,6 @@ from hapvr.losses.registry import ranking_loss
 from hapvr.model.network import Similarities
 from hapvr.model.similarity import to_unit_interval
 
-
 FRAME_OPTIONS: Mapping[str, Mapping[str, float]] = MappingProxyType({"quadlinear_ap": MappingProxyType({"rho": 5.0})})
 """Options whose default at frame level is not the loss function's own (HAP-VR section 4.1)."""
 
@@ -24,9 +23,9 @@ FRAME_OPTIONS: Mapping[str, Mapping[str, float]] = MappingProxyType({"quadlinear
 class ObjectiveSettings:
     """Which losses act with which weight; defaults are HAP-VR's. A weight of 0 leaves a term out.
 
-    video_ap_loss, frame_ap_loss: names in `hapvr.losses.registry.RANKING_LOSSES`; video_ap_options, frame_ap_options: what
-    is to differ from that loss's defaults, e.g. {"delta": 0.1}; include_self: a clip is its own positive in both, as in
-    the HAP-VR release; temperature: of InfoNCE.
+    video_ap_loss, frame_ap_loss: names in `hapvr.losses.registry.RANKING_LOSSES`; video_ap_options, frame_ap_options:
+    what is to differ from that loss's defaults, e.g. {"delta": 0.1}; include_self: a clip is its own positive in both, as
+    in the HAP-VR release; temperature: of InfoNCE.
     """
 
     video_ap_loss: str = "quadlinear_ap"
