@@ -192,6 +192,7 @@ class ViewsConfig(Settings):
     num_frames: Annotated[int, Field(ge=4)] = 28
     num_weak: Annotated[int, Field(ge=1)] = 4
     num_strong: Annotated[int, Field(ge=1)] = 8
+    seed: int = 0
     augment: AugmentConfig = AugmentConfig()
 
 
@@ -220,18 +221,21 @@ class NetworkConfig(Settings):
 
 
 class ObjectiveConfig(Settings):
-    """Weights and constants of the loss (HAP-VR Eq. 15). A weight of 0 leaves the term out."""
+    """Terms of the loss, their weights and constants (HAP-VR Eq. 15). A weight of 0 leaves a term out.
 
+    The options of an AP loss are its own, e.g. `delta` and `rho` of quadlinear_ap; what is not given is the paper's.
+    """
+
+    frame_ap_loss: str = "quadlinear_ap"
     frame_ap_weight: Annotated[float, Field(ge=0)] = 6.0
+    frame_ap_options: dict[str, float] = {"delta": 0.05, "rho": 5.0}
+    video_ap_loss: str = "quadlinear_ap"
     video_ap_weight: Annotated[float, Field(ge=0)] = 4.0
+    video_ap_options: dict[str, float] = {"delta": 0.05, "rho": 0.10}
     infonce_weight: Annotated[float, Field(ge=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0)] = 0.03
     hard_negative_weight: Annotated[float, Field(ge=0)] = 3.0
     regularization_weight: Annotated[float, Field(ge=0)] = 1.0
-    video_delta: Annotated[float, Field(gt=0)] = 0.05
-    video_rho: Annotated[float, Field(ge=0)] = 0.10
-    frame_delta: Annotated[float, Field(gt=0)] = 0.05
-    frame_rho: Annotated[float, Field(ge=0)] = 5.0
-    temperature: Annotated[float, Field(gt=0)] = 0.03
     include_self: bool = Field(default=False, description="count the self pair as a positive, as the release does")
 
 
@@ -253,7 +257,7 @@ class TrainConfig(Settings):
     batch_videos: Annotated[int, Field(ge=2)] = 64
     seed: int = 0
     num_processes: Annotated[int, Field(ge=1)] = 1
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    data_workers: Annotated[int, Field(ge=0)] = Field(default=2, description="processes that read views ahead of training")
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     log_every_steps: Annotated[int, Field(ge=1)] = 20
     validate_every_steps: Annotated[int, Field(ge=1)] = 1000
@@ -295,6 +299,7 @@ class Config(Settings):
 
     name: SourceName
     data_root: str = "data"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     shard_videos: Annotated[int, Field(ge=1)] = 512
     sources: tuple[Source, ...]
     sampling: SamplingConfig = SamplingConfig()

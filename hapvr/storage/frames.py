@@ -59,6 +59,11 @@ class FrameFile:
     def num_frames(self, video_id: str) -> int:
         return self._rows.num_rows(video_id)
 
+    def timestamps_s(self, video_id: str) -> list[float]:
+        """Seconds of each frame of a video."""
+        seconds: list[float] = self._rows.read(video_id).column("timestamp_s").to_pylist()
+        return seconds
+
     def read(self, video_id: str) -> VideoFrames:
         """The frames of a video. Raises DataError if it has none."""
         table = self._rows.read(video_id)

@@ -79,6 +79,13 @@ class Shard:
         """SHA-256 of the index, which holds the data file's digest."""
         return self.root.sha256(self.index_name)
 
+    def data_digest(self) -> str:
+        """SHA-256 of the data file as it was written. Raises DataError if the shard is unfinished."""
+        if not self.root.exists(self.index_name):
+            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
+        with self.root.open(self.index_name) as file:
+            return read_schema_metadata(pq.read_schema(file), DATA_DIGEST_KEY)
+
     def index(self) -> pl.DataFrame:
         """One row per video: video_id, status, reason, message, num_rows and the stage's own columns."""
         if not self.root.exists(self.index_name):

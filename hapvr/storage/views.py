@@ -1,13 +1,13 @@
 """View shards: one row per augmented clip, the views of a video contiguous and one row group.
 
-`training_views` holds region features [T, 9, D]; `pseudo_labels` holds the teacher's embeddings [T, D'] of the same
-views, row for row, and beside them the ternary labels of same-video view pairs.
+`training_views` holds region features [T, 9, D]; `teacher_embeddings` [T, D'] of the same views, row for row;
+`pseudo_labels` the ternary labels [T, T] int8 of every pair of views of one video.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from hapvr.storage.shards import RowWriter, Shard
 from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
 
 VIEWS_STAGE = "training_views"
+EMBEDDINGS_STAGE = "teacher_embeddings"
 LABELS_STAGE = "pseudo_labels"
 ROW_GROUP_ROWS = 1 << 20  # never reached: a row group is closed after each video
 
@@ -84,18 +85,30 @@ class ViewFile:
             )
             for row in table.to_pylist()
         ]
-        self.group_of: dict[str, int] = {}
-        for row in self.rows:
-            self.group_of.setdefault(row.video_id, len(self.group_of))
+        self._group_of = {video_id: group for group, video_id in enumerate(dict.fromkeys(row.video_id for row in self.rows))}
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos in file order."""
+        return list(self._group_of)
 
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, in view_index order."""
-        table = self._file.read_row_group(self.group_of[video_id], columns=[self.field.name])
+        table = self._file.read_row_group(self._group_of[video_id], columns=[self.field.name])
         return torch.from_numpy(decode_tensors(table.column(0), self.field).copy())
 
-    def videos(self) -> Iterator[tuple[str, list[ViewRow]]]:
-        """Each video with its rows, in file order."""
-        grouped: dict[str, list[ViewRow]] = {}
-        for row in self.rows:
-            grouped.setdefault(row.video_id, []).append(row)
-        yield from grouped.items()
+
+class LabelFile:
+    """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._file: pq.ParquetFile = shard.open_data()
+        ids = self._file.read(columns=["video_id"]).column(0).to_pylist()
+        self._group_of = {video_id: group for group, video_id in enumerate(dict.fromkeys(ids))}
+
+    def read(self, video_id: str) -> Tensor:
+        """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""
+        table = self._file.read_row_group(self._group_of[video_id], columns=["labels"])
+        values = decode_tensors(table.column(0), self._file.schema_arrow.field("labels"))
+        views = round(len(values) ** 0.5)
+        return torch.from_numpy(values.copy()).reshape(views, views, *values.shape[1:])

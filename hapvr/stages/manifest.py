@@ -1,0 +1,55 @@
+"""Stage 1: which videos there are, in which shard (asset `video_manifest`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from hapvr.progress import Progress, no_progress
+from hapvr.stages.project import Project
+from hapvr.stages.sources import resolve_sources
+from hapvr.storage.manifest import ManifestRow, read_manifest, shard_keys, write_manifest_shard
+
+
+@dataclass(frozen=True)
+class ManifestResult:
+    """shards and training_shards: all keys there are, old and new; counts: videos by source."""
+
+    shards: tuple[str, ...]
+    training_shards: tuple[str, ...]
+    new_shards: tuple[str, ...]
+    counts: dict[str, int]
+    num_ignored: int
+
+
+def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
+    """Append the videos that the sources offer and the manifest lacks, as new shards; rows once written never change."""
+    known = read_manifest(project.root)
+    known_ids = set(known["video_id"])
+    next_number = Counter(known["shard"].unique().str.replace(r"-\d{5}$", "").to_list())
+    new_shards = []
+    num_ignored = 0
+    for source in resolve_sources(project, progress=progress):
+        num_ignored += source.num_ignored
+        entries = [entry for entry in source.entries if entry.video_id not in known_ids]
+        known_ids.update(entry.video_id for entry in entries)
+        size = project.config.shard_videos
+        for start in range(0, len(entries), size):
+            key = f"{source.name}-{next_number[source.name]:05d}"
+            next_number[source.name] += 1
+            rows = [
+                ManifestRow(entry.video_id, source.name, source.split, key, entry.uri)
+                for entry in entries[start : start + size]
+            ]
+            write_manifest_shard(project.root, key, rows)
+            new_shards.append(key)
+    manifest = read_manifest(project.root)
+    training = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
+    counts = {source: len(rows) for (source,), rows in manifest.group_by("source", maintain_order=True)}
+    return ManifestResult(
+        tuple(shard_keys(project.root)), tuple(training), tuple(new_shards), _as_str_keys(counts), num_ignored
+    )
+
+
+def _as_str_keys(counts: dict[object, int]) -> dict[str, int]:
+    return {str(key): count for key, count in counts.items()}

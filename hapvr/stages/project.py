@@ -1,0 +1,58 @@
+"""A configuration together with its data root: what every stage works on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hapvr.config import Config, load_config
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.shards import Shard
+
+
+@dataclass(frozen=True)
+class Project:
+    """config; root: where the data lies; folder: what relative paths of the configuration start from."""
+
+    config: Config
+    root: DataRoot
+    folder: Path
+
+    @staticmethod
+    def open(config_path: Path, *, folder: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Project:
+        """Read a configuration. folder: default is the working directory. Raises ConfigError."""
+        config = load_config(config_path, overrides=overrides)
+        base = (folder or Path.cwd()).resolve()
+        url = config.data_root if "://" in config.data_root else base / config.data_root
+        return Project(config, DataRoot(url), base)
+
+    def path(self, path: Path) -> Path:
+        """A path of the configuration, made absolute."""
+        return path if path.is_absolute() else self.folder / path
+
+    def shard(self, stage: str, key: str) -> Shard:
+        return Shard(self.root, stage, key)
+
+    @property
+    def tracking_uri(self) -> str:
+        """The MLflow server of the configuration, or a SQLite file in the data root."""
+        return self.config.tracking.uri or f"sqlite:///{self.root.local_path('mlflow/mlflow.db')}"
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage says of a shard. done: False if it was finished before and left alone."""
+
+    shard: Shard
+    done: bool
+    num_ok: int
+    num_failed: int
+    num_rows: int
+
+    @staticmethod
+    def of(shard: Shard, *, done: bool) -> StageResult:
+        index = shard.index()
+        num_ok = int((index["status"] == "ok").sum())
+        return StageResult(shard, done, num_ok, len(index) - num_ok, int(index["num_rows"].sum()))

@@ -1,0 +1,76 @@
+"""The sources of a configuration, as the videos they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hapvr.config import DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
+from hapvr.corpus.demo import make_demo_corpus
+from hapvr.corpus.own_videos import split_own_videos
+from hapvr.progress import Progress, no_progress
+from hapvr.stages.project import Project
+from hapvr.video.manifest import ManifestEntry, entries_of_files, read_list, scan_folder
+
+CORPUS_FOLDER = "corpus"
+
+
+@dataclass(frozen=True)
+class ResolvedSource:
+    """Videos of one source and split. num_ignored: files that are no videos by their name (README.md and the like)."""
+
+    name: str
+    split: str
+    entries: tuple[ManifestEntry, ...]
+    num_ignored: int = 0
+
+
+def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:
+    """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
+    for source in project.config.sources:
+        if isinstance(source, FolderSource):
+            yield _folder(source.name, source.split, project.path(source.path))
+        elif isinstance(source, ListSource):
+            yield ResolvedSource(source.name, source.split, tuple(read_list(project.path(source.path))))
+        else:
+            yield from _labelled(project, source, progress)
+
+
+def benchmark_folder(project: Project, name: str) -> Path | None:
+    """The folder of a benchmark that a source of this project made; None if none did."""
+    if project.root.local is None:
+        return None
+    folder = project.root.local_path(f"{CORPUS_FOLDER}/{name}")
+    return folder if (folder / "benchmark.json").is_file() else None
+
+
+def _labelled(
+    project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
+) -> Iterator[ResolvedSource]:
+    folder = project.root.local_path(CORPUS_FOLDER)
+    train = f"{source.name}-train"
+    if isinstance(source, DemoCorpusSource):
+        make_demo_corpus(
+            folder, name=source.name, num_incidents=source.num_incidents, seed=source.seed, progress=progress
+        )
+        yield _folder(train, "train", folder / train / "videos")
+    else:
+        videos = project.path(source.path)
+        split = split_own_videos(
+            videos,
+            folder,
+            name=source.name,
+            validation_rate=source.validation_rate,
+            test_rate=source.test_rate,
+            seed=source.seed,
+            progress=progress,
+        )
+        yield ResolvedSource(train, "train", tuple(entries_of_files(split.train, root=videos, source=train)))
+    for part in ("validation", "test"):
+        yield _folder(f"{source.name}-{part}", part, folder / f"{source.name}-{part}" / "videos")
+
+
+def _folder(name: str, split: str, path: Path) -> ResolvedSource:
+    scan = scan_folder(path, source=name)
+    return ResolvedSource(name, split, tuple(scan.entries), len(scan.ignored))

@@ -1,0 +1,210 @@
+"""Stage 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
+
+Both assets make the same pixels: every draw comes from (views.seed, video id, view index), so neither needs the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from hapvr.augment.policy import View, strong_view, video_in_video, weak_view
+from hapvr.errors import DataError
+from hapvr.features.backbone import NUM_REGIONS, load_backbone
+from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.features.images import decode_frames
+from hapvr.features.teacher import load_teacher
+from hapvr.features.whitening import load_whitening
+from hapvr.labels.pseudo import pseudo_labels
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, environment
+from hapvr.seeding import derive_seed, numpy_rng
+from hapvr.stages.features import failed_rows, feature_settings
+from hapvr.stages.project import Project, StageResult
+from hapvr.storage.frames import STAGE as FRAMES_STAGE
+from hapvr.storage.frames import FrameFile
+from hapvr.storage.shards import RowWriter, Shard, index_row
+from hapvr.storage.tensors import encode_tensors, tensor_field
+from hapvr.storage.views import (
+    EMBEDDINGS_STAGE,
+    LABELS_STAGE,
+    ROW_GROUP_ROWS,
+    VIEWS_STAGE,
+    ViewFile,
+    ViewRow,
+    view_fields,
+    write_views,
+)
+
+
+def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
+    """Region features [V, T, 9, D] of the weak and strong views of every training video of the shard."""
+    backbone = load_backbone(project.config.backbone)
+    whitening = load_whitening(project.root)
+    settings = _view_settings(project) | {"features": feature_settings(project, backbone, whitening)}
+    return _make_views(
+        project,
+        key,
+        shard=project.shard(VIEWS_STAGE, key),
+        settings=settings,
+        embed=region_embedder(backbone, whitening, choose_device(project.config.device)),
+        fields=view_fields("regions", shape=(project.config.views.num_frames, NUM_REGIONS, whitening.dims)),
+        batch_frames=project.config.backbone.batch_frames,
+        progress=progress,
+    )
+
+
+def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
+    """Teacher embeddings [V, T, D'] of the same views, and from them the labels of all pairs of views of one video.
+
+    Other rates make other labels from the same embeddings.
+    """
+    embeddings = _make_embeddings(project, key, progress)
+    config = project.config.pseudo_labels
+    settings = {"pseudo_labels": config.model_dump(mode="json")}
+    provenance = Provenance(LABELS_STAGE, settings, {EMBEDDINGS_STAGE: embeddings.data_digest()}, environment())
+    shard = project.shard(LABELS_STAGE, key)
+    if shard.is_finished(provenance):
+        return StageResult.of(shard, done=False)
+    frames = project.config.views.num_frames
+    fields = (
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("query_view", pa.int32(), nullable=False),
+        pa.field("reference_view", pa.int32(), nullable=False),
+        tensor_field("labels", shape=(frames, frames), dtype="int8"),
+    )
+    rows = []
+    file = ViewFile(embeddings)
+    with shard.write_data(fields, row_group_rows=ROW_GROUP_ROWS, compress=True) as writer:
+        for video_id in file.video_ids:
+            values = file.read(video_id).float()
+            labels = pseudo_labels(
+                values[:, None],
+                values[None],
+                top_rate=config.top_rate,
+                bottom_rate=config.bottom_rate,
+                exact=config.exact,
+            )
+            _write_labels(writer, video_id, labels)
+            rows.append(index_row(video_id, len(values) ** 2))
+    shard.write_index(rows + failed_rows(embeddings.index()), provenance=provenance)
+    return StageResult.of(shard, done=True)
+
+
+def _make_embeddings(project: Project, key: str, progress: Progress) -> Shard:
+    teacher = load_teacher(project.config.teacher)
+    device = choose_device(project.config.device)
+    teacher.network.to(device)
+    settings = _view_settings(project) | {"teacher": teacher.identity.as_dict(), "teacher_input": teacher.input}
+    shard = project.shard(EMBEDDINGS_STAGE, key)
+    _make_views(
+        project,
+        key,
+        shard=shard,
+        settings=settings,
+        embed=lambda frames: teacher.embed(frames.to(device)).float().cpu(),
+        fields=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
+        batch_frames=project.config.teacher.batch_frames,
+        progress=progress,
+    )
+    return shard
+
+
+def _view_settings(project: Project) -> dict[str, Any]:
+    config = project.config
+    return {
+        "views": config.views.model_dump(mode="json"),
+        "sampling": config.sampling.model_dump(mode="json", exclude={"workers", "timeout_s"}),
+        "crop_px": config.backbone.crop_px,
+    }
+
+
+def _make_views(
+    project: Project,
+    key: str,
+    *,
+    shard: Shard,
+    settings: dict[str, Any],
+    embed: Callable[[Tensor], Tensor],
+    fields: tuple[pa.Field, ...],
+    batch_frames: int,
+    progress: Progress,
+) -> StageResult:
+    frames = project.shard(FRAMES_STAGE, key)
+    provenance = Provenance(shard.stage, settings, {FRAMES_STAGE: frames.data_digest()}, environment())
+    if shard.is_finished(provenance):
+        return StageResult.of(shard, done=False)
+    file = FrameFile(frames)
+    described: dict[str, list[ViewRow]] = {}
+
+    def clips() -> Iterator[tuple[str, Tensor]]:
+        for video_id in file.video_ids:
+            views = list(draw_views(project, file, video_id))
+            described[video_id] = [row for row, _ in views]
+            yield video_id, torch.cat([view.frames for _, view in views])
+
+    rows = []
+    with shard.write_data(fields, row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
+        for video_id, values in embed_in_batches(clips(), embed, batch_frames=batch_frames):
+            views = described.pop(video_id)
+            array = values.numpy().astype(np.float16)
+            if not np.isfinite(array).all():
+                raise DataError(
+                    f"{shard.stage}: {video_id}: the network gave values that half precision does not hold; "
+                    f"check its weights and input"
+                )
+            write_views(writer, views, array.reshape(len(views), -1, *array.shape[1:]))
+            rows.append(index_row(video_id, len(views)))
+            progress(len(rows), len(file.video_ids))
+    shard.write_index(rows + failed_rows(frames.index()), provenance=provenance)
+    return StageResult.of(shard, done=True)
+
+
+def draw_views(project: Project, file: FrameFile, video_id: str) -> Iterator[tuple[ViewRow, View]]:
+    """The views of one video, weak ones first; a strong one may carry a donor from the same shard (video-in-video)."""
+    config = project.config.views
+    size_px = project.config.backbone.crop_px
+    frames = decode_frames(file.read(video_id).jpegs)
+    options = {"num_frames": config.num_frames, "size_px": size_px, "config": config.augment}
+    for index in range(config.num_weak + config.num_strong):
+        seed = derive_seed(config.seed, video_id, index)
+        donor_id = ""
+        if index < config.num_weak:
+            view = weak_view(frames, seed=seed, **options)
+        else:
+            view = strong_view(frames, seed=seed, **options)
+            donor_id = _draw_donor(project, file, video_id, index)
+        if donor_id:
+            donor_seed = derive_seed(seed, "donor")
+            donor = strong_view(decode_frames(file.read(donor_id).jpegs), seed=donor_seed, **options)
+            view = video_in_video(view, donor, seed=donor_seed, config=config.augment)
+        source = tuple(view.source_index.tolist())
+        yield ViewRow(video_id, index, view.strength, view.operations, donor_id, source), view
+
+
+def _draw_donor(project: Project, file: FrameFile, video_id: str, index: int) -> str:
+    config = project.config.views
+    rng = numpy_rng(config.seed, video_id, index, "video_in_video")
+    others = [other for other in file.video_ids if other != video_id]
+    if not others or rng.random() >= config.augment.video_in_video_probability:
+        return ""
+    return others[int(rng.integers(len(others)))]
+
+
+def _write_labels(writer: RowWriter, video_id: str, labels: Tensor) -> None:
+    """labels: [V, V, T, T] int8."""
+    views = len(labels)
+    query, reference = np.divmod(np.arange(views * views), views)
+    columns = [
+        pa.array([video_id] * len(query), pa.string()),
+        pa.array(query, pa.int32()),
+        pa.array(reference, pa.int32()),
+        encode_tensors(labels.flatten(0, 1).numpy(), writer.schema.field("labels")),
+    ]
+    writer.write(pa.RecordBatch.from_arrays(columns, schema=writer.schema))
+    writer.end_row_group()

@@ -1,0 +1,95 @@
+"""Stage 4: PCA whitening, fitted once on training frames (asset `whitening`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hapvr.errors import DataError
+from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_backbone
+from hapvr.features.extract import choose_device, embed_in_batches
+from hapvr.features.images import decode_frames
+from hapvr.features.whitening import Whitening, fit_whitening, load_whitening, save_whitening, whitening_provenance
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, environment
+from hapvr.seeding import numpy_rng
+from hapvr.stages.project import Project
+from hapvr.storage.frames import STAGE as FRAMES_STAGE
+from hapvr.storage.frames import FrameFile
+
+STAGE = "whitening"
+
+
+@dataclass(frozen=True)
+class WhiteningResult:
+    """done: False if it was there. num_regions: vectors it was fitted on; explained_rate: part of the variance kept."""
+
+    whitening: Whitening
+    provenance: Provenance
+    done: bool
+
+
+def make_whitening(project: Project, shards: list[str], *, progress: Progress = no_progress) -> WhiteningResult:
+    """Fit on regions of a seeded sample of the frames of `shards`.
+
+    An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
+    later do not move it, since that would make all features anew. Raises DataError without training frames.
+    """
+    config = project.config
+    backbone = load_backbone(config.backbone)
+    settings = {
+        "whitening": config.whitening.model_dump(mode="json"),
+        "backbone": backbone.identity.as_dict(),
+        "crop_px": config.backbone.crop_px,
+        "sampling": config.sampling.model_dump(mode="json", exclude={"workers", "timeout_s"}),
+    }
+    inputs = {key: project.shard(FRAMES_STAGE, key).data_digest() for key in shards}
+    found = whitening_provenance(project.root)
+    if found is not None and not Provenance(STAGE, settings).differences(Provenance(STAGE, found.settings)):
+        unchanged = all(inputs.get(key) == digest for key, digest in found.inputs.items())
+        if unchanged:
+            return WhiteningResult(load_whitening(project.root), found, done=False)
+    regions = _sample_regions(project, shards, backbone, progress)
+    whitening = fit_whitening(regions, dims=config.whitening.dims, eps=config.whitening.eps)
+    environment_ = environment() | {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
+    provenance = Provenance(STAGE, settings, inputs, environment_)
+    save_whitening(project.root, whitening, provenance)
+    return WhiteningResult(whitening, provenance, done=True)
+
+
+def _sample_regions(project: Project, shards: list[str], backbone: Backbone, progress: Progress) -> Tensor:
+    """[N, C] region vectors of at most `whitening.max_regions` / 9 frames, every training frame equally likely."""
+    config = project.config
+    files = [FrameFile(project.shard(FRAMES_STAGE, key)) for key in shards]
+    places = [
+        (file, video_id, frame)
+        for file in files
+        for video_id in file.video_ids
+        for frame in range(file.num_frames(video_id))
+    ]
+    if not places:
+        raise DataError("whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos")
+    wanted = min(len(places), -(-config.whitening.max_regions // NUM_REGIONS))
+    rng = numpy_rng(config.whitening.seed, STAGE)
+    chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
+
+    def clips() -> Iterator[tuple[str, Tensor]]:
+        for file, video_id, frame in chosen:
+            jpeg = file.read(video_id).jpegs[frame]
+            yield video_id, center_crop(decode_frames([jpeg]), config.backbone.crop_px)
+
+    device = choose_device(config.device)
+    backbone.network.to(device)
+    regions = []
+    batches = embed_in_batches(
+        clips(), lambda frames: backbone.regions(frames.to(device)).cpu(), batch_frames=config.backbone.batch_frames
+    )
+    for _, values in batches:
+        regions.append(values.flatten(0, 1))
+        progress(len(regions), wanted)
+    sample = torch.cat(regions)
+    return sample[: config.whitening.max_regions]
