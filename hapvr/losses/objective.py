@@ -24,8 +24,8 @@ class ObjectiveSettings:
     """Which losses act with which weight; defaults are HAP-VR's. A weight of 0 leaves a term out.
 
     video_ap_loss, frame_ap_loss: names in `hapvr.losses.registry.RANKING_LOSSES`; video_ap_options, frame_ap_options:
-    what is to differ from that loss's defaults, e.g. {"delta": 0.1}; include_self: a clip is its own positive in both, as
-    in the HAP-VR release; temperature: of InfoNCE.
+    what is to differ from that loss's defaults, e.g. {"delta": 0.1}; include_self: a clip is its own positive in both,
+    as in the HAP-VR release; temperature: of InfoNCE.
     """
 
     video_ap_loss: str = "quadlinear_ap"
