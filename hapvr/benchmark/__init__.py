@@ -1,0 +1,1 @@
+"""Benchmarks of video retrieval: definitions, metrics, the evaluation protocol, the scoring engine and reports."""

@@ -1,0 +1,89 @@
+"""`clips` benchmarks: a folder of video files with FIVR-like labels, made by the demo or from a user's own videos.
+
+The folder holds benchmark.json, videos.parquet (video_id, path relative to the folder, role query|database, group,
+edit), labels.parquet (query_id, reference_id, label) and the files under videos/. A video's id is
+"<benchmark name>/<path relative to videos/>". Tasks are FIVR's, for the labels ND, DS, CS, IS that occur.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+
+from hapvr.benchmark.definition import (
+    LABEL_SCHEMA,
+    VIDEO_SCHEMA,
+    BenchmarkDefinition,
+    require_columns,
+)
+from hapvr.benchmark.definitions.fivr import fivr_tasks
+from hapvr.errors import DataError
+
+FORMAT_VERSION = 1
+ROLES = ("query", "database")
+
+
+def write_clips(
+    folder: Path, *, name: str, videos: pl.DataFrame, labels: pl.DataFrame, provenance: dict[str, object]
+) -> BenchmarkDefinition:
+    """Writes the definition beside the files that are already under folder/videos, and returns it.
+
+    videos: VIDEO_SCHEMA. labels: LABEL_SCHEMA. Raises DataError for missing files, ids that do not follow from the
+    paths, unknown roles, repeated ids or labels of unknown videos. benchmark.json is written last.
+    """
+    videos, labels = videos.select(list(VIDEO_SCHEMA)), labels.select(list(LABEL_SCHEMA))
+    definition = _definition(folder, name=name, videos=videos, labels=labels, provenance=provenance)
+    missing = [str(path) for path in definition.video_files().values() if not path.is_file()]
+    if missing:
+        raise DataError(f"benchmark {name}: {len(missing)} video files are missing, e.g. {missing[0]}")
+    for table, file in ((videos, "videos.parquet"), (labels, "labels.parquet")):
+        table.write_parquet(folder / f"{file}.part", compression="zstd")
+        (folder / f"{file}.part").replace(folder / file)
+    head = {"name": name, "kind": "clips", "format_version": FORMAT_VERSION, "provenance": provenance}
+    (folder / "benchmark.json.part").write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "benchmark.json.part").replace(folder / "benchmark.json")
+    return definition
+
+
+def read_clips(folder: Path, *, head: dict[str, object]) -> BenchmarkDefinition:
+    """The definition in `folder`. head: its parsed benchmark.json."""
+    tables = []
+    for file in ("videos.parquet", "labels.parquet"):
+        try:
+            tables.append(pl.read_parquet(folder / file))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise DataError(f"{folder / file}: {error}; write the benchmark again") from error
+    provenance = head.get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise DataError(f"{folder / 'benchmark.json'}: provenance is {provenance!r}, wanted an object")
+    return _definition(
+        folder, name=str(head.get("name", folder.name)), videos=tables[0], labels=tables[1], provenance=provenance
+    )
+
+
+def _definition(
+    folder: Path, *, name: str, videos: pl.DataFrame, labels: pl.DataFrame, provenance: dict[str, object]
+) -> BenchmarkDefinition:
+    require_columns(videos, VIDEO_SCHEMA, what=f"videos of benchmark {name}")
+    roles = set(videos["role"].unique().to_list())
+    if not roles <= set(ROLES):
+        raise DataError(f"benchmark {name}: roles {sorted(roles - set(ROLES))}; wanted {' or '.join(ROLES)}")
+    for video_id, path in videos.select("video_id", "path").iter_rows():
+        if path.split("/")[0] != "videos" or video_id != f"{name}/{path.removeprefix('videos/')}":
+            raise DataError(
+                f"benchmark {name}: id {video_id!r} and path {path!r} do not agree; wanted a path videos/X and the "
+                f"id {name}/X"
+            )
+    return BenchmarkDefinition(
+        name=name,
+        kind="clips",
+        queries=tuple(videos.filter(pl.col("role") == "query")["video_id"]),
+        database=tuple(videos.filter(pl.col("role") == "database")["video_id"]),
+        labels=labels,
+        tasks=fivr_tasks(set(labels["label"].unique().to_list())),
+        videos=videos,
+        folder=folder,
+        provenance=provenance,
+    )

@@ -1,0 +1,159 @@
+"""Average precision in its published variants, precision-recall curves, and bootstrap intervals, in NumPy.
+
+Everything follows from the ranks of the relevant items: 1 is the best rank, higher similarity is closer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.benchmark.definition import ApKind
+from hapvr.errors import ArgumentError
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def relevant_ranks(similarity: Floats, relevant: Bools, *, ties: Literal["row_order", "worst"] = "worst") -> Ints:
+    """Ranks of the relevant items, ascending.
+
+    similarity, relevant: [N], in any order. ties: "row_order" keeps tied items in the order of their rows, as the
+    research releases do; "worst" gives all tied items the last rank among them, so that row order cannot matter.
+    Returns int64 [relevant.sum()], values 1..N.
+    """
+    if similarity.shape != relevant.shape or similarity.ndim != 1:
+        raise ArgumentError(f"similarity {similarity.shape} and relevant {relevant.shape} must be equal and 1-D")
+    order = np.argsort(-similarity, kind="stable")
+    return ranks_in_order(similarity[order], relevant[order], ties=ties)
+
+
+def ranks_in_order(
+    similarity: Floats,
+    relevant: Bools,
+    *,
+    candidate: Bools | None = None,
+    ties: Literal["row_order", "worst"] = "worst",
+) -> Ints:
+    """`relevant_ranks` of items that are already sorted by descending similarity.
+
+    candidate: [N] bool, the items that take part in the ranking; every relevant item must be one. None for all.
+    """
+    num_up_to = np.arange(1, len(similarity) + 1) if candidate is None else np.cumsum(candidate, dtype=np.int64)
+    if ties == "row_order":
+        return num_up_to[relevant]
+    values = similarity[relevant]
+    num_at_least = len(similarity) - np.searchsorted(similarity[::-1], values, side="left")
+    return num_up_to[num_at_least - 1]
+
+
+def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") -> float:
+    """Average precision of one ranking, in [0, 1].
+
+    ranks: ranks of the relevant items that were ranked, ascending (see `relevant_ranks`).
+    num_relevant: P, all relevant items, ranked or not; those not ranked are misses.
+    kind: "step" is (1/P) sum_i i / r_i. "trapezoid" is EVVE's, (1/P) sum (p0 + p1) / 2 with p0 = n / rank (1 at
+    rank 0), p1 = (n + 1) / (rank + 1), ranks from 0. "tie_grouped" counts, at a rank that several relevant items
+    share, all of them: with the worst ranks of ties this is scikit-learn's average_precision_score.
+    """
+    if num_relevant < max(len(ranks), 1):
+        raise ArgumentError(f"num_relevant is {num_relevant}; it must be positive and at least {len(ranks)}")
+    hits = np.arange(1, len(ranks) + 1)
+    if kind == "step":
+        precision = hits / ranks
+    elif kind == "tie_grouped":
+        precision = np.searchsorted(ranks, ranks, side="right") / ranks
+    else:
+        before = np.where(ranks == 1, 1.0, (hits - 1) / np.maximum(ranks - 1, 1))
+        precision = (before + hits / ranks) / 2
+    return float(precision.sum() / num_relevant)
+
+
+@dataclass(frozen=True)
+class PrecisionRecallCurve:
+    """precision, recall, threshold: [K], by descending threshold; one point per distinct similarity of a hit."""
+
+    precision: Floats
+    recall: Floats
+    threshold: Floats
+
+    def recall_at_precision(self, precision: float) -> float:
+        """The highest recall reached with at least this precision; 0 where it never is."""
+        reached = self.recall[self.precision >= precision]
+        return float(reached.max()) if len(reached) else 0.0
+
+    def at_recalls(self, recalls: Floats) -> Floats:
+        """Interpolated precision [len(recalls)]: the best precision at this recall or beyond; 0 past the last."""
+        best_beyond = np.maximum.accumulate(self.precision[::-1])[::-1]
+        index = np.searchsorted(self.recall, recalls - 1e-12, side="left")
+        return np.append(best_beyond, 0.0)[index]
+
+
+def precision_recall_curve(similarity: Floats, relevant: Bools, *, num_relevant: int) -> PrecisionRecallCurve:
+    """Precision and recall at every threshold where a relevant item enters; tied items enter together.
+
+    similarity, relevant: [N]. num_relevant: all relevant items, ranked or not.
+    """
+    order = np.argsort(-similarity, kind="stable")
+    ranks = ranks_in_order(similarity[order], relevant[order], ties="worst")
+    return curve_from_ranks(ranks, similarity[order][relevant[order]], num_relevant=num_relevant)
+
+
+def curve_from_ranks(ranks: Ints, values: Floats, *, num_relevant: int) -> PrecisionRecallCurve:
+    """The curve from the worst ranks of the relevant items, ascending, and their similarities. Both [P]."""
+    last = np.append(ranks[1:] != ranks[:-1], True) if len(ranks) else np.zeros(0, dtype=bool)
+    hits = np.arange(1, len(ranks) + 1)[last]
+    return PrecisionRecallCurve(precision=hits / ranks[last], recall=hits / num_relevant, threshold=values[last])
+
+
+def bootstrap_interval(samples: Floats, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Percentile interval of bootstrap samples [B]."""
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(samples, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def query_weights(num_queries: int, *, num_samples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """How often each query is drawn in each bootstrap sample: float64 [B, Q], each row sums to Q."""
+    return rng.multinomial(num_queries, np.full(num_queries, 1 / num_queries), size=num_samples).astype(np.float64)
+
+
+def bootstrap_mean_ap(per_query: Floats, weights: NDArray[np.float64]) -> Floats:
+    """Mean AP [B] of bootstrap samples. per_query: [Q]; weights: [B, Q]."""
+    means: NDArray[np.float64] = weights @ per_query / weights.sum(axis=1)
+    return means
+
+
+def bootstrap_micro_ap(
+    ranked: list[tuple[Floats, Bools]],
+    *,
+    num_relevant: Ints,
+    weights: NDArray[np.float64],
+    block: int = 2048,
+) -> Floats:
+    """Micro-AP [B] when whole queries are drawn again, tied scores grouped.
+
+    ranked: per query its similarities in descending order and which are relevant. num_relevant: [Q].
+    weights: [B, Q]. The precision at a threshold is a weighted sum over queries of hits and of items above it,
+    so all samples follow from two matrix products per block of thresholds.
+    """
+    ascending = [similarity[::-1] for similarity, _ in ranked]
+    hits_ascending = [similarity[relevant][::-1] for similarity, relevant in ranked]
+    owner = np.repeat(np.arange(len(ranked)), [len(hits) for hits in hits_ascending])
+    threshold = np.concatenate(hits_ascending) if ranked else np.zeros(0)
+    total = np.zeros(len(weights))
+    for start in range(0, len(threshold), block):
+        values = threshold[start : start + block]
+        items = np.stack([len(row) - np.searchsorted(row, values, side="left") for row in ascending])
+        hits = np.stack([len(row) - np.searchsorted(row, values, side="left") for row in hits_ascending])
+        weighted_items = weights @ items
+        precision = np.divide(
+            weights @ hits, weighted_items, out=np.zeros_like(weighted_items), where=weighted_items > 0
+        )
+        total += (precision * weights[:, owner[start : start + block]]).sum(axis=1)
+    num = weights @ num_relevant
+    return np.divide(total, num, out=np.zeros_like(total), where=num > 0)

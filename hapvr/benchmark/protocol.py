@@ -1,0 +1,236 @@
+"""Evaluation of similarities against a benchmark definition under one of three policies for missing videos.
+
+official: as the authors' evaluation does (see `Task`), to compare with published numbers.
+strict: a relevant video that is missing is a miss and a query that is missing scores 0, so losing a relevant pair
+  can never raise a score.
+frozen: strict, on the videos of a named availability manifest, so that two runs compare like with like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.metrics import (
+    Floats,
+    average_precision,
+    bootstrap_interval,
+    bootstrap_mean_ap,
+    bootstrap_micro_ap,
+    curve_from_ranks,
+    query_weights,
+    ranks_in_order,
+)
+from hapvr.benchmark.pairs import ScoredPairs, read_pairs
+from hapvr.benchmark.ranking import Coverage, Judgement, Ranking, coverage, judge, rank_pairs
+from hapvr.benchmark.result import (
+    CURVE_SCHEMA,
+    PER_QUERY_SCHEMA,
+    Availability,
+    EvaluationResult,
+    Policy,
+    TaskResult,
+)
+from hapvr.errors import ArgumentError, DataError
+from hapvr.seeding import numpy_rng
+
+POLICIES: tuple[Policy, ...] = ("official", "strict", "frozen")
+RECALLS = np.linspace(0, 1, 101)
+
+
+def evaluate(
+    definition: BenchmarkDefinition,
+    similarities: pl.DataFrame | Path | str,
+    *,
+    policy: Policy = "strict",
+    available: frozenset[str] | None = None,
+    bootstrap_samples: int = 0,
+    seed: int = 0,
+) -> EvaluationResult:
+    """Every task of `definition` on `similarities` (columns query_id, reference_id, similarity; higher is closer).
+
+    available: ids of the videos that could be had. Under "frozen" it is the manifest and must be given; under
+      "official" it decides which positives leave the ground truth; None takes the ids that occur in the scores.
+    bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from `seed`.
+    Raises ArgumentError for a wrong policy and DataError for unusable scores; non-finite scores are an error under
+    "official" and counted otherwise: as a miss if relevant, else as ranked first, so they can never raise a score.
+    """
+    if policy not in POLICIES:
+        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(POLICIES)}")
+    pairs = read_pairs(definition, similarities)
+    covered = coverage(definition, pairs, policy=policy, available=available)
+    ranking = rank_pairs(pairs, covered)
+    if policy == "official" and ranking.invalid.any():
+        raise DataError(
+            f"{definition.name}: {int(ranking.invalid.sum())} scores are NaN or infinite, which the official protocol "
+            "does not define; find out why, or evaluate with the strict policy, which counts them as misses"
+        )
+    weights = None
+    if bootstrap_samples:
+        rng = numpy_rng(seed, definition.name, "bootstrap")
+        weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
+    judged: dict[Hashable, Judgement] = {}
+    results, curves, tables = [], [], []
+    for task in definition.tasks:
+        # retrieval and detection tasks on the same labels share one judgement
+        key = (task.positives, task.pool, task.exclusion, task.query_stays, task.official_missing_positive,
+               task.official_empty_query, task.official_missing_query)  # fmt: skip
+        if key not in judged:
+            judged[key] = judge(definition, task, ranking, covered, policy=policy)
+        truth = judged[key]
+        if task.metric == "mAP":
+            table = _per_query(definition, task, truth, ranking)
+            tables.append(table)
+            value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
+            interval = _mean_interval(table["average_precision"].to_numpy(), truth, weights)
+            precision, recall_at_90 = _mean_curve(truth, ranking), None
+        else:
+            value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
+            interval = _pooled_interval(truth, ranking, weights)
+        curves.append(pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": precision}, schema=CURVE_SCHEMA))
+        results.append(
+            TaskResult(
+                task=task.name,
+                metric=task.metric,
+                value=value,
+                order_free=order_free,
+                interval=interval,
+                num_queries=int(truth.counted.sum()),
+                num_queries_skipped=int((~truth.counted & covered.queries_in_scope).sum()),
+                num_queries_missing=int((~covered.queries_scored & covered.queries_in_scope).sum()),
+                num_relevant=int(truth.num_relevant.sum()),
+                num_relevant_scored=int(truth.relevant.sum()),
+                num_relevant_unavailable=int(truth.num_unavailable.sum()),
+                recall_at_precision_90=recall_at_90,
+            )
+        )
+    return EvaluationResult(
+        benchmark=definition.name,
+        policy=policy,
+        tasks=tuple(results),
+        availability=_availability(definition, pairs, ranking, covered),
+        per_query=pl.concat(tables) if tables else pl.DataFrame(schema=PER_QUERY_SCHEMA),
+        curves=pl.concat(curves),
+    )
+
+
+def _mean(values: pl.Series) -> float:
+    """Mean of the queries that count; 0 where none does."""
+    mean = values.drop_nulls().mean()
+    return float(mean) if isinstance(mean, float) else 0.0
+
+
+def _per_query(definition: BenchmarkDefinition, task: Task, truth: Judgement, ranking: Ranking) -> pl.DataFrame:
+    """PER_QUERY_SCHEMA: a row per query in the definition's order; null values for queries that do not count."""
+    rows: list[dict[str, object]] = []
+    for query, query_id in enumerate(definition.queries):
+        span = ranking.rows(query)
+        relevant, candidate, similarity = truth.relevant[span], truth.candidate[span], ranking.similarity[span]
+        value = order_free = None
+        if truth.counted[query]:
+            value = order_free = 0.0
+            if relevant.any():
+                num_relevant = int(truth.num_relevant[query])
+                legacy = ranks_in_order(similarity, relevant, candidate=candidate, ties="row_order")
+                worst = ranks_in_order(similarity, relevant, candidate=candidate, ties="worst")
+                kind = task.average_precision
+                value = average_precision(
+                    worst if kind == "tie_grouped" else legacy, num_relevant=num_relevant, kind=kind
+                )
+                free_kind = "step" if kind == "tie_grouped" else kind
+                order_free = average_precision(worst, num_relevant=num_relevant, kind=free_kind)
+        rows.append(
+            {
+                "task": task.name,
+                "query_id": query_id,
+                "average_precision": value,
+                "average_precision_order_free": order_free,
+                "num_relevant": int(truth.num_relevant[query]),
+                "num_relevant_scored": int(relevant.sum()),
+                "num_ranked": int(candidate.sum()),
+                "status": truth.status[query],
+            }
+        )
+    return pl.DataFrame(rows, schema=PER_QUERY_SCHEMA)
+
+
+def _mean_curve(truth: Judgement, ranking: Ranking) -> Floats:
+    """Interpolated precision at RECALLS, averaged over the queries that count. [101]."""
+    total = np.zeros(len(RECALLS))
+    for query in np.flatnonzero(truth.counted & (truth.num_relevant > 0)):
+        span = ranking.rows(int(query))
+        relevant, similarity = truth.relevant[span], ranking.similarity[span]
+        ranks = ranks_in_order(similarity, relevant, candidate=truth.candidate[span])
+        curve = curve_from_ranks(ranks, similarity[relevant], num_relevant=int(truth.num_relevant[query]))
+        total += curve.at_recalls(RECALLS)
+    return total / max(int(truth.counted.sum()), 1)
+
+
+def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats, float]:
+    """Micro-AP in row order and order-free, interpolated precision at RECALLS, recall at precision 0.9."""
+    similarity, relevant = ranking.pooled_similarity, truth.relevant[ranking.pooled]
+    candidate = truth.candidate[ranking.pooled]
+    num_relevant = int(truth.num_relevant.sum())
+    if num_relevant == 0:
+        return 0.0, 0.0, np.zeros(len(RECALLS)), 0.0
+    legacy = ranks_in_order(similarity, relevant, candidate=candidate, ties="row_order")
+    worst = ranks_in_order(similarity, relevant, candidate=candidate, ties="worst")
+    curve = curve_from_ranks(worst, similarity[relevant], num_relevant=num_relevant)
+    return (
+        average_precision(legacy, num_relevant=num_relevant, kind=task.average_precision),
+        average_precision(worst, num_relevant=num_relevant, kind=task.average_precision),
+        curve.at_recalls(RECALLS),
+        curve.recall_at_precision(0.9),
+    )
+
+
+def _mean_interval(
+    per_query: Floats, truth: Judgement, weights: NDArray[np.float64] | None
+) -> tuple[float, float] | None:
+    if weights is None or not truth.counted.any():
+        return None
+    drawn = weights[:, truth.counted]
+    drawn = drawn[drawn.sum(axis=1) > 0]
+    return bootstrap_interval(bootstrap_mean_ap(per_query[truth.counted], drawn))
+
+
+def _pooled_interval(
+    truth: Judgement, ranking: Ranking, weights: NDArray[np.float64] | None
+) -> tuple[float, float] | None:
+    if weights is None or not truth.counted.any():
+        return None
+    ranked = []
+    for query in range(len(truth.counted)):
+        span = ranking.rows(query)
+        candidate = truth.candidate[span]
+        ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
+    return bootstrap_interval(bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights))
+
+
+def _availability(
+    definition: BenchmarkDefinition, pairs: ScoredPairs, ranking: Ranking, covered: Coverage
+) -> Availability:
+    num_queries, num_references = int(covered.queries_scored.sum()), int(covered.references_scored.sum())
+    scored_references = {definition.database[index] for index in np.flatnonzero(covered.references_scored)}
+    position = {video: index for index, video in enumerate(definition.database)}
+    selves = 0
+    for index in np.flatnonzero(covered.queries_scored):
+        selves += definition.queries[index] in scored_references
+    own = np.array([position.get(video, -1) for video in definition.queries])
+    num_own_rows = int((own[ranking.query] == ranking.reference).sum())
+    return Availability(
+        num_queries=int(covered.queries_in_scope.sum()),
+        num_queries_scored=num_queries,
+        num_references=int(covered.references_in_scope.sum()),
+        num_references_scored=num_references,
+        num_pairs_scored=len(ranking.query),
+        num_pairs_unscored=num_queries * num_references - selves - (len(ranking.query) - num_own_rows),
+        num_pairs_invalid=int(ranking.invalid.sum()),
+        num_rows=pairs.num_rows,
+        num_rows_outside=pairs.num_rows - len(ranking.query),
+    )

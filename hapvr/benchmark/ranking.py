@@ -1,0 +1,174 @@
+"""Scored pairs in ranking order, and what each task's ground truth says of them under a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.ground_truth import membership, ranked_pairs, relevant_pairs
+from hapvr.benchmark.pairs import ScoredPairs
+from hapvr.benchmark.result import Policy
+from hapvr.errors import ArgumentError, DataError
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Coverage:
+    """Which videos count, by position in the definition. queries_*: bool [Q]; references_*: bool [N].
+
+    in_scope: the manifest's under the frozen policy, else all. scored: they occur in the scores.
+    available: they could be had, by the given list of ids or else by the scores.
+    """
+
+    queries_in_scope: Bools
+    references_in_scope: Bools
+    queries_scored: Bools
+    references_scored: Bools
+    queries_available: Bools
+    references_available: Bools
+
+
+def coverage(
+    definition: BenchmarkDefinition, pairs: ScoredPairs, *, policy: Policy, available: frozenset[str] | None
+) -> Coverage:
+    """Coverage of the definition by the scores. ArgumentError where the frozen policy has no manifest; DataError where
+    the manifest or the scores cover no query or no reference."""
+    queries_in, references_in = np.ones(len(definition.queries), bool), np.ones(len(definition.database), bool)
+    if policy == "frozen":
+        if available is None:
+            raise ArgumentError("the frozen policy needs an availability manifest: the ids that both runs could use")
+        queries_in = membership(available, definition.queries)
+        references_in = membership(available, definition.database)
+        if not queries_in.any() or not references_in.any():
+            raise DataError(
+                f"{definition.name}: the availability manifest of {len(available)} ids names {int(queries_in.sum())} "
+                f"queries and {int(references_in.sum())} database videos; is it another benchmark's?"
+            )
+    inside = queries_in[pairs.query] & references_in[pairs.reference]
+    queries_scored, references_scored = np.zeros_like(queries_in), np.zeros_like(references_in)
+    queries_scored[pairs.query[inside]] = True
+    references_scored[pairs.reference[inside]] = True
+    return Coverage(
+        queries_in_scope=queries_in,
+        references_in_scope=references_in,
+        queries_scored=queries_scored,
+        references_scored=references_scored,
+        queries_available=queries_scored if available is None else membership(available, definition.queries),
+        references_available=references_scored if available is None else membership(available, definition.database),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ranking:
+    """Scored pairs in scope, by query, within a query by descending similarity, ties in the order of their rows.
+
+    query, reference: int32 [M]; similarity: float [M]; invalid: bool [M]; bounds: int64 [Q + 1], rows of each query.
+    """
+
+    query: NDArray[np.int32]
+    reference: NDArray[np.int32]
+    similarity: Floats
+    invalid: Bools
+    bounds: Ints
+
+    @cached_property
+    def pooled(self) -> Ints:
+        """Order [M] by descending similarity over all queries."""
+        return np.argsort(-self.similarity, kind="stable")
+
+    @cached_property
+    def pooled_similarity(self) -> Floats:
+        """Similarities [M] in pooled order."""
+        return self.similarity[self.pooled]
+
+    def rows(self, query: int) -> slice:
+        """Rows of one query."""
+        return slice(int(self.bounds[query]), int(self.bounds[query + 1]))
+
+
+def rank_pairs(pairs: ScoredPairs, covered: Coverage) -> Ranking:
+    """The ranking of the pairs that are in scope."""
+    num_queries = len(covered.queries_in_scope)
+    by_similarity = np.argsort(-pairs.similarity, kind="stable")
+    if not (covered.queries_in_scope.all() and covered.references_in_scope.all()):
+        inside = covered.queries_in_scope[pairs.query] & covered.references_in_scope[pairs.reference]
+        by_similarity = by_similarity[inside[by_similarity]]
+    # a stable sort of short integers is a radix sort, much quicker than sorting by both keys at once
+    keys = pairs.query[by_similarity].astype(np.uint16 if num_queries <= 1 << 16 else np.int32)
+    order = by_similarity[np.argsort(keys, kind="stable")]
+    query = pairs.query[order]
+    return Ranking(
+        query=query,
+        reference=pairs.reference[order],
+        similarity=pairs.similarity[order],
+        invalid=pairs.invalid[order],
+        bounds=np.searchsorted(query, np.arange(num_queries + 1)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judgement:
+    """What one task says of a ranking under a policy.
+
+    candidate, relevant: bool [M], rows that are ranked, and those of them that are hits.
+    num_relevant: int64 [Q], the ground truth under the policy. num_unavailable: int64 [Q], relevant pairs of the
+    definition whose reference is not available, whether or not they count.
+    counted: bool [Q], queries that enter the mean. status: per query, see EvaluationResult.
+    """
+
+    candidate: Bools
+    relevant: Bools
+    num_relevant: Ints
+    num_unavailable: Ints
+    counted: Bools
+    status: tuple[str, ...]
+
+
+def judge(
+    definition: BenchmarkDefinition, task: Task, ranking: Ranking, covered: Coverage, *, policy: Policy
+) -> Judgement:
+    """The task's ground truth under the policy, applied to the ranking."""
+    ranked = ranked_pairs(definition, task)
+    ranked &= covered.queries_in_scope[:, None] & covered.references_in_scope[None, :]
+    truth = relevant_pairs(definition, task.positives)
+    truth &= ranked
+    candidate = ranked[ranking.query, ranking.reference]
+    relevant = truth[ranking.query, ranking.reference]
+    candidate &= ~(relevant & ranking.invalid)
+    relevant &= ~ranking.invalid
+
+    num_defined = truth.sum(axis=1)
+    num_unavailable = truth[:, ~covered.references_available].sum(axis=1)
+    leaves = policy == "official" and task.official_missing_positive == "leaves"
+    num_relevant = num_defined - num_unavailable if leaves else num_defined
+    scored = covered.queries_scored
+    counted = num_defined > 0
+    if policy == "official":
+        if task.official_missing_query == "skipped":
+            counted = counted & scored
+        if task.official_empty_query == "skipped":
+            counted = counted & (num_relevant > 0)
+    else:
+        counted = counted & covered.queries_in_scope
+    return Judgement(
+        candidate=candidate,
+        relevant=relevant,
+        num_relevant=np.where(counted, num_relevant, 0),
+        num_unavailable=num_unavailable,
+        counted=counted,
+        status=_status(num_defined, num_relevant, scored),
+    )
+
+
+def _status(num_defined: Ints, num_relevant: Ints, scored: Bools) -> tuple[str, ...]:
+    conditions = [num_defined == 0, ~scored, num_relevant == 0]
+    names = ["no_positives", "missing", "positives_unavailable"]
+    return tuple(np.select(conditions, names, default="evaluated").tolist())

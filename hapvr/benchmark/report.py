@@ -1,0 +1,94 @@
+"""Figures and tables of benchmark results. Figures are matplotlib `Figure` objects without global state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from hapvr.benchmark.result import EvaluationResult
+from hapvr.errors import ArgumentError
+
+BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
+
+
+def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
+    """Interpolated precision against recall of one task, a line per result. results: row name -> result."""
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, result in results.items():
+        curve = result.curves.filter(pl.col("task") == task)
+        if curve.is_empty():
+            raise ArgumentError(f"result {name!r} has no task {task!r}; it has {list(result.metrics)}")
+        axes.plot(curve["recall"], curve["precision"], label=f"{name} ({100 * result.metrics[task]:.2f})")
+    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02), title=task)
+    axes.legend(loc="lower left", fontsize="small")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def similarity_distribution_figure(
+    relevant: NDArray[np.floating[Any]], irrelevant: NDArray[np.floating[Any]], *, title: str = ""
+) -> Figure:
+    """Densities of the similarities of relevant and irrelevant pairs (HAP-VR Fig. 5). Both [K], K >= 1."""
+    if not len(relevant) or not len(irrelevant):
+        raise ArgumentError(
+            f"{len(relevant)} relevant and {len(irrelevant)} irrelevant similarities; wanted some of each"
+        )
+    low, high = (float(f([f(relevant), f(irrelevant)])) for f in (np.min, np.max))
+    bins = np.linspace(low, max(high, low + 1e-6), 61)
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for values, label, color in ((irrelevant, "irrelevant", ORANGE), (relevant, "relevant", BLUE)):
+        axes.hist(
+            values, bins=bins.tolist(), density=True, alpha=0.55, color=color, label=f"{label} ({len(values):,} pairs)"
+        )
+    axes.set(xlabel="video similarity", ylabel="density", title=title)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def similarity_matrix_figure(
+    similarity: ArrayLike, *, query: str = "query", reference: str = "reference", title: str = ""
+) -> Figure:
+    """Heat map of a frame similarity matrix [T, T'], values in [-1, 1] (HAP-VR Fig. 6)."""
+    matrix = np.asarray(similarity, dtype=np.float32)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ArgumentError(f"similarity has shape {matrix.shape}; wanted a matrix [query frames, reference frames]")
+    figure = Figure(figsize=(5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(matrix, vmin=min(0.0, float(matrix.min())), vmax=1, cmap="viridis", interpolation="nearest")
+    axes.set(xlabel=f"{reference} (frames)", ylabel=f"{query} (frames)", title=title)
+    figure.colorbar(image, ax=axes, label="frame similarity")
+    return figure
+
+
+def per_query_figure(first: EvaluationResult, second: EvaluationResult, *, task: str, names: tuple[str, str]) -> Figure:
+    """Average precision per query of two models against each other (S2VS Fig. 6); names: of first and second."""
+    tables = [result.per_query.filter(pl.col("task") == task) for result in (first, second)]
+    both = tables[0].join(tables[1], on="query_id", suffix="_second").drop_nulls("average_precision")
+    both = both.drop_nulls("average_precision_second")
+    if both.is_empty():
+        raise ArgumentError(f"no query has an average precision of task {task!r} in both results")
+    x, y = both["average_precision"].to_numpy(), both["average_precision_second"].to_numpy()
+    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
+    axes.scatter(x, y, s=14, color=BLUE, alpha=0.8)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal", xlabel=names[0], ylabel=names[1])
+    axes.set_title(f"{task}: {int((y > x).sum())} of {len(x)} queries better, {int((y < x).sum())} worse", fontsize=10)
+    return figure
+
+
+def metrics_markdown(results: Mapping[str, Mapping[str, float]]) -> str:
+    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" where there is none."""
+    tasks = list(dict.fromkeys(task for row in results.values() for task in row))
+    lines = ["| | " + " | ".join(tasks) + " |", "| --- |" + " ---: |" * len(tasks)]
+    for name, row in results.items():
+        cells = [f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,161 @@
+"""Average precision against hand arithmetic, slow loops and scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
+
+from hapvr.benchmark.metrics import (
+    average_precision,
+    bootstrap_micro_ap,
+    precision_recall_curve,
+    relevant_ranks,
+)
+from hapvr.errors import ArgumentError
+from hapvr.seeding import numpy_rng
+
+
+@st.composite
+def rankings(draw, *, max_size=30):
+    """Similarities with many ties, and which of them are relevant (at least one)."""
+    size = draw(st.integers(1, max_size))
+    similarity = draw(st.lists(st.integers(-4, 4), min_size=size, max_size=size))
+    relevant = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    relevant[draw(st.integers(0, size - 1))] = True
+    return np.array(similarity, dtype=np.float32) / 4, np.array(relevant)
+
+
+def score(similarity, relevant, *, kind="step", ties="worst", num_relevant=None):
+    ranks = relevant_ranks(similarity, relevant, ties=ties)
+    return average_precision(ranks, num_relevant=num_relevant or int(relevant.sum()), kind=kind)
+
+
+def slow_step(similarity, relevant):
+    """(1/P) sum_i i / r_i, item by item, tied items in the order of their rows."""
+    order = sorted(range(len(similarity)), key=lambda i: -similarity[i])
+    hits, total = 0, 0.0
+    for rank, item in enumerate(order, start=1):
+        if relevant[item]:
+            hits += 1
+            total += hits / rank
+    return total / hits
+
+
+def slow_trapezoid(similarity, relevant):
+    """EVVE's sum of (p0 + p1) / 2, item by item."""
+    order = sorted(range(len(similarity)), key=lambda i: -similarity[i])
+    found, total = 0, 0.0
+    for rank, item in enumerate(order):
+        if relevant[item]:
+            before = 1.0 if rank == 0 else found / rank
+            total += (before + (found + 1) / (rank + 1)) / 2
+            found += 1
+    return total / found
+
+
+def test_average_precision_of_the_example():
+    """The protocol's example [0, 1, 0, 0, 1] gives 0.45 by steps and 0.2875 by trapezoids."""
+    similarity, relevant = np.array([5.0, 4, 3, 2, 1]), np.array([0, 1, 0, 0, 1], dtype=bool)
+    assert score(similarity, relevant) == pytest.approx(0.45)
+    assert score(similarity, relevant, kind="trapezoid") == pytest.approx(0.2875)
+
+
+def test_average_precision_counts_what_was_not_ranked():
+    """A relevant item that is not in the ranking is a miss: one of two found first is 1/2."""
+    similarity, relevant = np.array([2.0, 1.0]), np.array([True, False])
+    assert score(similarity, relevant, num_relevant=2) == 0.5
+
+
+def test_relevant_ranks_of_ties():
+    """Two relevant of four tied items: rows decide the legacy ranks, the last rank is the worst."""
+    similarity, relevant = np.zeros(4), np.array([True, False, True, False])
+    assert relevant_ranks(similarity, relevant, ties="row_order").tolist() == [1, 3]
+    assert relevant_ranks(similarity, relevant).tolist() == [4, 4]
+
+
+@given(rankings())
+def test_average_precision_equals_the_loops(ranking):
+    """The vectorised values equal the formulas written item by item."""
+    assert score(*ranking, ties="row_order") == pytest.approx(slow_step(*ranking))
+    assert score(*ranking, ties="row_order", kind="trapezoid") == pytest.approx(slow_trapezoid(*ranking))
+
+
+@given(rankings())
+def test_tie_grouped_average_precision_equals_scikit_learn(ranking):
+    """Grouping tied scores gives scikit-learn's value."""
+    similarity, relevant = ranking
+    assert score(similarity, relevant, kind="tie_grouped") == pytest.approx(
+        average_precision_score(relevant, similarity)
+    )
+
+
+@given(rankings(), st.randoms(use_true_random=False), st.sampled_from(["step", "trapezoid", "tie_grouped"]))
+def test_worst_rank_value_ignores_row_order(ranking, random, kind):
+    """Shuffling the rows, tied ones among them, does not move the order-free value at all."""
+    similarity, relevant = ranking
+    order = np.array(random.sample(range(len(similarity)), len(similarity)))
+    assert score(similarity, relevant, kind=kind) == score(similarity[order], relevant[order], kind=kind)
+
+
+@given(rankings())
+def test_worst_rank_value_is_a_lower_bound(ranking):
+    """No order of the rows gives less than the order-free value."""
+    assert score(*ranking) <= score(*ranking, ties="row_order") + 1e-12
+
+
+@given(rankings())
+def test_average_precision_ignores_monotone_rescaling(ranking):
+    """Only the order of the similarities counts."""
+    similarity, relevant = ranking
+    assert score(similarity, relevant) == score(np.exp(similarity * 3) - 7, relevant)
+
+
+@given(
+    rankings(),
+    st.data(),
+    st.sampled_from(["step", "trapezoid", "tie_grouped"]),
+    st.sampled_from(["row_order", "worst"]),
+)
+def test_dropping_a_relevant_item_never_helps(ranking, data, kind, ties):
+    """With the ground truth fixed, losing a relevant item never raises the value."""
+    similarity, relevant = ranking
+    num_relevant = int(relevant.sum())
+    kept = np.ones(len(similarity), dtype=bool)
+    kept[data.draw(st.sampled_from(np.flatnonzero(relevant).tolist()))] = False
+    before = score(similarity, relevant, kind=kind, ties=ties)
+    ranks = relevant_ranks(similarity[kept], relevant[kept], ties=ties)
+    assert average_precision(ranks, num_relevant=num_relevant, kind=kind) <= before + 1e-12
+
+
+def test_average_precision_refuses_too_small_a_ground_truth():
+    """More hits than relevant items cannot be."""
+    with pytest.raises(ArgumentError, match="num_relevant is 1"):
+        average_precision(np.array([1, 2]), num_relevant=1)
+
+
+def test_precision_recall_curve_groups_ties():
+    """Items 3, 2, 2, 1 with hits at 3, 2 and 1: precision 1, 2/3, 3/4 at recall 1/4, 2/4, 3/4 of four relevant."""
+    curve = precision_recall_curve(np.array([3.0, 2, 2, 1]), np.array([True, False, True, True]), num_relevant=4)
+    np.testing.assert_allclose(curve.precision, [1, 2 / 3, 3 / 4])
+    np.testing.assert_allclose(curve.recall, [0.25, 0.5, 0.75])
+    assert curve.recall_at_precision(0.9) == 0.25
+    assert curve.recall_at_precision(0.7) == 0.75
+    np.testing.assert_allclose(curve.at_recalls(np.array([0, 0.25, 0.5, 0.75, 1])), [1, 1, 0.75, 0.75, 0])
+
+
+def test_bootstrap_micro_ap_equals_repeated_queries():
+    """Weights 2, 0, 1 give the micro-AP of a pool with the first query twice and without the second."""
+    rng = numpy_rng("bootstrap test")
+    ranked = []
+    for _ in range(3):
+        similarity = np.sort(rng.integers(0, 9, 20) / 8)[::-1]
+        ranked.append((similarity, rng.random(20) < 0.3))
+    num_relevant = np.array([hits.sum() + 1 for _, hits in ranked])
+    value = bootstrap_micro_ap(ranked, num_relevant=num_relevant, weights=np.array([[2.0, 0, 1]]), block=3)
+    chosen = [ranked[0], ranked[0], ranked[2]]
+    similarity, relevant = (np.concatenate([pair[part] for pair in chosen]) for part in (0, 1))
+    total = int(2 * num_relevant[0] + num_relevant[2])
+    assert value[0] == pytest.approx(score(similarity, relevant, kind="tie_grouped", num_relevant=total))
