@@ -1,0 +1,50 @@
+"""Retrieval on the validation benchmark during training; never on a test set."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.protocol import evaluate
+from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.config import EvaluationConfig
+from hapvr.errors import ConfigError
+from hapvr.model.network import SimilarityNetwork
+from hapvr.stages.project import Project
+from hapvr.stages.sources import benchmark_folder
+from hapvr.storage.features import FeatureStore
+
+
+class Validator:
+    """Scores the validation benchmark with a network: {"mean": mean target metric, task: value, ...}."""
+
+    def __init__(self, project: Project, shards: list[str], device: str) -> None:
+        name = project.config.evaluation.validation
+        if name is None:
+            raise ConfigError("validation: evaluation.validation names no benchmark")
+        self._definition = load_definition(str(benchmark_folder(project, name) or name))
+        self._store = FeatureStore(project.root, shards)
+        self._evaluation = project.config.evaluation
+        self._device = device
+
+    def __call__(self, network: SimilarityNetwork) -> dict[str, float]:
+        with tempfile.TemporaryDirectory(prefix="hapvr-validation-") as folder:
+            path = Path(folder) / "similarities.parquet"
+            score_benchmark(network, self._definition, self._store, path, device=self._device)
+            result = evaluate(self._definition, path, policy="strict", available=frozenset(self._store.available()))
+        values = {task.task: task.value for task in result.tasks}
+        return {"mean": target_mean(result, self._evaluation), **values}
+
+
+def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:
+    """Mean of the target metrics that the benchmark has. Raises ConfigError if it has none of them."""
+    values = {task.task: task.value for task in result.tasks}
+    chosen = [values[name] for name in config.target_metrics if name in values]
+    if not chosen:
+        raise ConfigError(
+            f"evaluation.target_metrics: benchmark {result.benchmark} has none of {', '.join(config.target_metrics)}; "
+            f"it has {', '.join(values)}"
+        )
+    return sum(chosen) / len(chosen)

@@ -1,0 +1,1 @@
+"""Training of attention and comparator on cached views."""

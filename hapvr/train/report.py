@@ -1,0 +1,57 @@
+"""Where a training run tells how it goes: to a history file, and to whatever else listens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+HISTORY_NAME = "history.jsonl"
+
+
+class Listener(Protocol):
+    """Gets the metrics of a step (losses unweighted, learning rate, validation) and messages for people."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+
+class History:
+    """A listener that keeps metrics as JSON lines; going on from a checkpoint forgets what was logged after it."""
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        self._path = folder / HISTORY_NAME
+        kept = [line for line in read_history(folder) if line["step"] < first_step]
+        self._path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def message(self, text: str) -> None:
+        """Messages are not kept."""
+
+
+class Listeners:
+    """Tells several listeners the same."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = tuple(listeners)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        for listener in self._listeners:
+            listener.metrics(step, values)
+
+    def message(self, text: str) -> None:
+        for listener in self._listeners:
+            listener.message(text)
+
+
+def read_history(folder: Path) -> list[dict[str, float]]:
+    """All logged lines in order, each with `step` and the metrics of that step; empty where nothing was logged."""
+    path = folder / HISTORY_NAME
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,37 @@
+"""One forward pass: network and objective over a batch, as one module so that DDP sees all of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from torch import Tensor, nn
+
+from hapvr.config import NetworkConfig, ObjectiveConfig
+from hapvr.losses.objective import Objective, ObjectiveOutput, ObjectiveSettings
+from hapvr.model.network import SimilarityNetwork
+
+
+class TrainingStep(nn.Module):
+    """Regions [B, T, R, D] and labels to the objective's terms."""
+
+    def __init__(self, network: SimilarityNetwork, objective: Objective) -> None:
+        super().__init__()
+        self.network = network
+        self.objective = objective
+
+    def forward(self, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor) -> ObjectiveOutput:
+        embeddings = self.network.embed(regions)
+        similarities = self.network.compare(embeddings, embeddings)
+        return self.objective(similarities, labels, frame_labels, pair_index)
+
+
+def build_network(config: NetworkConfig, *, dims: int) -> SimilarityNetwork:
+    """A freshly initialised network; seed the global generator around this call."""
+    return SimilarityNetwork(dims=dims, **config.model_dump())
+
+
+def build_objective(config: ObjectiveConfig) -> Objective:
+    """Raises ConfigError for a loss or an option that does not exist."""
+    settings = ObjectiveSettings(**config.model_dump())
+    assert set(asdict(settings)) == set(config.model_dump())
+    return Objective(settings)
