@@ -1,0 +1,1 @@
+"""Labelled sets of video files: the generated demo corpus, and copy benchmarks made from a user's own clips."""
