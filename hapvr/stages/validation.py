@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import polars as pl
+
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.result import EvaluationResult
@@ -15,6 +17,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.storage.features import FeatureStore
+from hapvr.storage.manifest import read_manifest
 
 
 class Validator:
@@ -36,6 +39,22 @@ class Validator:
             result = evaluate(self._definition, path, policy="strict", available=frozenset(self._store.available()))
         values = {task.task: task.value for task in result.tasks}
         return {"mean": target_mean(result, self._evaluation), **values}
+
+
+def benchmark_shards(project: Project, name: str) -> list[str]:
+    """Shards whose features a benchmark reads: those of the source of that name, or all that are not for training."""
+    manifest = read_manifest(project.root)
+    own = manifest.filter(pl.col("source") == name)
+    chosen = own if len(own) else manifest.filter(pl.col("split") != "train")
+    return chosen["shard"].unique().sort().to_list()
+
+
+def validation_shards(project: Project) -> list[str]:
+    """Shards of the validation benchmark. Raises ConfigError if the configuration names none."""
+    name = project.config.evaluation.validation
+    if name is None:
+        raise ConfigError("validation: evaluation.validation names no benchmark")
+    return benchmark_shards(project, name)
 
 
 def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:

@@ -1,0 +1,1 @@
+"""A trained model as one folder that scores raw video files anywhere."""

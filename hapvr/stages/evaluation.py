@@ -1,0 +1,183 @@
+"""Stage 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.protocol import evaluate
+from hapvr.benchmark.report import (
+    metrics_markdown,
+    per_query_figure,
+    pr_curve_figure,
+    similarity_distribution_figure,
+    similarity_matrix_figure,
+)
+from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.errors import DataError
+from hapvr.features.extract import choose_device
+from hapvr.model.checkpoint import load_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.stages.project import Project
+from hapvr.stages.sources import benchmark_folder
+from hapvr.stages.training import TrainingRun, current_run, tracker_of
+from hapvr.stages.validation import benchmark_shards, target_mean
+from hapvr.storage.features import FeatureStore
+
+BASELINE = "untrained baseline"
+TRAINED = "trained model"
+
+
+@dataclass(frozen=True)
+class BenchmarkScores:
+    """results: of BASELINE and TRAINED; folder: where similarities, JSON and Markdown lie; figures: by name."""
+
+    run: TrainingRun
+    folder: Path
+    results: dict[str, EvaluationResult]
+    target_means: dict[str, float]
+    figures: dict[str, Figure]
+    markdown: str
+    digest: str
+
+
+def make_benchmark_scores(project: Project, name: str) -> BenchmarkScores:
+    """Score benchmark `name` with the current model and with frozen features alone (TopK-Chamfer, nothing learned).
+
+    Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
+    """
+    run = current_run(project)
+    definition = load_definition(str(benchmark_folder(project, name) or name))
+    store = FeatureStore(project.root, benchmark_shards(project, name))
+    _refuse_other_features(project, run, store)
+    trained, _ = load_network(run.network_folder)
+    settings = trained.settings
+    baseline = SimilarityNetwork(
+        dims=settings.dims,
+        spatial_rate=settings.spatial_rate,
+        temporal_rate=settings.temporal_rate,
+        attention=False,
+        comparator=False,
+    )
+    folder = run.folder / "benchmarks" / definition.name
+    folder.mkdir(parents=True, exist_ok=True)
+    available = frozenset(store.available())
+    results, files = {}, {}
+    for row, network in ((BASELINE, baseline), (TRAINED, trained)):
+        files[row] = folder / f"similarities-{row.split()[0]}.parquet"
+        device = choose_device(project.config.device)
+        score_benchmark(network, definition, store, files[row], device=device)
+        results[row] = evaluate(
+            definition,
+            files[row],
+            policy=project.config.evaluation.policy,
+            available=available,
+            bootstrap_samples=1000,
+        )
+    means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
+    markdown = metrics_markdown({row: result.metrics for row, result in results.items()})
+    figures = _figures(definition, results, files[TRAINED]) | _heat_map(definition, trained, store, files[TRAINED])
+    scores = BenchmarkScores(run, folder, results, means, figures, markdown, definition_digest(definition))
+    _write(scores)
+    _log(project, definition.name, scores)
+    return scores
+
+
+def definition_digest(definition: BenchmarkDefinition) -> str:
+    """Changes when queries, database or labels do."""
+    hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
+    text = json.dumps([definition.name, definition.queries, definition.database, hashes.to_list()])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:
+    """What `make_benchmark_scores` wrote for a run. Raises DataError if it has not been run."""
+    path = run.folder / "benchmarks" / name / "scores.json"
+    if not path.is_file():
+        raise DataError(f"evaluation: model {run.key} has no scores on {name}; materialise benchmark_scores for it")
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
+
+
+def _refuse_other_features(project: Project, run: TrainingRun, store: FeatureStore) -> None:
+    """The model must have been trained on views of the same features."""
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    found = store.settings
+    if found["whitening"] != record["data_digests"]["whitening"]:
+        raise DataError(
+            f"evaluation: model {run.key} was trained with whitening {record['data_digests']['whitening'][:12]}, the features "
+            f"have {found['whitening'][:12]}; train again, or restore the features"
+        )
+
+
+def _figures(
+    definition: BenchmarkDefinition, results: dict[str, EvaluationResult], similarities: Path
+) -> dict[str, Figure]:
+    figures = {}
+    for task in definition.tasks:
+        figures[f"precision-recall-{task.name}"] = pr_curve_figure(results, task=task.name)
+        if task.metric == "mAP":
+            figures[f"per-query-{task.name}"] = per_query_figure(
+                results[BASELINE], results[TRAINED], task=task.name, names=(BASELINE, TRAINED)
+            )
+    task_name = definition.tasks[0].name
+    relevant, irrelevant = relevant_and_irrelevant(definition, similarities, task=task_name)
+    if len(relevant) and len(irrelevant):
+        figures[f"similarities-{task_name}"] = similarity_distribution_figure(relevant, irrelevant, title=task_name)
+    return figures
+
+
+def _heat_map(
+    definition: BenchmarkDefinition, network: SimilarityNetwork, store: FeatureStore, similarities: Path
+) -> dict[str, Figure]:
+    """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
+    scores = pl.read_parquet(similarities)
+    labelled = definition.labels.unique(["query_id", "reference_id"], keep="first", maintain_order=True)
+    pairs = scores.join(labelled, on=["query_id", "reference_id"]).sort("similarity", "query_id", "reference_id")
+    figures = {}
+    for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
+        for query, reference in row.select("query_id", "reference_id").iter_rows():
+            features = dict(store.read([query, reference]))
+            first, second = (network.embed(features[video].float())[None] for video in (query, reference))
+            frame = network.compare(first, second).frame[0, 0].detach()
+            figures[f"frame-similarity-{title}-similar"] = similarity_matrix_figure(
+                frame, query=query, reference=reference, title=f"{title} similar of the relevant pairs"
+            )
+    return figures
+
+
+def _write(scores: BenchmarkScores) -> None:
+    data = {
+        "digest": scores.digest,
+        "target_means": scores.target_means,
+        "results": {row: result.to_json() for row, result in scores.results.items()},
+    }
+    (scores.folder / "scores.md").write_text(scores.markdown, encoding="utf-8")
+    part = scores.folder / "scores.json.part"
+    part.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    part.replace(scores.folder / "scores.json")
+    for row, result in scores.results.items():
+        result.per_query.write_parquet(scores.folder / f"per-query-{row.split()[0]}.parquet")
+
+
+def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
+    tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
+    for row, result in scores.results.items():
+        prefix = f"{name}/{row.split()[0]}"
+        tracker.metrics(run_id, {f"{prefix}/{task}": value for task, value in result.metrics.items()})
+        tracker.metrics(run_id, {f"{prefix}/mean": scores.target_means[row]})
+    for figure_name, figure in scores.figures.items():
+        tracker.figure(run_id, figure, f"{name}/{figure_name}")
+    for path in sorted(scores.folder.iterdir()):
+        if path.suffix in (".json", ".md", ".parquet"):
+            tracker.file(run_id, path, f"benchmarks/{name}")

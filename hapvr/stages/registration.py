@@ -1,0 +1,65 @@
+"""Stage 10: the current model as a version in MLflow's registry (asset `registered_model`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import load_whitening
+from hapvr.scorer.bundle import write_bundle
+from hapvr.stages.evaluation import TRAINED, stored_scores
+from hapvr.stages.project import Project
+from hapvr.stages.training import TrainingRun, current_run, data_digests, tracker_of, training_shards
+from hapvr.tracking.registry import RegisteredVersion, log_model, register
+
+
+@dataclass(frozen=True)
+class Registration:
+    """version: in the registry; bundle: the folder that was packaged."""
+
+    run: TrainingRun
+    version: RegisteredVersion
+    bundle: Path
+    target: float
+
+
+def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Registration:
+    """Bundle, log and register the current model; it becomes champion if the benchmarks say so.
+
+    Raises DataError if a benchmark of the configuration has no scores of this model.
+    """
+    run = current_run(project)
+    scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
+    target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
+    benchmarks = hashlib.sha256(json.dumps({name: data["digest"] for name, data in scores.items()}).encode()).hexdigest()
+    backbone = load_backbone(project.config.backbone)
+    bundle = write_bundle(
+        run.folder / "bundle",
+        network_folder=run.network_folder,
+        backbone=backbone,
+        backbone_config=project.config.backbone,
+        whitening=load_whitening(project.root),
+        sampling=project.config.sampling,
+        provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
+    )
+    tracker = tracker_of(project)
+    uri = log_model(tracker, run.mlflow_run_id, bundle)
+    tracker.end(run.mlflow_run_id)
+    lineage = {"backbone.weights": backbone.identity.source, **dict(tags)}
+    lineage["data.digest"] = hashlib.sha256(
+        json.dumps(data_digests(project, training_shards(project)), sort_keys=True).encode()
+    ).hexdigest()
+    version = register(
+        tracker,
+        project.config.tracking.registered_model,
+        run_id=run.mlflow_run_id,
+        model_uri=uri,
+        target=target,
+        benchmarks=benchmarks,
+        tags=lineage,
+    )
+    return Registration(run, version, bundle, target)

@@ -1,0 +1,178 @@
+"""Stage 8: one training run: its folder, its MLflow run, and the torchrun command that does it (asset `similarity_model`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hapvr.config import dump_config
+from hapvr.errors import DataError
+from hapvr.features.whitening import load_whitening
+from hapvr.provenance import environment, git_revision
+from hapvr.stages.project import Project
+from hapvr.storage.manifest import read_manifest
+from hapvr.storage.shards import Shard
+from hapvr.storage.views import LABELS_STAGE, VIEWS_STAGE
+from hapvr.tracking.runs import Tracker
+from hapvr.train.report import HISTORY_NAME
+
+MODELS = "models"
+CURRENT_NAME = f"{MODELS}/current.json"
+CONFIG_NAME = "config.yaml"
+RUN_NAME = "run.json"
+RUN_KEY = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """key: names the run's folder under `models/`; a retry with the same key goes on from its checkpoint and MLflow run."""
+
+    key: str
+    folder: Path
+    mlflow_run_id: str
+
+    @property
+    def network_folder(self) -> Path:
+        return self.folder / "network"
+
+
+def tracker_of(project: Project) -> Tracker:
+    """The MLflow experiment of a project."""
+    artifacts = None if project.config.tracking.uri else project.root.local_path("mlflow/artifacts")
+    return Tracker(project.tracking_uri, project.config.tracking.experiment, artifacts=artifacts)
+
+
+def training_shards(project: Project) -> list[str]:
+    """Shards of the training split that have views and labels, sorted. Raises DataError if there are none."""
+    manifest = read_manifest(project.root)
+    keys = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
+    ready = [
+        key
+        for key in keys
+        if all(Shard(project.root, stage, key).provenance() is not None for stage in (VIEWS_STAGE, LABELS_STAGE))
+    ]
+    if not ready:
+        raise DataError(
+            f"training: none of the {len(keys)} training shards has views and pseudo labels; "
+            f"materialise training_views and pseudo_labels"
+        )
+    return ready
+
+
+def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
+    """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs."""
+    if not RUN_KEY.match(key):
+        raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
+    shards = training_shards(project)
+    folder = project.root.local_path(f"{MODELS}/{key}")
+    folder.mkdir(parents=True, exist_ok=True)
+    config_path = folder / CONFIG_NAME
+    config_path.write_text(dump_config(project.config), encoding="utf-8")
+    digests = data_digests(project, shards)
+    tracker = tracker_of(project)
+    config = project.config.model_dump(mode="json", exclude={"sources", "data_root", "tracking"})
+    run_id = tracker.start(key, name=f"{project.config.name}-{key[:8]}", params=config, tags=dict(tags))
+    identities = _weights(project, shards)
+    tracker.tag(
+        run_id,
+        {
+            "git.revision": git_revision(),
+            "backbone.weights": identities["backbone"]["source"],
+            "teacher.weights": identities["teacher"]["source"],
+            "data.num_shards": str(len(shards)),
+        },
+    )
+    tracker.file(run_id, config_path, "config")
+    record = {"data_digests": digests, "weights": identities, "environment": environment()}
+    tracker.text(run_id, json.dumps(record, indent=1), "data/lineage.json")
+    (folder / RUN_NAME).write_text(
+        json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
+    )
+    return TrainingRun(key, folder, run_id)
+
+
+def training_command(project: Project, run: TrainingRun) -> list[str]:
+    """torchrun over `hapvr.train`; on Linux it dies with the process that started it, so no trainer is orphaned."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={project.config.train.num_processes}",
+        "-m",
+        "hapvr.train",
+        "--run-folder",
+        str(run.folder),
+        "--project-folder",
+        str(project.folder),
+    ]
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else command
+
+
+def training_environment(project: Project) -> dict[str, str]:
+    """What torchrun's children need beside the caller's environment."""
+    threads = max(1, (os.cpu_count() or 1) // project.config.train.num_processes)
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def run_training(project: Project, run: TrainingRun) -> None:
+    """Train in a torchrun process of our own. Raises DataError if it fails; its output goes to this terminal."""
+    done = subprocess.run(
+        training_command(project, run), env=os.environ | training_environment(project), check=False
+    )
+    if done.returncode:
+        fail_training(project, run)
+        raise DataError(f"training: the process ended with code {done.returncode}; run it again to go on from {run.folder}")
+
+
+def fail_training(project: Project, run: TrainingRun) -> None:
+    """Close the MLflow run of a training that did not end well."""
+    tracker_of(project).end(run.mlflow_run_id, failed=True)
+
+
+def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
+    """Make this run the current model; returns the trainer's result. Raises DataError if it is not complete."""
+    result_path = run.folder / "result.json"
+    if not result_path.is_file():
+        raise DataError(f"training: {result_path} is not there, so the training did not end; run it again")
+    result: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
+    tracker = tracker_of(project)
+    for name in (RUN_NAME, HISTORY_NAME):
+        tracker.file(run.mlflow_run_id, run.folder / name, "training")
+    tracker.metrics(run.mlflow_run_id, {f"training/{name}": value for name, value in result.items()})
+    tracker.end(run.mlflow_run_id)
+    project.root.write_json(CURRENT_NAME, {"key": run.key})
+    return result
+
+
+def current_run(project: Project) -> TrainingRun:
+    """The run whose model is evaluated and registered. Raises DataError if there is none yet."""
+    if not project.root.exists(CURRENT_NAME):
+        raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
+    key = project.root.read_json(CURRENT_NAME)["key"]
+    record = project.root.read_json(f"{MODELS}/{key}/{RUN_NAME}")
+    return TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), record["mlflow_run_id"])
+
+
+def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
+    """Digest of everything that training reads: whitening, and views and labels by shard."""
+    digests = {"whitening": load_whitening(project.root).sha256}
+    for stage in (VIEWS_STAGE, LABELS_STAGE):
+        digests |= {f"{stage}/{key}": Shard(project.root, stage, key).data_digest() for key in shards}
+    return digests
+
+
+def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
+    """Identity of the weights that made the data, as the data itself says."""
+    views = Shard(project.root, VIEWS_STAGE, shards[0]).require({}).settings
+    teacher = Shard(project.root, "teacher_embeddings", shards[0]).require({}).settings
+    return {"backbone": views["features"]["backbone"], "teacher": teacher["teacher"]}

@@ -1,0 +1,1 @@
+"""The MLflow side: runs, the packaged model, the registry; and progress to an orchestrator."""

@@ -1,0 +1,36 @@
+"""The registered model as MLflow loads it. MLflow runs this file as a script (models from code), so nothing is pickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+from mlflow.pyfunc import PythonModel, PythonModelContext
+
+from hapvr.scorer.bundle import load_bundle
+
+
+class PairScorer(PythonModel):  # type: ignore[misc]
+    """Scores pairs of video files: columns query, reference (paths) in; similarity and error out, row for row."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        self._scorer = load_bundle(Path(context.artifacts["bundle"]))
+
+    def predict(
+        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        pairs = [(Path(row.query), Path(row.reference)) for row in model_input.itertuples()]
+        rows = self._scorer.score_pairs(pairs)
+        return pd.DataFrame(
+            {
+                "query": [row.query for row in rows],
+                "reference": [row.reference for row in rows],
+                "similarity": [float("nan") if row.similarity is None else row.similarity for row in rows],
+                "error": [row.error for row in rows],
+            }
+        )
+
+
+mlflow.models.set_model(PairScorer())

@@ -1,0 +1,135 @@
+"""Versions of the registered model and their aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, DataType, Schema
+
+import hapvr
+from hapvr.errors import DataError
+from hapvr.tracking.runs import Tracker
+
+CHALLENGER = "challenger"
+CHAMPION = "champion"
+TARGET_TAG = "hapvr.target_mean"
+BENCHMARKS_TAG = "hapvr.benchmarks"
+REQUIREMENTS = (
+    "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "pebble", "pillow", "polars", "psutil",
+    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """name and version in the registry; promoted: whether it became champion; reason: why or why not."""
+
+    name: str
+    version: int
+    promoted: bool
+    reason: str
+
+
+def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
+    """Log the bundle as a pyfunc model of the run, with this package's code and requirements; returns its `models:/` URI."""
+    mlflow.set_tracking_uri(tracker.uri)
+    mlflow.set_registry_uri(tracker.uri)
+    text = DataType.string
+    with mlflow.start_run(run_id=run_id):
+        info = mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(Path(__file__).with_name("pyfunc_model.py")),
+            artifacts={"bundle": str(bundle)},
+            code_paths=[str(Path(hapvr.__file__).parent)],
+            pip_requirements=[f"{package}=={version(package)}" for package in REQUIREMENTS],
+            signature=ModelSignature(
+                inputs=Schema([ColSpec(text, "query"), ColSpec(text, "reference")]),
+                outputs=Schema(
+                    [
+                        ColSpec(text, "query"),
+                        ColSpec(text, "reference"),
+                        ColSpec(DataType.double, "similarity"),
+                        ColSpec(text, "error"),
+                    ]
+                ),
+            ),
+            input_example=pd.DataFrame({"query": ["a.mp4"], "reference": ["b.mp4"]}),
+        )
+    return str(info.model_uri)
+
+
+def register(
+    tracker: Tracker,
+    name: str,
+    *,
+    run_id: str,
+    model_uri: str,
+    target: float,
+    benchmarks: str,
+    tags: Mapping[str, str],
+) -> RegisteredVersion:
+    """Make a version, alias it challenger, and champion if there is none or it is at least as good.
+
+    target: mean target metric; benchmarks: digest of what it was measured on. A champion that was measured on other
+    benchmarks is not comparable, and stays. A run that has a version already keeps it.
+    """
+    client = tracker.client
+    try:
+        client.create_registered_model(name, description="Similarity of video pairs (HAP-VR)")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    existing = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
+    if existing:
+        number = int(existing[0].version)
+    else:
+        number = int(client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags)).version)
+    client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
+    client.set_model_version_tag(name, str(number), BENCHMARKS_TAG, benchmarks)
+    client.set_registered_model_alias(name, CHALLENGER, str(number))
+    promoted, reason = _decide(tracker, name, number, target, benchmarks)
+    if promoted:
+        client.set_registered_model_alias(name, CHAMPION, str(number))
+    client.update_model_version(name, str(number), description=reason)
+    return RegisteredVersion(name, number, promoted, reason)
+
+
+def download_bundle(uri: str, tracking_uri: str) -> Path:
+    """The local bundle of a registered model such as `models:/hapvr@champion`. Raises DataError if there is none."""
+    mlflow.set_tracking_uri(tracking_uri)
+    mlflow.set_registry_uri(tracking_uri)
+    try:
+        folder = mlflow.artifacts.download_artifacts(artifact_uri=uri)
+    except MlflowException as error:
+        raise DataError(
+            f"model: {uri} is not in the registry at {tracking_uri} ({error.message}); "
+            f"register one (`make demo` does), or give --tracking-uri or --config"
+        ) from error
+    found = sorted(Path(folder).rglob("scorer.json"))
+    if not found:
+        raise DataError(f"model: {uri} holds no model bundle; it was not registered by this project")
+    return found[0].parent
+
+
+def _decide(tracker: Tracker, name: str, number: int, target: float, benchmarks: str) -> tuple[bool, str]:
+    try:
+        champion = tracker.client.get_model_version_by_alias(name, CHAMPION)
+    except MlflowException:
+        return True, f"first version of this name: champion with mean target metric {target:.4f}"
+    if int(champion.version) == number:
+        return True, f"is champion already; mean target metric {target:.4f}"
+    if champion.tags.get(BENCHMARKS_TAG) != benchmarks:
+        return False, (
+            f"not promoted: champion version {champion.version} was measured on other benchmarks, so the two do not compare"
+        )
+    before = float(champion.tags[TARGET_TAG])
+    if target >= before:
+        return True, f"promoted: mean target metric {target:.4f} against {before:.4f} of version {champion.version}"
+    return False, f"not promoted: mean target metric {target:.4f} against {before:.4f} of champion version {champion.version}"

@@ -1,0 +1,97 @@
+"""MLflow runs, by explicit client and run id: no active run, no global state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from mlflow.entities import Metric, Param, RunStatus, RunTag
+from mlflow.tracking import MlflowClient
+
+RUN_KEY_TAG = "hapvr.run_key"
+MAX_PARAM_CHARACTERS = 6000
+
+
+class Tracker:
+    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`; artifacts: root for a local store's artifacts."""
+
+    def __init__(self, uri: str, experiment: str, *, artifacts: Path | None = None) -> None:
+        if uri.startswith("sqlite:///"):
+            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        self.uri = uri
+        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        found = self.client.get_experiment_by_name(experiment)
+        if found is not None:
+            self.experiment_id = str(found.experiment_id)
+        else:
+            location = artifacts.resolve().as_uri() if artifacts is not None else None
+            self.experiment_id = str(self.client.create_experiment(experiment, artifact_location=location))
+
+    def start(self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+        """The run of this key, made if it is not there: a retried or resumed training goes on in its own run. Returns its id."""
+        found = self.client.search_runs(
+            [self.experiment_id], filter_string=f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1
+        )
+        if found:
+            run_id = str(found[0].info.run_id)
+            self.client.update_run(run_id, status=RunStatus.to_string(RunStatus.RUNNING))
+        else:
+            run = self.client.create_run(self.experiment_id, run_name=name, tags={RUN_KEY_TAG: key})
+            run_id = str(run.info.run_id)
+            entries = [Param(key, str(value)[:MAX_PARAM_CHARACTERS]) for key, value in flat(params).items()]
+            for start in range(0, len(entries), 100):
+                self.client.log_batch(run_id, params=entries[start : start + 100])
+        self.tag(run_id, tags)
+        return run_id
+
+    def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
+        self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def metrics(self, run_id: str, values: Mapping[str, float], *, step: int = 0) -> None:
+        """Log values of one step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""
+        now = int(time.time() * 1000)
+        self.client.log_batch(run_id, metrics=[Metric(name, float(value), now, step) for name, value in values.items()])
+
+    def figure(self, run_id: str, figure: Figure, name: str) -> None:
+        """A picture under `figures/`."""
+        self.client.log_figure(run_id, figure, f"figures/{name}.png")
+
+    def file(self, run_id: str, path: Path, folder: str) -> None:
+        """A copy of a local file under `folder`."""
+        self.client.log_artifact(run_id, str(path), folder)
+
+    def text(self, run_id: str, text: str, name: str) -> None:
+        self.client.log_text(run_id, text, name)
+
+    def end(self, run_id: str, *, failed: bool = False) -> None:
+        self.client.set_terminated(run_id, status="FAILED" if failed else "FINISHED")
+
+    def page(self, run_id: str, base: str | None) -> str:
+        """Address of the run's page on an MLflow server at `base`; empty without one."""
+        return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}" if base else ""
+
+
+class TrackedRun:
+    """A training listener that writes to one MLflow run."""
+
+    def __init__(self, tracker: Tracker, run_id: str) -> None:
+        self._tracker = tracker
+        self._run_id = run_id
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._tracker.metrics(self._run_id, values, step=step)
+
+    def message(self, text: str) -> None:
+        """Messages are for logs."""
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted names."""
+    items: dict[str, Any] = {}
+    for key, inner in value.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        items |= flat(inner, name) if isinstance(inner, Mapping) else {name: inner}
+    return items

@@ -1,0 +1,76 @@
+"""What torchrun starts: `python -m torch.distributed.run ... -m hapvr.train --run-folder F --project-folder P`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+
+from hapvr.errors import HapvrError
+from hapvr.features.extract import choose_device
+from hapvr.stages.project import Project
+from hapvr.stages.training import CONFIG_NAME, RUN_NAME, tracker_of
+from hapvr.stages.validation import Validator, validation_shards
+from hapvr.tracking.progress import progress_listener
+from hapvr.tracking.runs import TrackedRun
+from hapvr.train.loop import TrainingStoppedError, train
+from hapvr.train.report import History, Listener, Listeners
+
+STOPPED = 3
+
+
+def main() -> int:
+    """0: done; 1: failed; 3: stopped on request, with a checkpoint."""
+    parser = argparse.ArgumentParser(prog="hapvr.train", description="Train in a prepared run folder.")
+    parser.add_argument("--run-folder", type=Path, required=True)
+    parser.add_argument("--project-folder", type=Path, required=True)
+    arguments = parser.parse_args()
+    folder: Path = arguments.run_folder
+    project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
+    record = json.loads((folder / RUN_NAME).read_text(encoding="utf-8"))
+    settings = project.config.train
+    device = choose_device(project.config.device)
+    fabric = Fabric(
+        accelerator=device.type,
+        devices=settings.num_processes,
+        strategy="ddp" if settings.num_processes > 1 else "auto",
+        precision=settings.precision,
+    )
+    fabric.launch()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    validator = None
+    if project.config.evaluation.validation is not None:
+        validator = Validator(project, validation_shards(project), str(fabric.device))
+    with progress_listener(settings.steps, is_main=fabric.is_global_zero) as progress:
+
+        def listen(first_step: int) -> Listener:
+            assert progress is not None
+            if first_step:
+                progress.message(f"going on from the checkpoint at step {first_step}")
+            tracked = TrackedRun(tracker_of(project), record["mlflow_run_id"])
+            return Listeners([History(folder, first_step=first_step), tracked, progress])
+
+        try:
+            train(
+                project.config,
+                project.root,
+                record["shards"],
+                folder=folder,
+                fabric=fabric,
+                validate=validator,
+                listen=listen,
+            )
+        except HapvrError as error:
+            if progress is not None:
+                progress.message(str(error))
+            return STOPPED if isinstance(error, TrainingStoppedError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
