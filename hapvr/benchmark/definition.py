@@ -38,7 +38,7 @@ class Task:
     query_stays: a query found in its own ranking stays there and may count as a hit (CC_WEB_VIDEO).
     official_missing_positive: "leaves" the ground truth or "misses" (costs recall) under the official policy.
     official_empty_query: a query left without positives is "skipped" or scores "zero" under the official policy.
-    official_missing_query: likewise for a query without any score.
+      A query without any score is skipped there.
     """
 
     name: str
@@ -50,7 +50,6 @@ class Task:
     query_stays: bool = False
     official_missing_positive: Literal["leaves", "misses"] = "leaves"
     official_empty_query: Literal["skipped", "zero"] = "skipped"
-    official_missing_query: Literal["skipped", "zero"] = "skipped"
 
 
 def _empty_exclusions() -> pl.DataFrame:

@@ -79,7 +79,7 @@ def evaluate(
     for task in definition.tasks:
         # retrieval and detection tasks on the same labels share one judgement
         key = (task.positives, task.pool, task.exclusion, task.query_stays, task.official_missing_positive,
-               task.official_empty_query, task.official_missing_query)  # fmt: skip
+               task.official_empty_query)  # fmt: skip
         if key not in judged:
             judged[key] = judge(definition, task, ranking, covered, policy=policy)
         truth = judged[key]

@@ -152,8 +152,7 @@ def judge(
     scored = covered.queries_scored
     counted = num_defined > 0
     if policy == "official":
-        if task.official_missing_query == "skipped":
-            counted = counted & scored
+        counted = counted & scored
         if task.official_empty_query == "skipped":
             counted = counted & (num_relevant > 0)
     else:

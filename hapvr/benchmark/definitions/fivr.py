@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
-from hapvr.benchmark.definition import Task
+import polars as pl
+
+from hapvr.benchmark.definition import EXCLUSION_SCHEMA, LABEL_SCHEMA, BenchmarkDefinition, Task
+from hapvr.benchmark.definitions.files import read_json, read_lines
+from hapvr.errors import DataError
 
 RELEVANT_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 HARD = "easy_duplicates"
 
 
-def fivr_tasks(labels: Collection[str], *, exclusions: Collection[str] = ()) -> tuple[Task, ...]:
+def fivr_tasks(labels: Collection[str], exclusions: Collection[str] = ()) -> tuple[Task, ...]:
     """Retrieval (mAP: DSVR, CSVR, ISVR) and detection (micro-AP: DSVD, CSVD, ISVD) tasks for which there are labels.
 
     labels: the labels that occur. A task is left out where the labels it adds to the one before do not occur.
@@ -25,10 +30,55 @@ def fivr_tasks(labels: Collection[str], *, exclusions: Collection[str] = ()) -> 
             levels.append((stem, frozenset(positives)))
     tasks = []
     for suffix, exclusion in (("", None), ("_h", HARD)):
-        if exclusion is not None and exclusion not in exclusions:
-            continue
-        tasks += [Task(name=f"{stem}R{suffix}", metric="mAP", positives=labels_, exclusion=exclusion)
-                  for stem, labels_ in levels]  # fmt: skip
-        tasks += [Task(name=f"{stem}D{suffix}", metric="micro-AP", positives=labels_, exclusion=exclusion)
-                  for stem, labels_ in levels]  # fmt: skip
+        if exclusion is None or exclusion in exclusions:
+            for letter, metric in (("R", "mAP"), ("D", "micro-AP")):
+                tasks += [
+                    Task(
+                        name=f"{stem}{letter}{suffix}",
+                        metric="mAP" if metric == "mAP" else "micro-AP",
+                        positives=positives,
+                        exclusion=exclusion,
+                    )
+                    for stem, positives in levels
+                ]
     return tuple(tasks)
+
+
+def read_fivr(folder: Path, *, name: str) -> BenchmarkDefinition:
+    """FIVR from the files of its authors.
+
+    folder: annotation.json ({query: {label: [ids]}}) and, for "fivr-200k", youtube_ids.txt (an id per line), for
+    "fivr-5k", fivr_5k.json ({"queries", "database"}); easy_duplicates.txt (an id per line) adds the hard versions.
+    """
+    annotation = read_json(folder / "annotation.json")
+    if name == "fivr-5k":
+        subset = read_json(folder / "fivr_5k.json")
+        queries, database = list(subset["queries"]), list(subset["database"])
+    else:
+        queries, database = sorted(annotation), read_lines(folder / "youtube_ids.txt")
+    missing = [query for query in queries if query not in annotation]
+    if missing:
+        raise DataError(f"{folder / 'annotation.json'}: no labels for {len(missing)} queries, e.g. {missing[0]!r}")
+    labels = pl.DataFrame(
+        [
+            (query, reference, label)
+            for query in queries
+            for label, references in annotation[query].items()
+            for reference in references
+        ],
+        schema=LABEL_SCHEMA,
+        orient="row",
+    )
+    kept = set(database)
+    easy_file = folder / "easy_duplicates.txt"
+    easy = [video for video in read_lines(easy_file) if video in kept] if easy_file.is_file() else []
+    labels = labels.filter(pl.col("reference_id").is_in(database))
+    return BenchmarkDefinition(
+        name=name,
+        kind="fivr",
+        queries=tuple(queries),
+        database=tuple(database),
+        labels=labels,
+        exclusions=pl.DataFrame([(HARD, None, video) for video in easy], schema=EXCLUSION_SCHEMA, orient="row"),
+        tasks=fivr_tasks(set(labels["label"].unique()), [HARD] if easy else []),
+    )

@@ -1,0 +1,252 @@
+"""Evaluation against hand arithmetic, published-protocol numbers, and the laws of the policies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.fivr import fivr_tasks
+from hapvr.benchmark.protocol import evaluate
+from hapvr.errors import ArgumentError, DataError
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="../shared/golden is not here")
+
+
+def make_definition(relevant, *, num_queries=2, num_references=5, **task_options):
+    """Queries q0.., references r0..; relevant: (query number, reference number) pairs."""
+    task = {"positives": frozenset({"yes"}), **task_options}
+    return BenchmarkDefinition(
+        name="small",
+        kind="clips",
+        queries=tuple(f"q{i}" for i in range(num_queries)),
+        database=tuple(f"r{i}" for i in range(num_references)),
+        labels=pl.DataFrame(
+            [(f"q{q}", f"r{r}", "yes") for q, r in relevant],
+            schema={"query_id": pl.String, "reference_id": pl.String, "label": pl.String},
+            orient="row",
+        ),
+        tasks=(Task(name="mAP", metric="mAP", **task), Task(name="uAP", metric="micro-AP", **task)),
+    )
+
+
+def table(rows):
+    return pl.DataFrame(
+        [(f"q{q}", f"r{r}", float(s)) for q, r, s in rows],
+        schema={"query_id": pl.String, "reference_id": pl.String, "similarity": pl.Float32},
+        orient="row",
+    )
+
+
+def full_table(scores):
+    """scores: [Q][N]."""
+    return table([(q, r, s) for q, row in enumerate(scores) for r, s in enumerate(row)])
+
+
+@needs_golden
+@pytest.mark.parametrize(
+    ("benchmark", "file", "expected"),
+    [
+        ("fivr-5k", "fivr5k_similarities_dev", "fivr5k_dev"),
+        ("fivr-5k", "fivr5k_similarities_dev_missing", "fivr5k_dev_missing"),
+        ("evve", "evve_similarities_dev_missing", "evve_dev_missing"),
+        ("svd", "svd_labeled_similarities_dev", "svd_labeled_dev"),
+    ],
+)
+def test_evaluate_equals_the_research_release(benchmark, file, expected):
+    """The official policy gives what the release of S2VS and HAP-VR reports on the same similarities."""
+    wanted = json.loads((GOLDEN / "expected_metrics.json").read_text())[expected]
+    result = evaluate(load_definition(benchmark), GOLDEN / f"{file}.parquet", policy="official")
+    assert result.metrics == pytest.approx(wanted, abs=1e-6)
+
+
+@needs_golden
+def test_evaluate_counts_what_is_missing():
+    """With a tenth of the database lost, the counts say so and the strict score is lower than the official one."""
+    definition = load_definition("fivr-5k")
+    file = GOLDEN / "fivr5k_similarities_dev_missing.parquet"
+    strict, official = (evaluate(definition, file, policy=policy) for policy in ("strict", "official"))
+    assert strict.availability == official.availability
+    assert (strict.availability.num_references, strict.availability.num_references_scored) == (5000, 4498)
+    assert strict.tasks[0].num_relevant - official.tasks[0].num_relevant == strict.tasks[0].num_relevant_unavailable > 0
+    assert all(strict.metrics[name] < value for name, value in official.metrics.items())
+
+
+def test_evaluate_by_hand():
+    """Hits at ranks 1 and 3 for one query and 2 for the other: mAP (5/6 + 1/2) / 2; pooled ranks 1, 4, 5."""
+    definition = make_definition([(0, 0), (0, 2), (1, 1)], num_references=3)
+    result = evaluate(definition, full_table([[0.9, 0.5, 0.3], [0.7, 0.4, 0.1]]))
+    assert result.metrics["mAP"] == pytest.approx((5 / 6 + 1 / 2) / 2)
+    assert result.metrics["uAP"] == pytest.approx((1 + 2 / 4 + 3 / 5) / 3)
+    assert result.per_query["num_ranked"].to_list() == [3, 3]
+
+
+def test_policies_by_hand():
+    """Of two positives one is missing and found first is the other: strict 1/2, official 1, frozen on the rest 1."""
+    definition = make_definition([(0, 0), (0, 4)], num_queries=2)
+    scores = table([(0, r, 1 - r / 10) for r in range(4)])
+    assert evaluate(definition, scores).metrics == {"mAP": 0.5, "uAP": 0.5}
+    assert evaluate(definition, scores, policy="official").metrics == {"mAP": 1.0, "uAP": 1.0}
+    manifest = frozenset({"q0", "r0", "r1"})
+    frozen = evaluate(definition, scores, policy="frozen", available=manifest)
+    assert frozen.metrics == {"mAP": 1.0, "uAP": 1.0}
+    assert frozen.availability.num_references == 2
+    assert frozen.availability.num_rows_outside == 2
+
+
+def test_strict_scores_a_missing_query_zero():
+    """A query without any score counts as zero under strict and is skipped under official."""
+    definition = make_definition([(0, 0), (1, 0)])
+    scores = table([(0, r, 1 - r / 10) for r in range(5)])
+    strict, official = evaluate(definition, scores), evaluate(definition, scores, policy="official")
+    assert (strict.metrics["mAP"], official.metrics["mAP"]) == (0.5, 1.0)
+    assert strict.per_query["status"].to_list() == ["evaluated", "missing"]
+    assert (strict.tasks[0].num_queries_missing, official.tasks[0].num_queries_skipped) == (1, 1)
+
+
+@pytest.mark.parametrize(("empty", "value"), [("skipped", 1.0), ("zero", 0.5)])
+def test_official_query_without_positives_left(empty, value):
+    """A query whose positives are all missing is skipped (FIVR) or scores zero (EVVE)."""
+    definition = make_definition([(0, 0), (1, 4)], official_empty_query=empty)
+    scores = table([(q, r, 1 - r / 10) for q in range(2) for r in range(4)])
+    result = evaluate(definition, scores, policy="official")
+    assert result.metrics["mAP"] == value
+    assert result.per_query["status"].to_list() == ["evaluated", "positives_unavailable"]
+
+
+def test_official_missing_positive_can_cost_recall():
+    """CC_WEB_VIDEO's missing positives stay in the ground truth."""
+    definition = make_definition([(0, 0), (0, 4)], num_queries=1, official_missing_positive="misses")
+    scores = table([(0, r, 1 - r / 10) for r in range(4)])
+    assert evaluate(definition, scores, policy="official").metrics["mAP"] == 0.5
+
+
+def test_query_leaves_its_own_ranking():
+    """A query that is in the database leaves ranking and ground truth, unless the benchmark says that it stays."""
+    for stays, wanted in ((False, 1 / 2), (True, (1 + 2 / 3) / 2)):
+        definition = BenchmarkDefinition(
+            name="own",
+            kind="clips",
+            queries=("q",),
+            database=("q", "a", "b"),
+            labels=pl.DataFrame({"query_id": ["q", "q"], "reference_id": ["q", "b"], "label": ["yes", "yes"]}),
+            tasks=(Task(name="mAP", metric="mAP", positives=frozenset({"yes"}), query_stays=stays),),
+        )
+        scores = pl.DataFrame({"query_id": ["q"] * 3, "reference_id": ["q", "a", "b"], "similarity": [1.0, 0.5, 0.2]})
+        assert evaluate(definition, scores).metrics["mAP"] == pytest.approx(wanted)
+
+
+def test_labelled_pools():
+    """ "labelled" ranks a query's own candidates; "labelled_and_unlabelled" also those that no query labels."""
+    labels = pl.DataFrame(
+        {
+            "query_id": ["q0", "q0", "q1"],
+            "reference_id": ["r0", "r1", "r2"],
+            "label": ["yes", "no", "yes"],
+        }
+    )
+    for pool, ranked in (("labelled", [2, 1]), ("labelled_and_unlabelled", [4, 3]), ("database", [5, 5])):
+        definition = BenchmarkDefinition(
+            name="pools",
+            kind="clips",
+            queries=("q0", "q1"),
+            database=tuple(f"r{i}" for i in range(5)),
+            labels=labels,
+            tasks=(Task(name="mAP", metric="mAP", positives=frozenset({"yes"}), pool=pool),),
+        )
+        result = evaluate(definition, full_table(np.eye(2, 5)))
+        assert result.per_query["num_ranked"].to_list() == ranked
+
+
+score_tables = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(-3, 3)),
+    min_size=4,
+    max_size=18,
+    unique_by=lambda row: row[:2],
+)
+RELEVANT = [(0, 0), (0, 1), (1, 1), (1, 2), (1, 3), (2, 5)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(score_tables, st.data(), st.sampled_from(["step", "trapezoid", "tie_grouped"]))
+def test_dropping_a_positive_never_raises_a_strict_score(rows, data, kind):
+    """Under the strict policy losing the row of a relevant pair raises no task, by either treatment of ties."""
+    definition = make_definition(RELEVANT, num_queries=3, num_references=6, average_precision=kind)
+    droppable = [index for index, row in enumerate(rows) if row[:2] in RELEVANT]
+    if not droppable:
+        return
+    dropped = data.draw(st.sampled_from(droppable))
+    before = evaluate(definition, table(rows))
+    after = evaluate(definition, table(rows[:dropped] + rows[dropped + 1 :]))
+    for first, second in zip(before.tasks, after.tasks, strict=True):
+        assert second.value <= first.value + 1e-12
+        assert second.order_free <= first.order_free + 1e-12
+
+
+@settings(deadline=None, max_examples=60)
+@given(score_tables, st.randoms(use_true_random=False))
+def test_row_order_never_moves_the_order_free_value(rows, random):
+    """Shuffled rows give the same order-free values, to the last bit."""
+    definition = make_definition(RELEVANT, num_queries=3, num_references=6)
+    shuffled = random.sample(rows, len(rows))
+    values = [[task.order_free for task in evaluate(definition, table(order)).tasks] for order in (rows, shuffled)]
+    assert values[0] == values[1]
+
+
+def test_a_score_that_is_not_finite_never_helps():
+    """NaN is refused by the official policy; under strict a relevant one is a miss, another is ranked first."""
+    definition = make_definition([(0, 0)], num_queries=1)
+    scores = full_table([[0.9, 0.1, 0.1, 0.1, 0.1]])
+    for reference, wanted in (("r0", 0.0), ("r1", 0.5)):
+        broken = scores.with_columns(
+            pl.when(pl.col("reference_id") == reference).then(float("nan")).otherwise("similarity").alias("similarity")
+        )
+        result = evaluate(definition, broken)
+        assert result.metrics == {"mAP": wanted, "uAP": wanted}
+        assert result.availability.num_pairs_invalid == 1
+        with pytest.raises(DataError, match="1 scores are NaN or infinite"):
+            evaluate(definition, broken, policy="official")
+
+
+def test_bootstrap_interval_holds_the_value():
+    """The 95 % interval over queries holds the value, and the seed decides it."""
+    rng = np.random.default_rng(3)
+    definition = make_definition([(q, q % 5) for q in range(20)], num_queries=20)
+    scores = full_table(rng.random((20, 5)))
+    first, again, other = (evaluate(definition, scores, bootstrap_samples=200, seed=seed) for seed in (1, 1, 2))
+    for task in first.tasks:
+        low, high = task.interval
+        assert low < task.value < high
+    assert first.to_json() == again.to_json() != other.to_json()
+
+
+def test_evaluate_refuses_a_wrong_policy_and_a_missing_manifest():
+    """The policies are named in the error; frozen says what it needs."""
+    definition, scores = make_definition([(0, 0)]), full_table(np.eye(2, 5))
+    with pytest.raises(ArgumentError, match="official, strict, frozen"):
+        evaluate(definition, scores, policy="lenient")
+    with pytest.raises(ArgumentError, match="availability manifest"):
+        evaluate(definition, scores, policy="frozen")
+    with pytest.raises(DataError, match="names 0 queries"):
+        evaluate(definition, scores, policy="frozen", available=frozenset({"x"}))
+
+
+def test_results_are_plain_json():
+    """to_json holds nothing that json cannot write, and the metrics under their names."""
+    definition = make_definition([(0, 0)])
+    content = evaluate(definition, full_table(np.eye(2, 5)), bootstrap_samples=10).to_json()
+    assert json.loads(json.dumps(content))["metrics"] == {"mAP": 1.0, "uAP": 1.0}
+
+
+def test_fivr_tasks_follow_the_labels():
+    """Without CS there is no CSVR, without IS no ISVR."""
+    assert [task.name for task in fivr_tasks({"ND", "IS"})] == ["DSVR", "ISVR", "DSVD", "ISVD"]
+    assert [task.name for task in fivr_tasks({"DA"})] == []
