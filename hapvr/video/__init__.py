@@ -1,0 +1,1 @@
+"""Video files: finding, fetching, probing and sampling them."""

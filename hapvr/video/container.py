@@ -1,0 +1,225 @@
+"""Reading video files with PyAV: what a file says about itself, and its frames in display order on a repaired clock."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import av
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from hapvr.errors import VideoError
+from hapvr.video.geometry import display_size
+from hapvr.video.sampling import MAX_GAP_S, advance_time
+
+MAX_PIXELS = 8192 * 8192
+"""Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a worker's memory."""
+
+NOMINAL_FPS = 25.0
+"""Assumed for streams that state no rate; only used where timestamps are missing or wrong."""
+
+
+@dataclass(frozen=True)
+class VideoProbe:
+    """What a video's headers and first frame say. Sizes are those displayed: after rotation and pixel aspect.
+
+    duration_s, fps: None where the file does not say. num_frames: 0 where the file does not say. Headers may lie.
+    """
+
+    duration_s: float | None
+    fps: float | None
+    width_px: int
+    height_px: int
+    codec: str
+    num_frames: int
+
+
+@dataclass(frozen=True)
+class StreamFacts:
+    """A probe with what is needed to show stored frames rightly.
+
+    rotation_deg: counter-clockwise. packet_times_s: presentation times from the first packet's on, ascending; None
+    unless every packet is whole, in order, meant to be shown and on a steady clock, so that packet n is frame n.
+    """
+
+    probe: VideoProbe
+    formats: frozenset[str]
+    pixel_format: str
+    pixel_aspect: float
+    rotation_deg: int
+    stored_px: tuple[int, int]
+    packet_times_s: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class TimedFrame:
+    """A decoded frame and its time from the first frame on."""
+
+    time_s: float
+    frame: VideoFrame
+
+
+def check_file(path: Path) -> None:
+    """Raise VideoError unless path is a regular file with at least one byte; pipes and devices would block for ever."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise VideoError("missing_file", f"video: {path} does not exist; fetch it again") from None
+    except OSError as error:
+        raise VideoError("missing_file", f"video: {path}: {error.strerror}; check its name and permissions") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise VideoError("not_video", f"video: {path} is not a regular file; wanted a video file")
+    if status.st_size == 0:
+        raise VideoError("empty_file", f"video: {path} has 0 bytes; fetch it again")
+    if not os.access(path, os.R_OK):
+        raise VideoError("missing_file", f"video: {path} may not be read by this user; check its permissions")
+
+
+@contextlib.contextmanager
+def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """The container and its main video stream, single-threaded.
+
+    Raises VideoError with reason missing_file, empty_file, not_video or no_video_stream.
+    """
+    check_file(path)
+    try:
+        container = av.open(f"file:{path}", metadata_errors="replace")
+    except (av.error.FFmpegError, ValueError) as error:
+        raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
+    with container:
+        stream = container.streams.best("video")
+        if stream is None or not isinstance(stream, VideoStream) or stream.codec_context is None:
+            kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
+            raise VideoError("no_video_stream", f"video: {path.name} has no readable video stream, only: {kinds}")
+        stream.thread_type = "NONE"
+        yield container, stream
+
+
+def read_facts(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamFacts:
+    """Facts of a file's main video stream; reads all packets but decodes them only up to the first good frame.
+
+    Raises VideoError: the reasons of `open_video`, no_frames, decode_error or too_large.
+    """
+    with open_video(path) as (container, stream):
+        if stream.codec_context.width * stream.codec_context.height > max_pixels:
+            _refuse_size(path, stream.codec_context.width, stream.codec_context.height, max_pixels)
+        first = next(iter_frames(path, container, stream, max_pixels=max_pixels)).frame
+        aspect = float(stream.sample_aspect_ratio or 1)
+        rotation_deg = int(round(first.rotation / 90) * 90)
+        width_px, height_px = display_size(
+            first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg, short_side_px=None
+        )
+        facts = StreamFacts(
+            probe=VideoProbe(
+                duration_s=_duration_s(container, stream),
+                fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
+                width_px=width_px,
+                height_px=height_px,
+                codec=stream.codec_context.name,
+                num_frames=max(0, stream.frames),
+            ),
+            formats=frozenset(container.format.name.split(",")),
+            pixel_format=first.format.name,
+            pixel_aspect=aspect,
+            rotation_deg=rotation_deg,
+            stored_px=(first.width, first.height),
+            packet_times_s=None,
+        )
+    return replace(facts, packet_times_s=_packet_times(path))
+
+
+def iter_frames(
+    path: Path, container: InputContainer, stream: VideoStream, *, max_pixels: int = MAX_PIXELS
+) -> Iterator[TimedFrame]:
+    """Frames in display order, time 0 at the first one. Damaged packets are skipped; it ends when no more can be read.
+
+    Raises VideoError: no_frames if the stream is empty, decode_error if there were packets and all failed, too_large
+    for a frame above max_pixels.
+    """
+    interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
+    time_s, previous_raw_s, found, problem = -interval_s, None, False, ""
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            break
+        except av.error.FFmpegError as error:
+            problem = _text(error)
+            break
+        try:
+            frames = packet.decode()
+        except av.error.FFmpegError as error:
+            problem = _text(error)
+            continue
+        for frame in frames:
+            if not isinstance(frame, VideoFrame):
+                continue
+            if frame.width * frame.height > max_pixels:
+                _refuse_size(path, frame.width, frame.height, max_pixels)
+            raw_s = frame.time
+            if not found:
+                time_s = 0.0
+            else:
+                time_s = advance_time(
+                    raw_s=raw_s, previous_raw_s=previous_raw_s, previous_s=time_s, interval_s=interval_s
+                )
+            previous_raw_s, found = raw_s, True
+            yield TimedFrame(time_s=time_s, frame=frame)
+    if not found:
+        reason = "decode_error" if problem else "no_frames"
+        raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
+
+
+def _packet_times(path: Path) -> tuple[float, ...] | None:
+    """See StreamFacts.packet_times_s; reads all packets, decodes none."""
+    times: list[int] = []
+    last_dts: int | None = None
+    with open_video(path) as (container, stream):
+        try:
+            for packet in container.demux(stream):
+                if packet.size == 0:
+                    continue
+                if packet.is_corrupt or packet.is_discard or packet.pts is None:
+                    return None
+                if packet.dts is not None:
+                    if last_dts is not None and packet.dts <= last_dts:
+                        return None
+                    last_dts = packet.dts
+                times.append(packet.pts)
+        except av.error.FFmpegError:
+            return None
+        if not times or stream.time_base is None:
+            return None
+        times.sort()
+        seconds = tuple(float((time - times[0]) * stream.time_base) for time in times)
+    return seconds if all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(seconds)) else None
+
+
+def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:
+    if stream.duration is not None and stream.time_base is not None:
+        return _positive(stream.duration * stream.time_base)
+    return _positive(container.duration / av.time_base) if container.duration is not None else None
+
+
+def _positive(value: Fraction | float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) and value > 0 else None
+
+
+def _refuse_size(path: Path, width_px: int, height_px: int, max_pixels: int) -> None:
+    raise VideoError(
+        "too_large", f"video: {path.name}: frames of {width_px} x {height_px} px; at most {max_pixels} px are decoded"
+    )
+
+
+def _text(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

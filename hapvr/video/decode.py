@@ -1,0 +1,232 @@
+"""Sampled frames of a video file: decord where it is exact, PyAV for the rest. The only module that imports decord."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import av
+import decord as _untyped_decord
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.errors import VideoError
+from hapvr.video.container import MAX_PIXELS, StreamFacts, TimedFrame, VideoProbe, iter_frames, open_video, read_facts
+from hapvr.video.geometry import display_frame
+from hapvr.video.sampling import TOLERANCE_S, check_sampling, frames_due, sampling_times, shown_frames
+
+Decoder = Literal["auto", "pyav"]
+Kept = TypeVar("Kept")
+
+decord: Any = _untyped_decord
+
+DECORD = f"decord {decord.__version__}"
+PYAV = f"pyav {av.__version__}"
+
+# decord 0.6 garbles rotated frames, numbers frames wrongly where packets are dropped or out of order,
+# and fails on newer codecs.
+_DECORD_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
+_DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4"})
+_DECORD_PIXEL_FORMATS = frozenset({"yuv420p", "yuvj420p"})
+
+
+@dataclass(frozen=True)
+class SampledFrames:
+    """Frames on display at timestamps_s.
+
+    frames: [N, H, W, 3] uint8 RGB, N >= 1. timestamps_s: [N]. warning: "" or what seems to be missing from the file.
+    """
+
+    frames: NDArray[np.uint8]
+    timestamps_s: NDArray[np.float64]
+    decoder: str
+    warning: str
+
+
+@dataclass(frozen=True)
+class Sample(Generic[Kept]):
+    """What was kept of each sampled frame, with the frames' size in pixels."""
+
+    kept: tuple[Kept, ...]
+    timestamps_s: tuple[float, ...]
+    width_px: int
+    height_px: int
+    decoder: str
+    warning: str
+    probe: VideoProbe
+
+
+def probe_video(path: Path, *, max_pixels: int = MAX_PIXELS) -> VideoProbe:
+    """What the file says of its main video stream; its first frame is decoded, so a file that passes has at least one.
+
+    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
+    """
+    return read_facts(path, max_pixels=max_pixels).probe
+
+
+def sample_frames(
+    path: Path,
+    *,
+    fps: float,
+    short_side_px: int | None,
+    max_frames: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    decoder: Decoder = "auto",
+) -> SampledFrames:
+    """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
+
+    short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
+    shorter than 1/fps gives one frame, a damaged one what can be decoded of it. Raises ArgumentError, and VideoError
+    as `probe_video` does.
+    """
+    sample = sample_video(
+        path,
+        fps=fps,
+        short_side_px=short_side_px,
+        keep=lambda frame: frame,
+        max_frames=max_frames,
+        max_pixels=max_pixels,
+        decoder=decoder,
+    )
+    return SampledFrames(
+        frames=np.stack(sample.kept),
+        timestamps_s=np.array(sample.timestamps_s),
+        decoder=sample.decoder,
+        warning=sample.warning,
+    )
+
+
+def sample_video(
+    path: Path,
+    *,
+    fps: float,
+    short_side_px: int | None,
+    keep: Callable[[NDArray[np.uint8]], Kept],
+    max_frames: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    decoder: Decoder = "auto",
+) -> Sample[Kept]:
+    """As `sample_frames`, but keeping `keep(frame)` of each frame, so that memory holds one decoded frame at a time.
+
+    keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
+    """
+    check_sampling(fps=fps, max_frames=max_frames)
+    plan = _Plan(path, read_facts(path, max_pixels=max_pixels), fps, short_side_px, max_frames, max_pixels)
+    if decoder == "auto" and _decord_is_exact(plan.facts):
+        try:
+            return _sample_decord(plan, keep)
+        except (decord.DECORDError, RuntimeError, IndexError, _UnexpectedFrameError):
+            return _sample_pyav(plan, keep)  # if the file is at fault, PyAV says so
+    return _sample_pyav(plan, keep)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    path: Path
+    facts: StreamFacts
+    fps: float
+    short_side_px: int | None
+    max_frames: int | None
+    max_pixels: int
+
+    def display(self, stored: NDArray[np.uint8], size_px: tuple[int, int] | None) -> NDArray[np.uint8]:
+        return display_frame(
+            stored,
+            pixel_aspect=self.facts.pixel_aspect,
+            rotation_deg=self.facts.rotation_deg,
+            short_side_px=self.short_side_px,
+            size_px=size_px,
+        )
+
+
+class _UnexpectedFrameError(Exception):
+    """decord delivered frames of another number or shape than the file holds."""
+
+
+def _decord_is_exact(facts: StreamFacts) -> bool:
+    return (
+        facts.packet_times_s is not None
+        and facts.rotation_deg == 0
+        and bool(facts.formats & _DECORD_FORMATS)
+        and facts.probe.codec in _DECORD_CODECS
+        and facts.pixel_format in _DECORD_PIXEL_FORMATS
+    )
+
+
+def _sample_decord(plan: _Plan, keep: Callable[[NDArray[np.uint8]], Kept]) -> Sample[Kept]:
+    starts_s = np.array(plan.facts.packet_times_s)
+    decord.logging.set_level(decord.logging.QUIET)
+    reader = decord.VideoReader(str(plan.path), ctx=decord.cpu(0), num_threads=1)
+    if len(reader) != len(starts_s):
+        raise _UnexpectedFrameError
+    end_s = float(starts_s[-1])
+    times_s = sampling_times(fps=plan.fps, end_s=end_s, max_frames=plan.max_frames)
+    indices = shown_frames(starts_s, times_s)
+    kept: list[Kept] = []
+    size_px: tuple[int, int] | None = None
+    for position, index in enumerate(indices):
+        if position and index == indices[position - 1]:
+            kept.append(kept[-1])
+            continue
+        stored = reader[int(index)].asnumpy()
+        if stored.shape != (plan.facts.stored_px[1], plan.facts.stored_px[0], 3):
+            raise _UnexpectedFrameError
+        frame = plan.display(stored, size_px)
+        size_px = (frame.shape[1], frame.shape[0])
+        kept.append(keep(frame))
+    return _sample(plan, kept, size_px, decoder=DECORD, end_s=end_s)
+
+
+def _sample_pyav(plan: _Plan, keep: Callable[[NDArray[np.uint8]], Kept]) -> Sample[Kept]:
+    kept: list[Kept] = []
+    size_px: tuple[int, int] | None = None
+    with open_video(plan.path) as (container, stream):
+        timed = iter_frames(plan.path, container, stream, max_pixels=plan.max_pixels)
+        current: TimedFrame = next(timed)
+        while True:
+            following = next(timed, None)
+            # a frame is shown until the next one starts; the last one at its own time only
+            until_s = current.time_s + 2 * TOLERANCE_S if following is None else following.time_s
+            count = frames_due(fps=plan.fps, until_s=until_s, max_frames=plan.max_frames) - len(kept)
+            if count > 0:
+                frame = plan.display(_rgb(current.frame, plan.path), size_px)
+                size_px = (frame.shape[1], frame.shape[0])
+                kept.extend([keep(frame)] * count)
+            if len(kept) == plan.max_frames:
+                return _sample(plan, kept, size_px, decoder=PYAV, end_s=None)
+            if following is None:
+                return _sample(plan, kept, size_px, decoder=PYAV, end_s=current.time_s)
+            current = following
+
+
+def _rgb(frame: av.VideoFrame, path: Path) -> NDArray[np.uint8]:
+    try:
+        return frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
+    except (av.error.FFmpegError, ValueError) as error:
+        raise VideoError(
+            "decode_error",
+            f"video: {path.name}: a {frame.format.name} frame cannot be shown as RGB ({error}); convert it",
+        ) from error
+
+
+def _sample(
+    plan: _Plan, kept: list[Kept], size_px: tuple[int, int] | None, *, decoder: str, end_s: float | None
+) -> Sample[Kept]:
+    """end_s: time of the file's last frame; None if reading stopped before it."""
+    if size_px is None:
+        raise VideoError("no_frames", f"video: {plan.path.name}: no frame was sampled; fetch the file again")
+    probe = plan.facts.probe
+    warning = ""
+    if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 1 + 2 / (probe.fps or 1):
+        warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
+    return Sample(
+        kept=tuple(kept),
+        timestamps_s=tuple(k / plan.fps for k in range(len(kept))),
+        width_px=size_px[0],
+        height_px=size_px[1],
+        decoder=decoder,
+        warning=warning,
+        probe=probe,
+    )
