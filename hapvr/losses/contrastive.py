@@ -6,8 +6,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hapvr.losses.labels import check_positive, check_similarities, mean_where
+from hapvr.losses.rows import mean_over_positives
 
 
 def infonce(similarity: Tensor, labels: Tensor, *, temperature: float = 0.03) -> Tensor:
@@ -23,8 +25,8 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float = 0.03) ->
     # A row without negatives has nothing to be told from: the finite floor keeps its loss and gradient at 0, not NaN.
     floor = torch.finfo(logits.dtype).min
     negatives = logits.masked_fill(~negative, floor).logsumexp(-1, keepdim=True)
-    per_positive = torch.nn.functional.softplus(negatives - logits).masked_fill(~positive, 0)
-    return mean_where(per_positive.sum(-1) / positive.sum(-1).clamp(min=1), positive.any(-1))
+    per_positive = F.softplus(negatives - logits)
+    return mean_where(mean_over_positives(per_positive, labels), positive.any(-1))
 
 
 def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:

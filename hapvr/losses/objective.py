@@ -11,12 +11,14 @@ from torch import Tensor
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.losses.contrastive import hard_negative, infonce, self_similarity
 from hapvr.losses.labels import count_rows_without_positives, without_self
-from hapvr.losses.registry import ranking_loss
+from hapvr.losses.registry import Option, ranking_loss
 from hapvr.model.network import Similarities
 from hapvr.model.similarity import to_unit_interval
 
-FRAME_OPTIONS: Mapping[str, Mapping[str, float]] = MappingProxyType({"quadlinear_ap": MappingProxyType({"rho": 5.0})})
-"""Options whose default at frame level is not the loss function's own (HAP-VR section 4.1)."""
+FRAME_OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
+    {"quadlinear_ap": {"rho": 5.0}, "fast_ap": {"lowest": -1.0}, "dir": {"lowest": -1.0}}
+)
+"""Options whose default at frame level is not the loss function's own: HAP-VR's rho, the range of frame similarities."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,10 @@ class ObjectiveSettings:
 
     video_ap_loss: str = "quadlinear_ap"
     video_ap_weight: float = 4.0
-    video_ap_options: Mapping[str, float] = field(default_factory=dict)
+    video_ap_options: Mapping[str, Option] = field(default_factory=dict)
     frame_ap_loss: str = "quadlinear_ap"
     frame_ap_weight: float = 6.0
-    frame_ap_options: Mapping[str, float] = field(default_factory=dict)
+    frame_ap_options: Mapping[str, Option] = field(default_factory=dict)
     include_self: bool = False
     infonce_weight: float = 1.0
     temperature: float = 0.03

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.labels import check_positive, check_similarities, mean_where
-
-MAX_CHUNK_ELEMENTS = 2**24
-"""Differences [rows, N, N] held at once: 64 MiB in float32, several of which are alive together."""
+from hapvr.losses.labels import check_positive
+from hapvr.losses.rows import differences, mean_over_positives, mean_over_rows
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
@@ -36,27 +33,13 @@ def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rh
     check_positive("delta", delta)
     if not rho >= 0:
         raise ArgumentError(f"rho: got {rho}, wanted a number of at least 0")
-    rows = check_similarities(similarity, labels).flatten(0, -2)
-    row_labels = labels.flatten(0, -2)
-    size = rows.shape[-1]
-    step = max(MAX_CHUNK_ELEMENTS // max(size * size, 1), 1)
-    chunks = list(zip(torch.split(rows, step), torch.split(row_labels, step), strict=True))
-    if len(chunks) == 1 or not torch.is_grad_enabled():
-        losses = [_row_losses(r, y, delta, rho) for r, y in chunks]
-    else:
-        losses = [
-            checkpoint(_row_losses, r, y, delta, rho, use_reentrant=False, preserve_rng_state=False) for r, y in chunks
-        ]
-    return mean_where(torch.cat(losses), (row_labels > 0).any(-1))
 
+    def row_loss(rows: Tensor, row_labels: Tensor) -> Tensor:
+        difference = differences(rows)
+        # Entry (i, i) has difference 0 and so never counts as a positive above itself.
+        above = ((difference > 0) & (row_labels > 0).unsqueeze(-2)).sum(-1)
+        reach = quadlinear(difference, delta=delta).masked_fill((row_labels >= 0).unsqueeze(-2), 0).sum(-1)
+        ratio = reach / (1 + rho * above)
+        return mean_over_positives(ratio / (1 + ratio), row_labels)
 
-def _row_losses(similarity: Tensor, labels: Tensor, delta: float, rho: float) -> Tensor:
-    # [rows, N] -> [rows]; difference[r, i, j] = s_j - s_i. The pair (i, i) has difference 0 and so never counts as a
-    # positive above itself.
-    difference = similarity.unsqueeze(-2) - similarity.unsqueeze(-1)
-    positive, negative = labels > 0, labels < 0
-    above = ((difference > 0) & positive.unsqueeze(-2)).sum(-1)
-    reach = (quadlinear(difference, delta=delta) * negative.unsqueeze(-2)).sum(-1)
-    ratio = reach / (1 + rho * above)
-    per_positive = (ratio / (1 + ratio)).masked_fill(~positive, 0)
-    return per_positive.sum(-1) / positive.sum(-1).clamp(min=1)
+    return mean_over_rows(row_loss, similarity, labels)

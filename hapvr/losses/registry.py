@@ -8,17 +8,31 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from hapvr.errors import ConfigError
+from hapvr.losses.average_precision import blackbox_ap, fast_ap, quantized_ap, smooth_ap
+from hapvr.losses.pairwise import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
 from hapvr.losses.quadlinear import quadlinear_ap
 
 RankingLoss = Callable[..., Tensor]
 """Called as loss(similarity [..., N] in [0, 1], labels [..., N] ternary, **options); returns []."""
 
 RANKING_LOSSES: Mapping[str, RankingLoss] = {
+    "mae": mean_absolute_error,
+    "mse": mean_squared_error,
+    "contrastive": contrastive,
+    "triplet": triplet,
+    "circle": circle,
+    "fast_ap": fast_ap,
+    "dir": quantized_ap,
+    "blackbox_ap": blackbox_ap,
+    "smooth_ap": smooth_ap,
     "quadlinear_ap": quadlinear_ap,
 }
+"""The rows of HAP-VR Table 2."""
+
+Option = float | str
 
 
-def ranking_loss(name: str, options: Mapping[str, float]) -> Callable[[Tensor, Tensor], Tensor]:
+def ranking_loss(name: str, options: Mapping[str, Option]) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of that name with its options set. Raises ConfigError for a name or an option it does not know."""
     if name not in RANKING_LOSSES:
         raise ConfigError(f"ranking loss: got {name!r}, wanted one of {', '.join(sorted(RANKING_LOSSES))}")

@@ -1,0 +1,114 @@
+"""Other surrogates of average precision, compared with QuadLinear-AP in HAP-VR Table 2.
+
+All are 1 - AP, averaged over the queries that have a positive, on similarities [..., N] with a row per query and
+ternary labels of the same shape. Ignored entries take part in no ranking.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hapvr.errors import ArgumentError
+from hapvr.losses.labels import check_positive, check_similarities, mean_where
+from hapvr.losses.rows import differences, mean_over_positives, mean_over_rows
+
+
+def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) -> Tensor:
+    """Smooth-AP (Brown et al., ECCV 2020): ranks by sigmoids of differences instead of steps.
+
+    similarity: [..., N]; labels: same shape, ternary. Returns [] in [0, 1].
+    """
+    check_positive("temperature", temperature)
+
+    def row_loss(rows: Tensor, row_labels: Tensor) -> Tensor:
+        above = torch.sigmoid(differences(rows) / temperature)
+        own = torch.eye(rows.shape[-1], dtype=torch.bool, device=rows.device)
+        positives = above.masked_fill(own | (row_labels <= 0).unsqueeze(-2), 0).sum(-1)
+        negatives = above.masked_fill((row_labels >= 0).unsqueeze(-2), 0).sum(-1)
+        return mean_over_positives(negatives / (1 + positives + negatives), row_labels)
+
+    return mean_over_rows(row_loss, similarity, labels)
+
+
+def quantized_ap(
+    similarity: Tensor, labels: Tensor, *, num_bins: int = 20, lowest: float = 0.0, highest: float = 1.0
+) -> Tensor:
+    """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
+
+    similarity: [..., N]; labels: same shape, ternary. num_bins centres are evenly spaced from highest to lowest, both
+    included; an entry is shared between its two neighbours, and one beyond the ends belongs to the end.
+    Returns [] in [0, 1].
+    """
+    if num_bins < 2:
+        raise ArgumentError(f"num_bins: got {num_bins}, wanted 2 or more")
+    if not lowest < highest:
+        raise ArgumentError(f"lowest, highest: got {lowest}, {highest}, wanted lowest < highest")
+    rows = check_similarities(similarity, labels)
+    width = (highest - lowest) / (num_bins - 1)
+    centres = torch.linspace(highest, lowest, num_bins, dtype=rows.dtype, device=rows.device)
+    distance = (rows.clamp(lowest, highest).unsqueeze(-1) - centres).abs()
+    shares = (1 - distance / width).clamp(min=0).masked_fill((labels == 0).unsqueeze(-1), 0)
+    positives = shares.masked_fill((labels <= 0).unsqueeze(-1), 0).sum(-2)
+    ranked = shares.sum(-2).cumsum(-1)
+    # Empty leading bins have neither entries nor recall; 1 keeps their division defined.
+    precision = positives.cumsum(-1) / torch.where(ranked > 0, ranked, 1)
+    found = (labels > 0).sum(-1)
+    average_precision = (precision * positives).sum(-1) / found.clamp(min=1)
+    return mean_where(1 - average_precision, found > 0)
+
+
+def fast_ap(
+    similarity: Tensor, labels: Tensor, *, num_bins: int = 10, lowest: float = 0.0, highest: float = 1.0
+) -> Tensor:
+    """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals.
+
+    On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is
+    `quantized_ap` with a centre more than intervals; only the customary resolution differs. Returns [] in [0, 1].
+    """
+    if num_bins < 1:
+        raise ArgumentError(f"num_bins: got {num_bins}, wanted 1 or more")
+    return quantized_ap(similarity, labels, num_bins=num_bins + 1, lowest=lowest, highest=highest)
+
+
+def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02) -> Tensor:
+    """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an interpolation.
+
+    similarity: [..., N]; labels: same shape, ternary. margin is taken from positives and given to negatives, half each;
+    strength is lambda, how far the interpolation looks. Ties rank in row order. Returns [] in [0, 1].
+    """
+    check_positive("strength", strength)
+    if not margin >= 0:
+        raise ArgumentError(f"margin: got {margin}, wanted a number of at least 0")
+    rows = check_similarities(similarity, labels)
+    positive = labels > 0
+    shifted = rows - labels.to(rows.dtype) * (margin / 2)
+    ranks: Tensor = _BlackboxRanks.apply(shifted, labels != 0, strength)
+    ranks_among_positives: Tensor = _BlackboxRanks.apply(shifted, positive, strength)
+    precision = ranks_among_positives / ranks.clamp(min=1)
+    return mean_where(1 - mean_over_positives(precision, labels), positive.any(-1))
+
+
+class _BlackboxRanks(torch.autograd.Function):
+    """Ranks from 1 of the entries that take part; the gradient compares them with the ranks of moved scores."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, taking_part: Tensor, strength: float) -> Tensor:
+        ranks = _ranks(scores, taking_part)
+        ctx.save_for_backward(scores, taking_part, ranks)
+        ctx.strength = strength
+        return ranks
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        scores, taking_part, ranks = ctx.saved_tensors
+        moved = _ranks(scores + ctx.strength * gradients[0], taking_part)
+        return ((moved - ranks) / ctx.strength).masked_fill(~taking_part, 0), None, None
+
+
+def _ranks(scores: Tensor, taking_part: Tensor) -> Tensor:
+    order = scores.masked_fill(~taking_part, -math.inf).argsort(dim=-1, descending=True, stable=True)
+    return order.argsort(dim=-1).to(scores.dtype) + 1
