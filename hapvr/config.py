@@ -79,6 +79,9 @@ class SamplingConfig(Settings):
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     jpeg_quality: Annotated[int, Field(ge=50, le=100)] = 95
     workers: Annotated[int, Field(ge=1)] = 2
+    max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
+        default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
+    )
 
 
 class DownloadConfig(Settings):
