@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ class ManifestResult:
     new_shards: tuple[str, ...]
     counts: dict[str, int]
     num_ignored: int
+    digest: str
 
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
@@ -45,11 +47,11 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
             new_shards.append(key)
     manifest = read_manifest(project.root)
     training = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
-    counts = {source: len(rows) for (source,), rows in manifest.group_by("source", maintain_order=True)}
     return ManifestResult(
-        tuple(shard_keys(project.root)), tuple(training), tuple(new_shards), _as_str_keys(counts), num_ignored
+        tuple(shard_keys(project.root)),
+        tuple(training),
+        tuple(new_shards),
+        dict(sorted(Counter(manifest["source"].to_list()).items())),
+        num_ignored,
+        hashlib.sha256(manifest.write_ndjson().encode()).hexdigest(),
     )
-
-
-def _as_str_keys(counts: dict[object, int]) -> dict[str, int]:
-    return {str(key): count for key, count in counts.items()}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
-from hapvr.scorer.bundle import write_bundle
+from hapvr.provenance import file_sha256
+from hapvr.scorer.bundle import SCORER_FILE, write_bundle
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.project import Project
 from hapvr.stages.training import TrainingRun, current_run, data_digests, tracker_of, training_shards
@@ -25,6 +26,7 @@ class Registration:
     version: RegisteredVersion
     bundle: Path
     target: float
+    digest: str
 
 
 def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Registration:
@@ -62,4 +64,4 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
         benchmarks=benchmarks,
         tags=lineage,
     )
-    return Registration(run, version, bundle, target)
+    return Registration(run, version, bundle, target, file_sha256(bundle / SCORER_FILE))

@@ -32,7 +32,7 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
         if isinstance(source, FolderSource):
             yield _folder(source.name, source.split, project.path(source.path))
         elif isinstance(source, ListSource):
-            yield ResolvedSource(source.name, source.split, tuple(read_list(project.path(source.path))))
+            yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
         else:
             yield from _labelled(project, source, progress)
 
@@ -66,11 +66,11 @@ def _labelled(
             seed=source.seed,
             progress=progress,
         )
-        yield ResolvedSource(train, "train", tuple(entries_of_files(split.train, root=videos, source=train)))
+        yield ResolvedSource(train, "train", entries_of_files(split.train, root=videos, source=train))
     for part in ("validation", "test"):
         yield _folder(f"{source.name}-{part}", part, folder / f"{source.name}-{part}" / "videos")
 
 
 def _folder(name: str, split: str, path: Path) -> ResolvedSource:
     scan = scan_folder(path, source=name)
-    return ResolvedSource(name, split, tuple(scan.entries), len(scan.ignored))
+    return ResolvedSource(name, split, scan.entries, len(scan.ignored))

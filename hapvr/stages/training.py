@@ -148,7 +148,7 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     tracker = tracker_of(project)
     for name in (RUN_NAME, HISTORY_NAME):
         tracker.file(run.mlflow_run_id, run.folder / name, "training")
-    tracker.metrics(run.mlflow_run_id, {f"training/{name}": value for name, value in result.items()})
+    tracker.metrics(run.mlflow_run_id, {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)})
     tracker.end(run.mlflow_run_id)
     project.root.write_json(CURRENT_NAME, {"key": run.key})
     return result

@@ -35,6 +35,7 @@ from hapvr.storage.views import (
     LABELS_STAGE,
     ROW_GROUP_ROWS,
     VIEWS_STAGE,
+    LabelFile,
     ViewFile,
     ViewRow,
     view_fields,
@@ -94,6 +95,18 @@ def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_pr
             rows.append(index_row(video_id, len(values) ** 2))
     shard.write_index(rows + failed_rows(embeddings.index()), provenance=provenance)
     return StageResult.of(shard, done=True)
+
+
+def label_rates(shard: Shard) -> dict[str, float]:
+    """Part of positive, ignored and negative entries of a shard's labels, over pairs of different views."""
+    file = LabelFile(shard)
+    counts = torch.zeros(3)
+    for video_id in file.video_ids:
+        labels = file.read(video_id)
+        different = labels[~torch.eye(len(labels), dtype=torch.bool)]
+        counts += torch.stack([(different == value).sum() for value in (1, 0, -1)]).float()
+    rates = (counts / counts.sum().clamp_min(1)).tolist()
+    return dict(zip(("positive", "ignored", "negative"), rates, strict=True))
 
 
 def _make_embeddings(project: Project, key: str, progress: Progress) -> Shard:

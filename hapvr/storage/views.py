@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -98,6 +100,15 @@ class ViewFile:
         return torch.from_numpy(decode_tensors(table.column(0), self.field).copy())
 
 
+def operations_table(shard: Shard) -> pl.DataFrame:
+    """How often each augmentation was drawn: operation, num_views, rate among the strong views."""
+    rows = [row for row in ViewFile(shard).rows if row.strength == "strong"]
+    counts = Counter(operation for row in rows for operation in set(row.operations))
+    counts["video_in_video"] = sum(bool(row.donor_id) for row in rows)
+    table = [(operation, count, count / max(1, len(rows))) for operation, count in sorted(counts.items())]
+    return pl.DataFrame(table, schema={"operation": pl.String, "num_views": pl.Int64, "rate": pl.Float64}, orient="row")
+
+
 class LabelFile:
     """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
 
@@ -105,6 +116,11 @@ class LabelFile:
         self._file: pq.ParquetFile = shard.open_data()
         ids = self._file.read(columns=["video_id"]).column(0).to_pylist()
         self._group_of = {video_id: group for group, video_id in enumerate(dict.fromkeys(ids))}
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos in file order."""
+        return list(self._group_of)
 
     def read(self, video_id: str) -> Tensor:
         """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""

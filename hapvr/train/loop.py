@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from hapvr.config import Config, digest
 from hapvr.errors import DataError, HapvrError
+from hapvr.features.weights import state_sha256
 from hapvr.losses.objective import ObjectiveOutput
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
@@ -59,6 +60,7 @@ class TrainingResult:
     num_videos: int
     seconds: float
     wait_rate: float
+    weights_sha256: str
 
 
 def train(
@@ -166,6 +168,7 @@ def train(
             num_videos=len(data.video_ids),
             seconds=_elapsed(start),
             wait_rate=waited / _elapsed(start),
+            weights_sha256=state_sha256(best.weights or dict(network.state_dict())),
         )
         if fabric.is_global_zero:
             _write_result(folder, network, best, result, config_digest)

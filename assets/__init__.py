@@ -1,0 +1,1 @@
+"""Dagster assets: a file per stage. Each reads, calls one library function, and says what came of it."""

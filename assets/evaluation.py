@@ -1,0 +1,37 @@
+"""Evaluation: similarities, metrics and plots of each benchmark."""
+
+import dagster as dg
+
+from assets import metadata
+from assets.features import features
+from assets.partitions import BENCHMARKS
+from assets.project import ProjectResource
+from assets.training import similarity_model
+
+
+@dg.asset(
+    group_name="evaluation",
+    kinds={"pytorch", "mlflow"},
+    pool="gpu",
+    partitions_def=BENCHMARKS,
+    deps=[similarity_model, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
+    description="mAP and micro-AP of every task, of the trained model and of the untrained baseline, with plots.",
+)
+def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.stages.evaluation import TRAINED, make_benchmark_scores
+
+    opened = project.open()
+    scores = make_benchmark_scores(opened, context.partition_key)
+    availability = scores.results[TRAINED].availability
+    return dg.MaterializeResult(
+        metadata={
+            "metrics": dg.MetadataValue.md(scores.markdown),
+            **{f"mAP or micro-AP: {task}": value for task, value in scores.results[TRAINED].metrics.items()},
+            "queries_scored": f"{availability.num_queries_scored} of {availability.num_queries}",
+            "references_scored": f"{availability.num_references_scored} of {availability.num_references}",
+            "mlflow_run": project.run_link(opened, scores.run.mlflow_run_id),
+            "path": dg.MetadataValue.path(str(scores.folder)),
+            "digest": scores.digest,
+            **{name: metadata.figure(figure) for name, figure in scores.figures.items()},
+        }
+    )

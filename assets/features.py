@@ -1,0 +1,54 @@
+"""Features: whitening, and whitened region features of whole videos."""
+
+import dagster as dg
+
+from assets import metadata
+from assets.frames import frames
+from assets.partitions import SHARDS, TRAINING_SHARDS
+from assets.project import ProjectResource
+
+
+@dg.asset(
+    group_name="features",
+    kinds={"pytorch"},
+    pool="gpu",
+    deps=[dg.AssetDep(frames, partition_mapping=dg.AllPartitionMapping())],
+    description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
+)
+def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.features.whitening import WEIGHTS_NAME
+    from hapvr.progress import ProgressLines
+    from hapvr.stages.whitening import make_whitening
+
+    opened = project.open()
+    shards = context.instance.get_dynamic_partitions(TRAINING_SHARDS.name)
+    result = make_whitening(opened, sorted(shards), progress=ProgressLines(context.log.info, "fitting whitening"))
+    return dg.MaterializeResult(
+        metadata={
+            "dims": result.whitening.dims,
+            "regions": int(result.provenance.environment["num_regions"]),
+            "backbone_weights": str(result.provenance.settings["backbone"]["source"]),
+            "path": dg.MetadataValue.path(f"{opened.root.url}/{WEIGHTS_NAME}"),
+            "digest": result.whitening.sha256,
+            "left_alone": not result.done,
+            "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
+        }
+    )
+
+
+@dg.asset(
+    group_name="features",
+    kinds={"pytorch", "parquet"},
+    pool="gpu",
+    partitions_def=SHARDS,
+    deps=[frames, whitening],
+    description="Region features [T, 9, D] in half precision of every video of the shard, one row per frame.",
+)
+def features(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.progress import ProgressLines
+    from hapvr.stages.features import make_features
+
+    result = make_features(
+        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "extracting features")
+    )
+    return dg.MaterializeResult(metadata=metadata.stage(result))

@@ -1,0 +1,68 @@
+"""What materializations show: counts, digests, tables and pictures."""
+
+import base64
+import io
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
+    from hapvr.stages.project import StageResult
+
+PREVIEW_ROWS = 25
+MAX_TEXT = 300
+
+
+def table(frame: "pl.DataFrame", *, rows: int = PREVIEW_ROWS) -> dg.TableMetadataValue:
+    """The first rows of a frame as a table with its column types."""
+    columns = [dg.TableColumn(name, str(dtype)) for name, dtype in frame.schema.items()]
+    records = [
+        dg.TableRecord({name: _cell(value) for name, value in row.items()})
+        for row in frame.head(rows).iter_rows(named=True)
+    ]
+    return dg.MetadataValue.table(records, schema=dg.TableSchema(columns))
+
+
+def figure(value: "Figure") -> dg.MarkdownMetadataValue:
+    """A plot as a picture inside Markdown."""
+    buffer = io.BytesIO()
+    value.savefig(buffer, format="png", dpi=80)
+    return _picture(buffer.getvalue(), "png")
+
+
+def image(value: "Image") -> dg.MarkdownMetadataValue:
+    """A picture as JPEG inside Markdown."""
+    buffer = io.BytesIO()
+    value.save(buffer, format="JPEG", quality=80)
+    return _picture(buffer.getvalue(), "jpeg")
+
+
+def stage(result: "StageResult") -> dict[str, Any]:
+    """Counts, path, digest and failures of a shard."""
+    import polars as pl
+
+    shard = result.shard
+    failed = shard.index().filter(pl.col("status") != "ok").select("video_id", "reason", "message")
+    entries: dict[str, Any] = {
+        "dagster/row_count": result.num_rows,
+        "videos_ok": result.num_ok,
+        "videos_failed": result.num_failed,
+        "path": dg.MetadataValue.path(f"{shard.root.url}/{shard.stage}/{shard.key}"),
+        "digest": shard.digest(),
+        "left_alone": not result.done,
+    }
+    if len(failed):
+        entries["failures"] = table(failed)
+    return entries
+
+
+def _picture(data: bytes, kind: str) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md(f"![picture](data:image/{kind};base64,{base64.b64encode(data).decode()})")
+
+
+def _cell(value: Any) -> str | int | float | bool | None:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)[:MAX_TEXT]

@@ -1,0 +1,16 @@
+"""Partitions: shards of videos, those of the training set, and benchmarks. The manifest registers all of them."""
+
+import dagster as dg
+
+SHARDS = dg.DynamicPartitionsDefinition(name="shards")
+TRAINING_SHARDS = dg.DynamicPartitionsDefinition(name="training_shards")
+BENCHMARKS = dg.DynamicPartitionsDefinition(name="benchmarks")
+
+
+def synchronize(instance: dg.DagsterInstance, partitions: dg.DynamicPartitionsDefinition, keys: list[str]) -> None:
+    """Make the registered keys of a definition equal to `keys`; those of another configuration go."""
+    assert partitions.name is not None
+    registered = set(instance.get_dynamic_partitions(partitions.name))
+    for stale in sorted(registered - set(keys)):
+        instance.delete_dynamic_partition(partitions.name, stale)
+    instance.add_dynamic_partitions(partitions.name, [key for key in keys if key not in registered])

@@ -1,0 +1,33 @@
+"""The resource through which every asset gets its configuration and data root."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from hapvr.stages.project import Project
+
+
+class ProjectResource(dg.ConfigurableResource):
+    """A configuration file, the folder its relative paths start from, and values that replace some of its keys."""
+
+    config_path: str
+    folder: str
+    overrides: dict[str, str] = {}
+    mlflow_page: str = "http://127.0.0.1:5000"
+
+    def open(self) -> "Project":
+        """Raises ConfigError naming key and allowed values."""
+        from hapvr.stages.project import Project
+
+        folder = Path(self.folder)
+        return Project.open(folder / self.config_path, folder=folder, overrides=self.overrides)
+
+    def run_link(self, project: "Project", run_id: str) -> dg.MetadataValue:
+        """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
+        from hapvr.stages.training import tracker_of
+
+        uri = project.config.tracking.uri or ""
+        base = uri if uri.startswith("http") else self.mlflow_page
+        return dg.MetadataValue.url(tracker_of(project).page(run_id, base))

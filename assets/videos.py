@@ -1,0 +1,56 @@
+"""Ingest: which videos there are, and the files themselves."""
+
+import dagster as dg
+
+from assets import metadata
+from assets.partitions import BENCHMARKS, SHARDS, TRAINING_SHARDS, synchronize
+from assets.project import ProjectResource
+
+
+@dg.asset(
+    group_name="ingest",
+    kinds={"parquet"},
+    description="One row per video of all sources, assigned to shards of a fixed size; append-only. Registers the partitions.",
+)
+def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.progress import ProgressLines
+    from hapvr.stages.manifest import make_manifest
+    from hapvr.storage.manifest import MANIFEST_STAGE, read_manifest
+
+    opened = project.open()
+    result = make_manifest(opened, progress=ProgressLines(context.log.info, "preparing sources"))
+    synchronize(context.instance, SHARDS, list(result.shards))
+    synchronize(context.instance, TRAINING_SHARDS, list(result.training_shards))
+    evaluation = opened.config.evaluation
+    synchronize(context.instance, BENCHMARKS, list(evaluation.benchmarks))
+    manifest = read_manifest(opened.root)
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": len(manifest),
+            "shards": len(result.shards),
+            "new_shards": len(result.new_shards),
+            "files_ignored": result.num_ignored,
+            "videos_by_source": dg.MetadataValue.json(result.counts),
+            "path": dg.MetadataValue.path(f"{opened.root.url}/{MANIFEST_STAGE}"),
+            "digest": result.digest,
+            "rows": metadata.table(manifest),
+        }
+    )
+
+
+@dg.asset(
+    group_name="ingest",
+    kinds={"parquet"},
+    partitions_def=SHARDS,
+    deps=[video_manifest],
+    description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
+)
+def videos(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.progress import ProgressLines
+    from hapvr.stages.videos import make_videos
+
+    result = make_videos(
+        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "looking at videos")
+    )
+    rows = result.shard.index().select("video_id", "status", "reason", "duration_s", "fps", "codec", "num_bytes")
+    return dg.MaterializeResult(metadata=metadata.stage(result) | {"rows": metadata.table(rows)})

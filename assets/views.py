@@ -1,0 +1,52 @@
+"""Training data: augmented views as features, and the teacher's pseudo labels of the same views."""
+
+import dagster as dg
+
+from assets import metadata
+from assets.features import whitening
+from assets.frames import frames
+from assets.partitions import TRAINING_SHARDS
+from assets.project import ProjectResource
+
+FRAMES_OF_SHARD = dg.AssetDep(frames, partition_mapping=dg.IdentityPartitionMapping())
+
+
+@dg.asset(
+    group_name="training",
+    kinds={"pytorch", "parquet"},
+    pool="gpu",
+    partitions_def=TRAINING_SHARDS,
+    deps=[FRAMES_OF_SHARD, whitening],
+    description="Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was done to them.",
+)
+def training_views(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.progress import ProgressLines
+    from hapvr.stages.views import make_training_views
+    from hapvr.storage.views import operations_table
+
+    result = make_training_views(
+        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "making views")
+    )
+    return dg.MaterializeResult(
+        metadata=metadata.stage(result) | {"operations": metadata.table(operations_table(result.shard))}
+    )
+
+
+@dg.asset(
+    group_name="training",
+    kinds={"pytorch", "parquet"},
+    pool="gpu",
+    partitions_def=TRAINING_SHARDS,
+    deps=[FRAMES_OF_SHARD],
+    description="The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a video.",
+)
+def pseudo_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.progress import ProgressLines
+    from hapvr.stages.views import label_rates, make_pseudo_labels
+
+    result = make_pseudo_labels(
+        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "embedding views")
+    )
+    return dg.MaterializeResult(
+        metadata=metadata.stage(result) | {"label_rates": dg.MetadataValue.json(label_rates(result.shard))}
+    )

@@ -1,0 +1,33 @@
+"""`hapvr`: every stage and every question from the command line. 0: fine, 1: the work failed, 2: the call was wrong."""
+
+from __future__ import annotations
+
+import typer
+
+from hapvr import __version__
+from hapvr.commands import benchmarks, scoring, stages
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(benchmarks.app, name="benchmarks")
+app.command()(scoring.score)
+app.command()(scoring.evaluate)
+app.command()(stages.download)
+app.command()(stages.sample)
+app.command()(stages.extract)
+app.command()(stages.train)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True)) -> None:
+    """Find copies, edits and other footage of the same incident."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,48 @@
+"""`hapvr benchmarks list | make`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hapvr.commands.terminal import JsonOption, exit_codes, progress_bar, show
+
+app = typer.Typer(no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips.")
+
+
+@app.command("list")
+@exit_codes
+def list_(as_json: JsonOption = False) -> None:
+    """The definitions that ship with the package."""
+    from hapvr.benchmark.definitions.catalog import list_definitions
+
+    found = list_definitions()
+    text = "\n".join(f"{name:<18} {description}" for name, description in found.items())
+    show({"benchmarks": found}, as_json=as_json, text=text)
+
+
+@app.command()
+@exit_codes
+def make(
+    videos: Annotated[Path, typer.Option(help="A folder of clips.")],
+    out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
+    name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
+    copies: Annotated[int, typer.Option(min=1, help="Edited copies per clip.")] = 4,
+    seed: int = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found."""
+    from hapvr.corpus.own_videos import make_clips_benchmark
+
+    with progress_bar("copies") as progress:
+        made = make_clips_benchmark(videos, out, name=name, copies_per_clip=copies, seed=seed, progress=progress)
+    definition = made.definition
+    result = {
+        "folder": str(definition.folder),
+        "queries": len(definition.queries),
+        "database": len(definition.database),
+        "skipped": made.skipped,
+    }
+    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))

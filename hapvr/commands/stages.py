@@ -1,0 +1,128 @@
+"""`hapvr download | sample | extract | train`: the stages without Dagster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, progress_bar, show
+from hapvr.progress import Progress
+
+if TYPE_CHECKING:
+    from hapvr.stages.project import Project, StageResult
+
+ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
+Stage = Callable[..., "StageResult"]
+
+
+@exit_codes
+def download(config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False) -> None:
+    """Read the sources into the manifest, fetch what is remote, and look into every file."""
+    from hapvr.stages.manifest import make_manifest
+    from hapvr.stages.videos import make_videos
+
+    project = _open(config, set_)
+    with progress_bar("sources") as progress:
+        manifest = make_manifest(project, progress=progress)
+    _run_stage(project, {"videos": make_videos}, _chosen(manifest.shards, shard), as_json)
+
+
+@exit_codes
+def sample(config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False) -> None:
+    """Decode videos and store their sampled frames."""
+    from hapvr.stages.frames import make_frames
+    from hapvr.storage.manifest import shard_keys
+
+    project = _open(config, set_)
+    _run_stage(project, {"frames": make_frames}, _chosen(shard_keys(project.root), shard), as_json)
+
+
+@exit_codes
+def extract(config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False) -> None:
+    """Whitening, features of all shards, and views and pseudo labels of the training shards."""
+    from hapvr.stages.features import make_features
+    from hapvr.stages.views import make_pseudo_labels, make_training_views
+    from hapvr.stages.whitening import make_whitening
+    from hapvr.storage.manifest import read_manifest, shard_keys
+
+    project = _open(config, set_)
+    manifest = read_manifest(project.root)
+    training = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
+    with progress_bar("whitening") as progress:
+        make_whitening(project, training, progress=progress)
+    keys = _chosen(shard_keys(project.root), shard)
+    stages: dict[str, Stage] = {"features": make_features}
+    of_training: dict[str, Stage] = {"training_views": make_training_views, "pseudo_labels": make_pseudo_labels}
+    rows = _stage_rows(project, stages, keys) + _stage_rows(project, of_training, [key for key in keys if key in training])
+    _show_rows(rows, as_json)
+
+
+@exit_codes
+def train(
+    config: ConfigOption,
+    set_: SetOption = None,
+    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name goes on.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Train on the cached views in a torchrun process, tracked in MLflow."""
+    from hapvr.stages.training import finish_training, prepare_training, run_training
+
+    project = _open(config, set_)
+    training = prepare_training(project, run or time.strftime("run-%Y%m%d-%H%M%S"), tags={})
+    run_training(project, training)
+    result: dict[str, Any] = finish_training(project, training)
+    result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
+    show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+def _open(config: Path, set_: list[str] | None) -> Project:
+    from hapvr.stages.project import Project
+
+    return Project.open(config, overrides=overrides(set_))
+
+
+def _chosen(keys: tuple[str, ...] | list[str], wanted: list[str] | None) -> list[str]:
+    from hapvr.errors import ArgumentError
+
+    unknown = sorted(set(wanted or []) - set(keys))
+    if unknown:
+        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys) or 'none'}")
+    return list(wanted or keys)
+
+
+def _run_stage(project: Project, stages: dict[str, Stage], keys: list[str], as_json: bool) -> None:
+    _show_rows(_stage_rows(project, stages, keys), as_json)
+
+
+def _stage_rows(project: Project, stages: dict[str, Stage], keys: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    for name, stage in stages.items():
+        for key in keys:
+            with progress_bar(f"{name} {key}") as progress:
+                rows.append(_row(name, key, stage, project, progress))
+    return rows
+
+
+def _row(name: str, key: str, stage: Stage, project: Project, progress: Progress) -> dict[str, Any]:
+    result = stage(project, key, progress=progress)
+    return {
+        "stage": name,
+        "shard": key,
+        "ok": result.num_ok,
+        "failed": result.num_failed,
+        "rows": result.num_rows,
+        "left_alone": not result.done,
+    }
+
+
+def _show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    lines = [
+        f"{row['stage']} {row['shard']}: {row['ok']} videos, {row['failed']} failed, {row['rows']} rows"
+        + (" (was finished)" if row["left_alone"] else "")
+        for row in rows
+    ]
+    show({"shards": rows}, as_json=as_json, text="\n".join(lines))

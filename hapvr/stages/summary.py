@@ -1,0 +1,62 @@
+"""The state of a project in a few lines for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import polars as pl
+
+from hapvr.provenance import environment
+from hapvr.stages.project import Project
+from hapvr.stages.training import current_run, tracker_of
+from hapvr.storage.manifest import shard_keys
+from hapvr.storage.shards import STATUS_OK
+from hapvr.tracking.registry import CHAMPION
+
+
+@dataclass(frozen=True)
+class Summary:
+    """videos: every video of the manifest with its last status and reason; lines: the text."""
+
+    videos: pl.DataFrame
+    lines: tuple[str, ...]
+
+
+def video_status(project: Project) -> pl.DataFrame:
+    """video_id, shard, status, reason, message of every video of the manifest, as its frames (or files) ended."""
+    tables = []
+    for key in shard_keys(project.root):
+        shard = project.shard("frames", key)
+        index = shard.index() if shard.provenance() is not None else project.shard("videos", key).index()
+        tables.append(index.select("video_id", pl.lit(key).alias("shard"), "status", "reason", "message"))
+    return pl.concat(tables)
+
+
+def summarize(project: Project) -> Summary:
+    """Videos by status, the weights used, the registered versions, and where everything lies."""
+    videos = video_status(project)
+    failed = videos.filter(pl.col("status") != STATUS_OK)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
+    run = current_run(project)
+    tracker = tracker_of(project)
+    tags = tracker.client.get_run(run.mlflow_run_id).data.tags
+    name = project.config.tracking.registered_model
+    versions = tracker.client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
+    champion = tracker.client.get_model_version_by_alias(name, CHAMPION)
+    lines = [f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}" + (f" ({reasons})" if reasons else "")]
+    lines += [f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)]
+    weights = {part: tags[f"{part}.weights"] for part in ("backbone", "teacher")}
+    lines.append(f"backbone weights: {weights['backbone']}, teacher weights: {weights['teacher']}" + _random_note(weights))
+    lines += [f"registered: {name} version {version.version}: {version.description}" for version in versions]
+    lines.append(f"champion: models:/{name}@{CHAMPION} is version {champion.version}")
+    lines.append(f"data: {project.root.url}; model: {run.folder}")
+    lines.append(f"MLflow run {run.mlflow_run_id} in {tracker.uri}; `make ui` shows it and the Dagster graph")
+    lines.append("versions: " + ", ".join(f"{library} {number}" for library, number in environment().items()))
+    return Summary(videos, tuple(lines))
+
+
+def _random_note(weights: dict[str, str]) -> str:
+    if "random" not in weights.values():
+        return ""
+    return " - the published weights could not be had, so seeded random ones stand in and scores are lower than they would be"

@@ -1,0 +1,30 @@
+"""Resources, set by environment variables so that the same code serves the UI, schedules and the demo.
+
+HAPVR_CONFIG: the configuration file (default configs/demo.yaml). HAPVR_VIDEOS: replaces the path of its first source.
+HAPVR_MLFLOW_PAGE: where people reach MLflow's pages (default what `make ui` serves).
+"""
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from assets.project import ProjectResource
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def project_resource() -> ProjectResource:
+    """The project of the environment."""
+    videos = os.environ.get("HAPVR_VIDEOS", "")
+    return ProjectResource(
+        config_path=os.environ.get("HAPVR_CONFIG", "configs/demo.yaml"),
+        folder=str(CHECKOUT),
+        overrides={"sources.0.path": videos} if videos else {},
+        mlflow_page=os.environ.get("HAPVR_MLFLOW_PAGE", "http://127.0.0.1:5000"),
+    )
+
+
+def pipes_client() -> dg.PipesSubprocessClient:
+    """Gives training time to write a checkpoint when its run is cancelled."""
+    return dg.PipesSubprocessClient(termination_timeout_seconds=60)
