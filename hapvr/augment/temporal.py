@@ -1,0 +1,131 @@
+"""Temporal augmentations as arithmetic on frame indices: each gives the frames that a clip shows, in order.
+
+All functions return int64 arrays of indices into the video; BLANK and NOISE stand for frames without a source.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.config import AugmentConfig
+
+BLANK = -1
+NOISE = -2
+MIN_SEGMENT_FRAMES = 4
+FAST_FORWARD_RATES = (2, 3, 4)
+SLOW_MOTION_RATE = 2
+MIN_REAL_RATE = 0.25
+"""A clip keeps at least this part of real frames where the shuffled window has any such stretch."""
+
+Indices = NDArray[np.int64]
+
+
+def draw_window(num_available: int, *, num_frames: int, rng: np.random.Generator) -> Indices:
+    """A stretch of 2 * num_frames consecutive frames at a random place, or all frames of a shorter video (method 3)."""
+    length = min(num_available, 2 * num_frames)
+    start = int(rng.integers(num_available - length + 1))
+    return np.arange(start, start + length)
+
+
+def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
+    """num_frames consecutive entries at a random place; fewer entries are shown again from the first one on.
+
+    Of the possible places only those with enough real frames are drawn from: MIN_REAL_RATE, or as many as there are.
+    """
+    if len(indices) <= num_frames:
+        return np.resize(indices, num_frames)
+    real = np.concatenate([[0], np.cumsum(indices >= 0)])
+    num_real = real[num_frames:] - real[:-num_frames]
+    enough = min(int(num_real.max()), round(MIN_REAL_RATE * num_frames))
+    start = int(rng.choice(np.flatnonzero(num_real >= enough)))
+    return indices[start : start + num_frames].copy()
+
+
+def fast_forward(window: Indices, *, rate: int) -> Indices:
+    """Every rate-th frame."""
+    return window[::rate].copy()
+
+
+def slow_motion(window: Indices, *, rate: int) -> Indices:
+    """Every frame `rate` times."""
+    return np.repeat(window, rate)
+
+
+def reverse(window: Indices) -> Indices:
+    """The last frame first."""
+    return window[::-1].copy()
+
+
+def pause(window: Indices, *, position: int, num_paused: int) -> Indices:
+    """The frame at `position` shown num_paused times more, then on as before."""
+    return np.insert(window, position, np.full(num_paused, window[position]))
+
+
+def shuffle_dropout(
+    window: Indices, *, max_segment_frames: int, config: AugmentConfig, rng: np.random.Generator
+) -> Indices:
+    """Cut into segments of 4..max_segment_frames frames; by their probabilities shuffle them, drop some (S2VS 3.2).
+
+    A dropped segment is blanked or turned to noise (even odds) with probability `dropped_content_probability`,
+    otherwise cut out; one segment is always kept.
+    """
+    segments: list[Indices] = []
+    rest = window
+    while len(rest):
+        length = int(rng.integers(MIN_SEGMENT_FRAMES, max(MIN_SEGMENT_FRAMES, max_segment_frames) + 1))
+        segments.append(rest[:length])
+        rest = rest[length:]
+    if rng.random() < config.shuffle_probability:
+        segments = [segments[position] for position in rng.permutation(len(segments))]
+    dropped = rng.random(len(segments)) < config.dropout_probability
+    dropped[rng.integers(len(segments))] = False
+    shown: list[Indices] = []
+    for segment, is_dropped in zip(segments, dropped, strict=True):
+        if not is_dropped:
+            shown.append(segment)
+        elif rng.random() < config.dropped_content_probability:
+            shown.append(np.full(len(segment), BLANK if rng.random() < 0.5 else NOISE))
+    return np.concatenate(shown)
+
+
+def draw_temporal(
+    window: Indices, *, num_frames: int, config: AugmentConfig, rng: np.random.Generator
+) -> tuple[Indices, str]:
+    """At most one temporal augmentation of the window, drawn by its probability, then num_frames of the result.
+
+    Returns the indices [num_frames] and the name of what was done.
+    """
+    choice = rng.random()
+    for name, probability in (
+        ("shuffle_dropout", config.shuffle_dropout_probability),
+        ("fast_forward", config.fast_forward_probability),
+        ("slow_motion", config.slow_motion_probability),
+        ("reverse", config.reverse_probability),
+        ("pause", config.pause_probability),
+    ):
+        if choice < probability:
+            changed, done = _apply(name, window, num_frames=num_frames, config=config, rng=rng)
+            return crop_or_loop(changed, num_frames=num_frames, rng=rng), done
+        choice -= probability
+    return crop_or_loop(window, num_frames=num_frames, rng=rng), "temporal_crop"
+
+
+def _apply(
+    name: str, window: Indices, *, num_frames: int, config: AugmentConfig, rng: np.random.Generator
+) -> tuple[Indices, str]:
+    if name == "shuffle_dropout":
+        return shuffle_dropout(window, max_segment_frames=num_frames // 2, config=config, rng=rng), name
+    if name == "fast_forward":
+        rate = int(rng.choice(FAST_FORWARD_RATES))
+        return fast_forward(window, rate=rate), f"{name}(rate={rate})"
+    if name == "slow_motion":
+        return slow_motion(window, rate=SLOW_MOTION_RATE), f"{name}(rate={SLOW_MOTION_RATE})"
+    if name == "reverse":
+        return reverse(window), name
+    position = int(rng.integers(len(window)))
+    num_paused = int(rng.integers(MIN_SEGMENT_FRAMES, max(MIN_SEGMENT_FRAMES, num_frames // 2) + 1))
+    # cut to num_frames around the pause first, so that the clip shows at least a part of it
+    start = min(max(0, position - num_frames // 2), max(0, len(window) - num_frames))
+    around = window[start : start + num_frames]
+    return pause(around, position=position - start, num_paused=num_paused), f"{name}(frames={num_paused})"
