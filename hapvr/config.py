@@ -91,6 +91,7 @@ class DownloadConfig(Settings):
     max_bytes: Annotated[int, Field(ge=1)] = 500_000_000
     rate_limit_bytes_s: Annotated[int, Field(ge=1)] | None = None
     retries: Annotated[int, Field(ge=0)] = 3
+    backoff_s: Annotated[float, Field(ge=0)] = Field(default=2.0, description="first wait before a retry; it doubles")
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     cookies_file: Path | None = None
     proxy: str | None = None

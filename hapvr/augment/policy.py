@@ -28,7 +28,7 @@ def weak_view(
 ) -> View:
     """A random temporal crop with a mild spatial crop and flip (method 4).
 
-    frames: [N, 3, H, W] uint8, the video's sampled frames; fewer than num_frames are looped. size_px: the result's side.
+    frames: [N, 3, H, W] uint8, the video's sampled frames; fewer than num_frames are looped. size_px: the side.
     window_index: views with the same one are cut from the same stretch of 2 * num_frames frames, so that they overlap.
     Equal arguments give equal bytes. Raises ArgumentError.
     """

@@ -121,6 +121,11 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     return tuple(entries.values())
 
 
+def is_remote(uri: str) -> bool:
+    """Whether an entry's uri must be downloaded; otherwise it is a local path."""
+    return uri.lower().startswith(("http://", "https://", "youtube:"))
+
+
 def validate_video_id(video_id: str) -> str:
     """The id itself if it can safely name a video; raises DataError saying what is wrong with it otherwise.
 
