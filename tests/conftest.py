@@ -1,4 +1,4 @@
-"""Golden arrays of the similarity network."""
+"""Settings and reference numbers that tests of several folders share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "similarity_and_losses.npz"
+# No deadline: a busy machine is no fault of the code.
+settings.register_profile("default", deadline=None, max_examples=30)
+settings.load_profile("default")
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "similarity_and_losses.npz"
 
 
 @pytest.fixture(scope="session")

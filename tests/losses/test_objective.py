@@ -1,0 +1,194 @@
+"""The objective: terms, weights, counts, the self pair, and errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from hapvr.errors import ArgumentError, ConfigError
+from hapvr.labels.pairs import positive_pairs, video_pair_labels
+from hapvr.labels.pseudo import pseudo_labels
+from hapvr.losses.contrastive import hard_negative, infonce, self_similarity
+from hapvr.losses.labels import without_self
+from hapvr.losses.objective import Objective, ObjectiveSettings
+from hapvr.losses.quadlinear import quadlinear_ap
+from hapvr.losses.registry import RANKING_LOSSES, loss_options, ranking_loss
+from hapvr.model.network import Similarities, SimilarityNetwork
+from hapvr.seeding import torch_rng
+
+FRAMES = 6
+
+
+def batch(sources: list[tuple[str, ...]]) -> tuple[Similarities, Tensor, Tensor, Tensor]:
+    """Random similarities, video labels, frame labels of all positive pairs with the self pairs, and their index."""
+    generator = torch_rng("objective", len(sources))
+    labels = video_pair_labels(sources)
+    pairs = positive_pairs(labels, include_self=True)
+    teacher = torch.randn(len(sources), FRAMES, 5, generator=generator)
+    frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]])
+    shape = (len(sources), len(sources), FRAMES, FRAMES)
+    frame = torch.rand(shape, generator=generator) * 2 - 1
+    video = (torch.rand(shape[:2], generator=generator) * 2 - 1).requires_grad_()
+    similarities = Similarities(
+        frame=frame.requires_grad_(), refined=frame, video=video, regularization=torch.tensor(0.25)
+    )
+    return similarities, labels, frame_labels, pairs
+
+
+@pytest.fixture
+def views() -> tuple[Similarities, Tensor, Tensor, Tensor]:
+    """Two views each of three videos, one of them pasted into another's."""
+    return batch([("a",), ("b",), ("c",), ("a",), ("b", "a"), ("c",)])
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+def test_objective_is_the_weighted_sum_of_eq_15(
+    views: tuple[Similarities, Tensor, Tensor, Tensor], include_self: bool
+) -> None:
+    """6 frame + 4 video + InfoNCE + 3 SSHN + regulariser, on video similarities in [0, 1]."""
+    similarities, labels, frame_labels, pairs = views
+    found = Objective(ObjectiveSettings(include_self=include_self))(similarities, labels, frame_labels, pairs)
+    kept = torch.ones(len(pairs), dtype=torch.bool) if include_self else pairs[:, 0] != pairs[:, 1]
+    rows, columns = pairs[kept].unbind(1)
+    video = similarities.video / 2 + 0.5
+    expected = {
+        "frame_ap": quadlinear_ap(similarities.frame[rows, columns], frame_labels[kept], rho=5.0),
+        "video_ap": quadlinear_ap(video, labels if include_self else without_self(labels)),
+        "infonce": infonce(video, without_self(labels)),
+        "hard_negative": hard_negative(video, labels),
+        "self_similarity": self_similarity(video, labels),
+        "regularization": similarities.regularization,
+    }
+    assert list(found.terms) == list(expected)
+    for name, value in expected.items():
+        assert_close(found.terms[name], value)
+    weights = (6, 4, 1, 3, 3, 1)
+    assert_close(found.total, sum(w * value for w, value in zip(weights, expected.values(), strict=True)))
+
+
+def test_objective_gradient_reaches_positive_frame_pairs_only(
+    views: tuple[Similarities, Tensor, Tensor, Tensor],
+) -> None:
+    """Frame similarities of negative video pairs, and of a clip with itself, are not ranked."""
+    similarities, labels, frame_labels, pairs = views
+    Objective()(similarities, labels, frame_labels, pairs).total.backward()
+    touched = similarities.frame.grad.flatten(2).any(-1)
+    assert torch.equal(touched, without_self(labels) > 0)
+    assert similarities.video.grad.any()
+
+
+def test_objective_leaves_out_terms_of_weight_zero(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
+    """S2VS is the base loss without ranking, and then needs no frame labels."""
+    similarities, labels, _, _ = views
+    found = Objective(ObjectiveSettings(frame_ap_weight=0, video_ap_weight=0))(similarities, labels)
+    assert list(found.terms) == ["infonce", "hard_negative", "self_similarity", "regularization"]
+
+
+def test_objective_counts_queries_without_positives() -> None:
+    """A lone view is left out of the means, and counted."""
+    similarities, labels, frame_labels, pairs = batch([("a",), ("b",), ("a",)])
+    found = Objective()(similarities, labels, frame_labels, pairs)
+    assert found.counts == {
+        "queries": 3,
+        "queries_without_positives": 1,
+        "frame_rows": 2 * FRAMES,
+        "frame_rows_without_positives": 0,
+    }
+    with_self = Objective(ObjectiveSettings(include_self=True))(similarities, labels, frame_labels, pairs)
+    assert with_self.counts["queries_without_positives"] == 0
+    assert with_self.counts["frame_rows"] == 5 * FRAMES
+
+
+def test_objective_of_a_batch_without_any_positive_is_finite() -> None:
+    """Every query is left out: the ranking terms are 0, the total and its gradient are numbers."""
+    similarities, labels, frame_labels, pairs = batch([("a",), ("b",), ("c",)])
+    found = Objective()(similarities, labels, frame_labels, pairs)
+    found.total.backward()
+    assert found.terms["frame_ap"].item() == found.terms["video_ap"].item() == found.terms["infonce"].item() == 0
+    assert torch.isfinite(found.total)
+    assert torch.isfinite(similarities.video.grad).all()
+
+
+@pytest.mark.parametrize("name", RANKING_LOSSES)
+def test_objective_takes_every_loss_at_both_levels(
+    views: tuple[Similarities, Tensor, Tensor, Tensor], name: str
+) -> None:
+    """Each name in the registry serves video and frame similarities."""
+    found = Objective(ObjectiveSettings(video_ap_loss=name, frame_ap_loss=name))(*views)
+    found.total.backward()
+    assert torch.isfinite(found.total)
+    assert torch.isfinite(views[0].frame.grad).all()
+
+
+@pytest.mark.parametrize("name", RANKING_LOSSES)
+def test_training_on_each_loss_lowers_it(name: str) -> None:
+    """Twenty-five steps on eight clips of four videos, at both levels, in a small network."""
+    generator = torch_rng("training", name)
+    videos = torch.randn(4, 1, 1, 16, generator=generator)
+    noise = torch.randn(8, 6, 9, 16, generator=generator)
+    features = torch.nn.functional.normalize(videos.repeat(2, 1, 1, 1) + 1.5 * noise, dim=-1)
+    labels = video_pair_labels([(f"v{i % 4}",) for i in range(8)])
+    pairs = positive_pairs(labels)
+    teacher = noise.mean(2)
+    frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = SimilarityNetwork(dims=16)
+    objective = Objective(ObjectiveSettings(video_ap_loss=name, frame_ap_loss=name))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    totals, ranking = [], []
+    for _ in range(25):
+        clips = network.embed(features)
+        output = objective(network.compare(clips, clips), labels, frame_labels, pairs)
+        optimizer.zero_grad()
+        output.total.backward()
+        optimizer.step()
+        totals.append(output.total.item())
+        ranking.append(4 * output.terms["video_ap"].item() + 6 * output.terms["frame_ap"].item())
+    assert totals[-1] < totals[0]
+    assert ranking[-1] < ranking[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": torch.ones(6, 5, dtype=torch.int8)}, r"labels: got shape \(6, 5\).*square"),
+        ({"frame_labels": None}, "frame_labels, pair_index: wanted both, as frame_ap_weight is 6"),
+        ({"frame_labels": torch.ones(3, 6, 6, dtype=torch.int8)}, r"frame_labels: got \(3, 6, 6\) with pair_index"),
+    ],
+)
+def test_objective_refuses_what_does_not_fit(
+    views: tuple[Similarities, Tensor, Tensor, Tensor], change: dict[str, Tensor | None], message: str
+) -> None:
+    """The error names the argument and the shapes."""
+    similarities, labels, frame_labels, pairs = views
+    arguments = {"labels": labels, "frame_labels": frame_labels, "pair_index": pairs, **change}
+    with pytest.raises(ArgumentError, match=message):
+        Objective()(similarities, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"video_ap_loss": "softmax"}, "got 'softmax', wanted one of blackbox_ap, circle"),
+        ({"video_ap_options": {"sigma": 1.0}}, "quadlinear_ap: unknown option sigma; allowed are delta, rho"),
+        ({"frame_ap_loss": "mae", "frame_ap_options": {"rho": 1.0}}, "mae: unknown option rho; allowed are none"),
+        ({"infonce_weight": -1.0}, "infonce_weight: got -1"),
+        ({"video_ap_weight": float("nan")}, "video_ap_weight: got nan"),
+    ],
+)
+def test_objective_refuses_bad_settings(settings: dict[str, object], message: str) -> None:
+    """The error names the key and what is allowed."""
+    with pytest.raises(ConfigError, match=message):
+        Objective(ObjectiveSettings(**settings))
+
+
+def test_ranking_loss_sets_options() -> None:
+    """Options reach the function, others keep their defaults."""
+    similarity = torch.rand(3, 5, generator=torch_rng("options"))
+    labels = torch.tensor([1, -1, -1, 0, 1], dtype=torch.int8).expand(3, 5)
+    found = ranking_loss("triplet", {"negatives": "all"})(similarity, labels)
+    assert_close(found, RANKING_LOSSES["triplet"](similarity, labels, margin=0.2, negatives="all"))
+    assert loss_options("triplet") == {"margin": 0.2, "negatives": "hardest"}
