@@ -45,11 +45,8 @@ class Camera:
     seed: int
 
 
-def make_camera(*, seed: int, incident: str, camera: int, spread: float = 1.0) -> Camera:
-    """Camera number `camera` of an incident; the first stands in front, the others well to the sides.
-
-    spread: how much the cameras' colours differ, 0 (not at all) to about 2.
-    """
+def make_camera(*, seed: int, incident: str, camera: int) -> Camera:
+    """Camera number `camera` of an incident; the first stands in front, the others well to the sides."""
     rng = numpy_rng(seed, "camera", incident, camera)
     width_px, height_px = _SIZES_PX[int(rng.integers(len(_SIZES_PX)))]
     side = (0.0, 1.0, -1.0)[camera % 3]
@@ -63,8 +60,8 @@ def make_camera(*, seed: int, incident: str, camera: int, spread: float = 1.0) -
         pan_hz=float(rng.uniform(0.03, 0.12)),
         tilt_px=float(rng.uniform(-12, 12)),
         shake_px=float(rng.choice([0.4, 1.5, 3.0])),
-        gain=np.asarray(1 + spread * rng.uniform(-0.16, 0.16, 3), dtype=np.float32),
-        gamma=float(np.exp(spread * rng.uniform(-0.3, 0.3))),
+        gain=np.asarray(1 + rng.uniform(-0.22, 0.22, 3), dtype=np.float32),
+        gamma=float(np.exp(rng.uniform(-0.4, 0.4))),
         noise=float(rng.uniform(1, 4)),
         seed=seed,
     )

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import groupby
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from hapvr.benchmark.definitions.clips import write_clips
+from hapvr.corpus.build_state import begin, finish, is_complete
 from hapvr.corpus.camera import film, make_camera
 from hapvr.corpus.edits import EDITS, NORMAL_CRF, broadcast, edit_video
 from hapvr.corpus.encode import write_mp4
+from hapvr.corpus.parallel import run_tasks
 from hapvr.corpus.plan import SPAN_S, Clip, Footage, Split, label_table, plan_split, split_incidents, video_table
 from hapvr.corpus.scene import Scene, make_scene
 from hapvr.corpus.textures import Pixels
-from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
@@ -27,7 +25,6 @@ from hapvr.seeding import numpy_rng
 GENERATOR_VERSION = 1
 """Raised whenever the same arguments would give other pictures; corpora of another version are made again."""
 FPS = 12.0
-_STATE_FILE = "corpus.json"
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,15 @@ class DemoCorpus:
     validation: Path
     test: Path
     digest: str
+
+
+@dataclass(frozen=True)
+class IncidentTask:
+    """Clips of one incident that are to be made in the folder `videos`."""
+
+    videos: Path
+    clips: tuple[Clip, ...]
+    seed: int
 
 
 def make_demo_corpus(
@@ -67,34 +73,26 @@ def make_demo_corpus(
     }
     folders: dict[Split, Path] = {split: folder / f"{name}-{split}" for split in plans}
     for split_folder in folders.values():
-        _prepare(split_folder, fingerprint=provenance.fingerprint)
+        begin(split_folder, fingerprint=provenance.fingerprint)
     tasks = [
-        (folders[split] / "videos", list(clips), seed)
+        IncidentTask(folders[split] / "videos", tuple(missing), seed)
         for split, plan in plans.items()
         for _, clips in groupby(plan, key=lambda clip: clip.footage.incident)
+        if (missing := [clip for clip in clips if not (folders[split] / "videos" / clip.file).is_file()])
     ]
-    _render_all(tasks, workers=workers, progress=progress)
+    total = sum(len(plan) for plan in plans.values())
+    done = total - sum(len(task.clips) for task in tasks)
+    progress(done, total)
+    for count in run_tasks(render_incident, tasks, workers=workers):
+        done += count
+        progress(done, total)
     for split, plan in plans.items():
         _finish(folders[split], split=split, plan=plan, provenance=provenance)
     return DemoCorpus(folders["train"], folders["validation"], folders["test"], provenance.fingerprint)
 
 
-def _prepare(folder: Path, *, fingerprint: str) -> None:
-    """Make the folder, keeping what an interrupted run of equal settings left and removing what other settings made."""
-    state = folder / _STATE_FILE
-    if state.exists():
-        if json.loads(state.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
-            return
-        shutil.rmtree(folder)
-    elif folder.exists() and any(folder.iterdir()):
-        raise DataError(f"demo corpus: {folder} is not empty and was not made by it; name another folder or source")
-    (folder / "videos").mkdir(parents=True)
-    _write_state(folder, {"fingerprint": fingerprint, "complete": False})
-
-
 def _finish(folder: Path, *, split: Split, plan: list[Clip], provenance: Provenance) -> None:
-    state = {"fingerprint": provenance.fingerprint, "complete": True}
-    if json.loads((folder / _STATE_FILE).read_text(encoding="utf-8")) == state:
+    if is_complete(folder, fingerprint=provenance.fingerprint):
         return
     if split != "train":
         write_clips(
@@ -104,46 +102,20 @@ def _finish(folder: Path, *, split: Split, plan: list[Clip], provenance: Provena
             labels=label_table(plan, name=folder.name),
             provenance=json.loads(provenance.to_json()),
         )
-    _write_state(folder, state)
+    finish(folder, fingerprint=provenance.fingerprint)
 
 
-def _write_state(folder: Path, state: dict[str, object]) -> None:
-    part = folder / f"{_STATE_FILE}.part"
-    part.write_text(json.dumps(state) + "\n", encoding="utf-8")
-    part.replace(folder / _STATE_FILE)
-
-
-def _render_all(tasks: list[tuple[Path, list[Clip], int]], *, workers: int, progress: Progress) -> None:
-    total = sum(len(clips) for _, clips, _ in tasks)
-    waiting = [task for task in tasks if _missing(task[0], task[1])]
-    done = total - sum(len(clips) for _, clips, _ in waiting)
-    progress(done, total)
-    if workers <= 1 or len(waiting) <= 1:
-        for videos, clips, seed in waiting:
-            done += render_incident(videos, clips, seed)
-            progress(done, total)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(render_incident, *task) for task in waiting]):
-            done += future.result()
-            progress(done, total)
-
-
-def _missing(videos: Path, clips: list[Clip]) -> list[Clip]:
-    return [clip for clip in clips if not (videos / clip.file).is_file()]
-
-
-def render_incident(videos: Path, clips: list[Clip], seed: int) -> int:
-    """Film, edit and encode those clips of one incident that are not in `videos` yet; returns the number of clips."""
-    footage = clips[0].footage
-    scene = _scene(footage.incident, dressing=footage.dressing, seed=seed)
-    donor = _donor(footage, seed=seed)
-    for take, group in groupby(_missing(videos, clips), key=lambda clip: clip.footage):
-        frames = _take(scene, take, seed=seed)
-        for clip in group:
-            edited, crf = _edited(clip, frames, donor=donor, seed=seed)
-            write_mp4(videos / clip.file, edited, fps=FPS, crf=crf)
-    return len(clips)
+def render_incident(task: IncidentTask) -> int:
+    """Film, edit and encode the clips of a task; returns their number."""
+    footage = task.clips[0].footage
+    scene = _scene(footage.incident, dressing=footage.dressing, seed=task.seed)
+    donor = film_donor(footage.incident, dressing=footage.dressing + 1, seed=task.seed)
+    for take, clips in groupby(task.clips, key=lambda clip: clip.footage):
+        frames = _take(scene, take, seed=task.seed)
+        for clip in clips:
+            edited, crf = _edited(clip, frames, donor=donor, seed=task.seed)
+            write_mp4(task.videos / clip.file, edited, fps=FPS, crf=crf)
+    return len(task.clips)
 
 
 def _scene(incident: str, *, dressing: int, seed: int) -> Scene:
@@ -156,20 +128,20 @@ def _take(scene: Scene, footage: Footage, *, seed: int) -> Pixels:
     return film(scene, camera, start_s=footage.start_s, duration_s=footage.duration_s, fps=FPS, name=name)
 
 
-def _donor(footage: Footage, *, seed: int) -> Pixels:
-    """Six seconds of something that no query shows, for the edits that combine two videos."""
-    incident = f"{footage.incident}-donor"
-    other = Footage(incident, footage.dressing + 1, camera=0, start_s=0.0, duration_s=6.0)
-    return _take(_scene(incident, dressing=other.dressing, seed=seed), other, seed=seed)
+def film_donor(name: str, *, dressing: int, seed: int) -> Pixels:
+    """Six seconds of an incident that no query shows, for the edits that combine two videos."""
+    footage = Footage(f"{name}-donor", dressing, camera=0, start_s=0.0, duration_s=6.0)
+    return _take(_scene(footage.incident, dressing=dressing, seed=seed), footage, seed=seed)
 
 
 def _edited(clip: Clip, frames: Pixels, *, donor: Pixels, seed: int) -> tuple[Pixels, int]:
     """The clip's frames and x264 quality."""
     rng = numpy_rng(seed, "edit", clip.file)
     edited, crf = frames, NORMAL_CRF
-    if clip.edit != "none":
-        edited = edit_video(clip.edit, frames, donor=donor, fps=FPS, rng=rng)
-        crf = EDITS[clip.edit].crf
+    for kind in (clip.edit, clip.touch_up):
+        if kind is not None and kind != "none":
+            edited = edit_video(kind, edited, donor=donor, fps=FPS, rng=rng)
+            crf = max(crf, EDITS[kind].crf)
     if clip.channel is not None:
         edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)
     return np.ascontiguousarray(edited), crf

@@ -25,7 +25,7 @@ POOR_CRF = 40
 
 @dataclass(frozen=True)
 class Edit:
-    """One way to alter a video. label: how FIVR would call the result's relation to the original. crf: x264 quality."""
+    """One way to alter a video. label: FIVR's name for the result's relation to the original. crf: x264 quality."""
 
     label: Label
     apply: Callable[[Pixels, Pixels, float, np.random.Generator], Pixels]

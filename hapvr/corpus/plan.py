@@ -21,7 +21,8 @@ SPAN_S = 16.0
 """Seconds from the beginning of one time span of an incident to that of the next."""
 LABELLED_CLIP_S = 9.5
 TRAIN_CLIP_S = 13.0
-CHANNEL_RATE = 0.35
+CHANNEL_RATE = 0.45
+TOUCH_UP_RATE = 0.5
 DISTRACTORS_PER_INCIDENT = {"validation": 1, "test": 2}
 _MIN_INCIDENTS = 3
 
@@ -45,18 +46,23 @@ class Footage:
 
 @dataclass(frozen=True)
 class Clip:
-    """One file: footage, and what an editor made of it. edit: a key of EDITS or "none". channel: whose show, if any."""
+    """One file: footage, and what editors made of it, in this order.
+
+    edit: a key of EDITS, or "none". touch_up: a light edit after it, or None. channel: whose show it was in, or None.
+    """
 
     file: str
     role: Role
     footage: Footage
     edit: str = "none"
+    touch_up: str | None = None
     channel: int | None = None
 
     @property
     def edit_text(self) -> str:
         """The column `edit` of videos.parquet."""
-        return self.edit if self.channel is None else f"{self.edit}+channel"
+        parts = (self.edit, self.touch_up, None if self.channel is None else "channel")
+        return "+".join(part for part in parts if part is not None)
 
 
 def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
@@ -147,7 +153,8 @@ def _labelled_clips(number: int, *, copies: tuple[tuple[int, tuple[str, ...]], .
             clips.append(Clip(file, "query" if is_query else "database", footage, channel=_channel(seed, file)))
             for kind in copies[span][1] if is_query else ():
                 copy = f"{incident}-camera-{camera + 1}-span-{span + 1}-{kind}.mp4"
-                clips.append(Clip(copy, "database", footage, edit=kind, channel=_channel(seed, copy)))
+                touch_up = _touch_up(seed, copy) if EDITS[kind].label == "DS" else None
+                clips.append(Clip(copy, "database", footage, kind, touch_up, _channel(seed, copy)))
     return clips
 
 
@@ -159,6 +166,11 @@ def _distractors(number: int, *, count: int, seed: int) -> list[Clip]:
         footage = Footage(incident, number % NUM_DRESSINGS, index % 3, 0.0, LABELLED_CLIP_S)
         clips.append(Clip(f"{incident}.mp4", "database", footage, channel=_channel(seed, incident)))
     return clips
+
+
+def _touch_up(seed: int, file: str) -> str | None:
+    rng = numpy_rng(seed, "touch-up", file)
+    return str(rng.choice(LIGHT_EDITS)) if rng.uniform() < TOUCH_UP_RATE else None
 
 
 def _channel(seed: int, file: str) -> int | None:

@@ -1,0 +1,255 @@
+"""A labelled copy benchmark from unlabelled clips: edited copies of some are to be found among copies of the others.
+
+A query's copies are ND or DS by their edit; every other video of the database is a negative. The clips should therefore
+differ: two recordings of one event, or one clip cut from another, would count against a method that finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.clips import write_clips
+from hapvr.corpus.build_state import begin, finish, is_complete
+from hapvr.corpus.demo import film_donor
+from hapvr.corpus.edits import EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video
+from hapvr.corpus.encode import write_mp4
+from hapvr.corpus.own_clips import OwnClip, UnusableFile, find_clips, load_frames, without_repeats
+from hapvr.corpus.parallel import run_tasks
+from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, environment
+from hapvr.seeding import numpy_rng
+
+GENERATOR_VERSION = 1
+COPIES_PER_CLIP = 4
+MAX_QUERIES = 100
+DISTRACTOR_RATE = 0.25
+_MAX_COPIES = 2 * len(LIGHT_EDITS)
+
+
+@dataclass(frozen=True)
+class CopyBenchmark:
+    """A `clips` benchmark on disk, and the input files that are not in it, with the reason."""
+
+    folder: Path
+    num_queries: int
+    num_database: int
+    unusable: tuple[UnusableFile, ...]
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """Copies of one clip that are to be made in the folder `videos`."""
+
+    clip: OwnClip
+    videos: Path
+    kinds: tuple[str, ...]
+    seed: int
+
+
+def make_clips_benchmark(
+    videos: Path,
+    out: Path,
+    *,
+    name: str,
+    copies_per_clip: int = COPIES_PER_CLIP,
+    distractor_rate: float = DISTRACTOR_RATE,
+    max_queries: int = MAX_QUERIES,
+    seed: int = 0,
+    workers: int = 2,
+    progress: Progress = no_progress,
+) -> CopyBenchmark:
+    """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
+
+    name: first part of the video ids. copies_per_clip: 1 to 14 edited copies of each query, half of them ND.
+    distractor_rate: part of the clips, in [0, 1), that are no queries. Which clips and which edits depends on the
+    clips' content and `seed` alone. progress: counts queries. Raises DataError for fewer than two different clips that
+    can be decoded, ArgumentError for a number out of range.
+    """
+    if not 0 <= distractor_rate < 1:
+        raise ArgumentError(f"distractor_rate: got {distractor_rate}; wanted at least 0 and less than 1")
+    clips, unusable = find_clips(videos, out=out)
+    groups = sorted(without_repeats(clips), key=lambda group: group[0].draw(seed))
+    if len(groups) < 2:
+        raise DataError(
+            f"benchmark {name}: {len(groups)} different decodable clips in {videos} ({len(unusable)} unusable files); "
+            "wanted at least 2, so that a copy can be told from something else; add clips"
+        )
+    num_queries = max(round(len(groups) * (1 - distractor_rate)), 1)
+    made = build_benchmark(
+        out,
+        name=name,
+        queries=groups[:num_queries],
+        distractors=groups[num_queries:],
+        copies_per_clip=copies_per_clip,
+        max_queries=max_queries,
+        seed=seed,
+        workers=workers,
+        progress=progress,
+    )
+    return CopyBenchmark(made.folder, made.num_queries, made.num_database, unusable + made.unusable)
+
+
+def build_benchmark(
+    folder: Path,
+    *,
+    name: str,
+    queries: Sequence[Sequence[OwnClip]],
+    distractors: Sequence[Sequence[OwnClip]],
+    copies_per_clip: int,
+    max_queries: int,
+    seed: int,
+    workers: int,
+    progress: Progress,
+) -> CopyBenchmark:
+    """As `make_clips_benchmark`, with the roles given.
+
+    queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND.
+    Queries beyond `max_queries` become distractors. Raises DataError if no query can be decoded.
+    """
+    if not 1 <= copies_per_clip <= _MAX_COPIES:
+        raise ArgumentError(f"copies_per_clip: got {copies_per_clip}; wanted 1 to {_MAX_COPIES}")
+    if max_queries < 1:
+        raise ArgumentError(f"max_queries: got {max_queries}; wanted at least 1")
+    distractors = [*queries[max_queries:], *distractors]
+    queries = queries[:max_queries]
+    provenance = Provenance(
+        "copy_benchmark",
+        {"generator_version": GENERATOR_VERSION, "name": name, "copies_per_clip": copies_per_clip, "seed": seed},
+        {
+            f"{role}:{clip.file}": clip.sha256
+            for role, groups in (("query", queries), ("distractor", distractors))
+            for group in groups
+            for clip in group
+        },
+        environment(),
+    )
+    begin(folder, fingerprint=provenance.fingerprint)
+    if not is_complete(folder, fingerprint=provenance.fingerprint):
+        tasks = [
+            CopyTask(group[0], folder / "videos", _kinds(group[0], copies_per_clip, seed), seed) for group in queries
+        ]
+        failures: dict[str, tuple[str, str]] = {}
+        for done, (clip, failure) in enumerate(run_tasks(make_copies, tasks, workers=workers), start=1):
+            if failure is not None:
+                failures[clip.file] = failure
+            progress(done, len(tasks))
+        usable = [group for group in queries if group[0].file not in failures]
+        if not usable:
+            reasons = "; ".join(message for _, message in failures.values())
+            raise DataError(
+                f"benchmark {name}: none of its {len(queries)} queries can be decoded: {reasons}; add clips"
+            )
+        for clip in (clip for group in (*usable, *distractors) for clip in group):
+            _place(clip, folder / "videos" / original_file(clip))
+        table, labels = _tables(usable, distractors, tasks, name=name)
+        facts = {**json.loads(provenance.to_json()), "unusable": failures}
+        write_clips(folder, name=name, videos=table, labels=labels, provenance=facts)
+        finish(folder, fingerprint=provenance.fingerprint)
+    return _read_made(folder, queries)
+
+
+def original_file(clip: OwnClip) -> str:
+    """Where a clip itself lies below `videos/`."""
+    return f"originals/{clip.file}"
+
+
+def copy_file(clip: OwnClip, kind: str) -> str:
+    """Where a clip's edited copy lies below `videos/`."""
+    return f"copies/{clip.file}/{kind}.mp4"
+
+
+def make_copies(task: CopyTask) -> tuple[OwnClip, tuple[str, str] | None]:
+    """Decode a clip, edit and encode its copies. Returns the clip, and reason and message if it cannot be decoded.
+
+    The edits that combine two videos take an invented incident as the other one, lest a clip shows in another's copy.
+    """
+    missing = [kind for kind in task.kinds if not (task.videos / copy_file(task.clip, kind)).is_file()]
+    if not missing:
+        return task.clip, None
+    try:
+        frames, fps = load_frames(task.clip.path)
+    except VideoError as error:
+        return task.clip, (error.reason, str(error))
+    donor = film_donor(task.clip.sha256, dressing=0, seed=task.seed)
+    for kind in missing:
+        path = task.videos / copy_file(task.clip, kind)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rng = numpy_rng(task.seed, "copy", task.clip.sha256, kind)
+        edited = edit_video(kind, frames, donor=donor, fps=fps, rng=rng)
+        write_mp4(path, edited, fps=fps, crf=EDITS[kind].crf)
+    return task.clip, None
+
+
+def _kinds(clip: OwnClip, copies_per_clip: int, seed: int) -> tuple[str, ...]:
+    """Different edits for one clip, half of them light."""
+    rng = numpy_rng(seed, "kinds", clip.sha256)
+    light = rng.permutation(LIGHT_EDITS)[: copies_per_clip // 2]
+    strong = rng.permutation(STRONG_EDITS)[: copies_per_clip - copies_per_clip // 2]
+    return tuple(str(kind) for kind in (*light, *strong))
+
+
+def _place(clip: OwnClip, target: Path) -> None:
+    """Link the user's file into the benchmark, or copy it where the file system cannot link."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(clip.path.resolve(), part)
+    except OSError:
+        shutil.copyfile(clip.path, part)
+    part.replace(target)
+
+
+def _tables(
+    queries: Sequence[Sequence[OwnClip]],
+    distractors: Sequence[Sequence[OwnClip]],
+    tasks: Sequence[CopyTask],
+    *,
+    name: str,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """videos.parquet and labels.parquet of the benchmark."""
+    kinds = {task.clip.file: task.kinds for task in tasks}
+    rows: list[tuple[str, str, str, str, str]] = []
+    labels: list[tuple[str, str, str]] = []
+
+    def add(file: str, *, role: str, clip: OwnClip, edit: str) -> str:
+        rows.append((f"{name}/{file}", f"videos/{file}", role, clip.file, edit))
+        return rows[-1][0]
+
+    for first, *repeats in queries:
+        query = add(original_file(first), role="query", clip=first, edit="none")
+        for kind in kinds[first.file]:
+            copy = add(copy_file(first, kind), role="database", clip=first, edit=kind)
+            labels.append((query, copy, EDITS[kind].label))
+        for repeat in repeats:
+            copy = add(original_file(repeat), role="database", clip=first, edit="same_file")
+            labels.append((query, copy, "ND"))
+    for clip in (clip for group in distractors for clip in group):
+        add(original_file(clip), role="database", clip=clip, edit="none")
+    return pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"), pl.DataFrame(
+        labels, schema=LABEL_SCHEMA, orient="row"
+    )
+
+
+def _read_made(folder: Path, queries: Sequence[Sequence[OwnClip]]) -> CopyBenchmark:
+    definition = load_definition(folder)
+    failures = definition.provenance["unusable"]
+    if not isinstance(failures, dict):
+        raise DataError(f"{folder / 'benchmark.json'}: provenance.unusable is {failures!r}; remove the folder")
+    unusable = tuple(
+        UnusableFile(clip.path, *failures[group[0].file])
+        for group in queries
+        for clip in group
+        if group[0].file in failures
+    )
+    return CopyBenchmark(folder, len(definition.queries), len(definition.database), unusable)

@@ -1,0 +1,93 @@
+"""The user's files: which there are, and which can be decoded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hapvr.corpus.textures import Pixels
+from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import file_sha256
+from hapvr.seeding import numpy_rng
+from hapvr.video.decode import probe_video, sample_frames
+
+MAX_SECONDS = 60.0
+MAX_FRAMES = 600
+MAX_FPS = 12.0
+MAX_SHORT_SIDE_PX = 256
+MIN_SHORT_SIDE_PX = 64
+
+
+@dataclass(frozen=True)
+class OwnClip:
+    """A decodable file. file: its path below the folder that was searched, with "/" and printable characters only."""
+
+    path: Path
+    file: str
+    sha256: str
+
+    def draw(self, seed: int) -> float:
+        """A number in [0, 1) that depends on content and seed only, so that renamed and identical files draw alike."""
+        return float(numpy_rng(seed, "own clip", self.sha256).uniform())
+
+
+@dataclass(frozen=True)
+class UnusableFile:
+    """A file that gives no frames. reason: the short code of VideoError."""
+
+    path: Path
+    reason: str
+    message: str
+
+
+def find_clips(
+    videos: Path, *, out: Path, progress: Progress = no_progress
+) -> tuple[tuple[OwnClip, ...], tuple[UnusableFile, ...]]:
+    """Every file below `videos`, whatever its name, in the order of the names: those with video frames, and the others.
+
+    Links to folders are not followed. Raises DataError if there is no such folder, ArgumentError if `out`, where the
+    results go, lies inside it and would be taken for input the next time.
+    """
+    if not videos.is_dir():
+        raise DataError(f"own videos: {videos} is not a folder; give the folder that holds the clips")
+    if out.resolve().is_relative_to(videos.resolve()):
+        raise ArgumentError(f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it")
+    found = sorted(Path(folder) / file for folder, _, files in os.walk(videos) for file in files)
+    clips, unusable = [], []
+    for index, path in enumerate(found):
+        try:
+            probe_video(path)
+            clips.append(OwnClip(path, _printable(path.relative_to(videos)), file_sha256(path)))
+        except VideoError as error:
+            unusable.append(UnusableFile(path, error.reason, str(error)))
+        progress(index + 1, len(found))
+    return tuple(clips), tuple(unusable)
+
+
+def without_repeats(clips: Sequence[OwnClip]) -> list[list[OwnClip]]:
+    """Groups of clips with identical bytes, in the order of first appearance; mostly groups of one."""
+    groups: dict[str, list[OwnClip]] = {}
+    for clip in clips:
+        groups.setdefault(clip.sha256, []).append(clip)
+    return list(groups.values())
+
+
+def load_frames(path: Path) -> tuple[Pixels, float]:
+    """Frames [1 <= N <= MAX_FRAMES, H, W, 3] of the first minute, and their rate per second. Raises VideoError.
+
+    The short side is between MIN_SHORT_SIDE_PX and MAX_SHORT_SIDE_PX; the rate is lower for longer clips.
+    """
+    probe = probe_video(path)
+    seconds = min(probe.duration_s or MAX_SECONDS, MAX_SECONDS)
+    fps = min(MAX_FPS, MAX_FRAMES / seconds) if seconds > 0 else MAX_FPS
+    short_side_px = min(max(min(probe.width_px, probe.height_px), MIN_SHORT_SIDE_PX), MAX_SHORT_SIDE_PX)
+    return sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES).frames, fps
+
+
+def _printable(relative: Path) -> str:
+    """The path with "/", bytes that are no UTF-8 written as %XX."""
+    text = os.fsencode(relative.as_posix()).decode("utf-8", errors="backslashreplace")
+    return text.replace("\\x", "%") if not relative.as_posix().isprintable() else relative.as_posix()
