@@ -16,8 +16,8 @@ from hapvr.video.decode import probe_video, sample_frames
 
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
-MAX_FPS = 12.0
-MAX_SHORT_SIDE_PX = 256
+MAX_FPS = 10.0
+MAX_SHORT_SIDE_PX = 240
 MIN_SHORT_SIDE_PX = 64
 
 

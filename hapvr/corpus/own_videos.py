@@ -43,8 +43,8 @@ def split_own_videos(
 
     validation_rate, test_rate: chance of a clip to be held out, in [0, 1], together less than 1. The assignment depends
     on a clip's content and `seed`, so it stays when clips are added; only where a part would lack its minimum (one clip
-    to validate, one to test, two to train) are the nearest clips moved. A held-out part of a single clip borrows training
-    clips as distractors. Raises DataError for fewer than MIN_CLIPS different clips that can be decoded.
+    to validate, one to test, two to train) are the nearest clips moved. A held-out part of a single clip borrows
+    training clips as distractors. Raises DataError for fewer than MIN_CLIPS different clips that can be decoded.
     """
     if not (0 <= validation_rate <= 1 and 0 <= test_rate <= 1 and validation_rate + test_rate < 1):
         raise ArgumentError(
