@@ -36,10 +36,9 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
         query, reference = pair_codes(definition, listed.filter(pl.col("query_id").is_not_null()))
         ranked[query, reference] = False
     if not task.query_stays:
-        position = {video: index for index, video in enumerate(definition.database)}
-        itself = [(row, position[video]) for row, video in enumerate(definition.queries) if video in position]
-        for row, column in itself:
-            ranked[row, column] = False
+        own = own_positions(definition)
+        rows = np.flatnonzero(own >= 0)
+        ranked[rows, own[rows]] = False
     return ranked
 
 
@@ -57,6 +56,12 @@ def pair_codes(definition: BenchmarkDefinition, table: pl.DataFrame) -> tuple[ND
     reference = table["reference_id"].cast(pl.Enum(definition.database), strict=False).to_physical().cast(pl.Int64)
     known = pl.DataFrame({"query": query, "reference": reference}).drop_nulls()
     return known["query"].to_numpy(), known["reference"].to_numpy()
+
+
+def own_positions(definition: BenchmarkDefinition) -> NDArray[np.int64]:
+    """Position of every query in the database, -1 where it is not there. int64 [Q]."""
+    position = {video: index for index, video in enumerate(definition.database)}
+    return np.array([position.get(video, -1) for video in definition.queries])
 
 
 def codes(ids: Iterable[str] | pl.Series, known: tuple[str, ...]) -> NDArray[np.int64]:

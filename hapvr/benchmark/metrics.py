@@ -28,27 +28,39 @@ def relevant_ranks(similarity: Floats, relevant: Bools, *, ties: Literal["row_or
     """
     if similarity.shape != relevant.shape or similarity.ndim != 1:
         raise ArgumentError(f"similarity {similarity.shape} and relevant {relevant.shape} must be equal and 1-D")
-    order = np.argsort(-similarity, kind="stable")
-    return ranks_in_order(similarity[order], relevant[order], ties=ties)
+    order = descending_order(similarity)
+    row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order])
+    return worst if ties == "worst" else row_order
 
 
-def ranks_in_order(
-    similarity: Floats,
-    relevant: Bools,
-    *,
-    candidate: Bools | None = None,
-    ties: Literal["row_order", "worst"] = "worst",
-) -> Ints:
-    """`relevant_ranks` of items that are already sorted by descending similarity.
+def descending_order(similarity: Floats) -> Ints:
+    """Stable order by descending similarity, int64 [N]. similarity: [N], no NaN."""
+    if similarity.dtype != np.float32 or len(similarity) >= 1 << 32:
+        return np.argsort(-similarity, kind="stable")
+    # Floats compare as their bits do once negative ones are flipped. With the row number below the bits, one sort of
+    # integers, several times as fast as a stable sort of floats, keeps ties in the order of their rows.
+    bits = (0.0 - similarity).view(np.uint32)  # 0 - x, as -0.0 and 0.0 are a tie
+    key = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)).astype(np.uint64)
+    key <<= np.uint64(32)
+    key |= np.arange(len(similarity), dtype=np.uint64)
+    key.sort()
+    key &= np.uint64(0xFFFFFFFF)
+    return key.view(np.int64)
 
-    candidate: [N] bool, the items that take part in the ranking; every relevant item must be one. None for all.
+
+def ranks_at(positions: Ints, similarity: Floats, *, skipped: Ints | None = None) -> tuple[Ints, Ints]:
+    """Ranks, by row order and worst of ties, of the items at `positions` of a sorted ranking.
+
+    positions: int64 [P], ascending. similarity: [N], descending. skipped: positions of items that do not take part in
+    the ranking, ascending and none of `positions`; None for no such items.
     """
-    num_up_to = np.arange(1, len(similarity) + 1) if candidate is None else np.cumsum(candidate, dtype=np.int64)
-    if ties == "row_order":
-        return num_up_to[relevant]
-    values = similarity[relevant]
-    num_at_least = len(similarity) - np.searchsorted(similarity[::-1], values, side="left")
-    return num_up_to[num_at_least - 1]
+    num_at_least = len(similarity) - np.searchsorted(similarity[::-1], similarity[positions], side="left")
+    if skipped is None or not len(skipped):
+        return positions + 1, num_at_least
+    return (
+        positions + 1 - np.searchsorted(skipped, positions),
+        num_at_least - np.searchsorted(skipped, num_at_least),
+    )
 
 
 def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") -> float:
@@ -98,9 +110,8 @@ def precision_recall_curve(similarity: Floats, relevant: Bools, *, num_relevant:
 
     similarity, relevant: [N]. num_relevant: all relevant items, ranked or not.
     """
-    order = np.argsort(-similarity, kind="stable")
-    ranks = ranks_in_order(similarity[order], relevant[order], ties="worst")
-    return curve_from_ranks(ranks, similarity[order][relevant[order]], num_relevant=num_relevant)
+    values = np.sort(similarity[relevant])[::-1]
+    return curve_from_ranks(relevant_ranks(similarity, relevant), values, num_relevant=num_relevant)
 
 
 def curve_from_ranks(ranks: Ints, values: Floats, *, num_relevant: int) -> PrecisionRecallCurve:

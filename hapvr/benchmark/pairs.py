@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import DataError
+
+Floats = NDArray[np.floating[Any]]
 
 COLUMNS = ("query_id", "reference_id", "similarity")
 ROWS_PER_BATCH = 1 << 20
@@ -31,7 +33,7 @@ class ScoredPairs:
 
     query: NDArray[np.int32]
     reference: NDArray[np.int32]
-    similarity: NDArray[np.floating[Any]]
+    similarity: Floats
     invalid: NDArray[np.bool_]
     num_rows: int
     num_outside: int
@@ -44,18 +46,19 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     a similarity column that is not numeric, an empty table, a repeated pair, or ids all unknown to the definition.
     """
     what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
-    query_type, reference_type = pl.Enum(definition.queries), pl.Enum(definition.database)
-    parts: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.floating[Any]]]] = []
+    known_queries = {video: code for code, video in enumerate(definition.queries)}
+    known_references = {video: code for code, video in enumerate(definition.database)}
+    parts: list[tuple[NDArray[np.int32], NDArray[np.int32], Floats]] = []
     num_rows = 0
     for batch in _batches(similarities, what=what):
-        num_rows += len(batch)
-        codes = batch.select(
-            pl.col("query_id").cast(pl.String).cast(query_type, strict=False).to_physical().cast(pl.Int32),
-            pl.col("reference_id").cast(pl.String).cast(reference_type, strict=False).to_physical().cast(pl.Int32),
-            pl.col("similarity").fill_null(float("nan")),
-        )
-        known = codes.drop_nulls(["query_id", "reference_id"])
-        parts.append((known["query_id"].to_numpy(), known["reference_id"].to_numpy(), known["similarity"].to_numpy()))
+        num_rows += batch.num_rows
+        query = _codes(batch.column("query_id"), known_queries)
+        reference = _codes(batch.column("reference_id"), known_references)
+        similarity = _floats(batch.column("similarity"))
+        known = (query >= 0) & (reference >= 0)
+        if not known.all():
+            query, reference, similarity = query[known], reference[known], similarity[known]
+        parts.append((query, reference, similarity))
     if num_rows == 0:
         raise DataError(f"{what}: no rows; wanted one row per scored (query, reference) pair")
     query = np.concatenate([part[0] for part in parts])
@@ -78,46 +81,53 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     )
 
 
-def _batches(similarities: pl.DataFrame | Path | str, *, what: str) -> Iterator[pl.DataFrame]:
+def _batches(similarities: pl.DataFrame | Path | str, *, what: str) -> Iterator[pa.RecordBatch]:
     if isinstance(similarities, pl.DataFrame):
-        _check_columns(similarities.schema, what=what)
-        yield similarities.select(_floating(similarities.schema))
+        table = similarities.to_arrow()
+        _check_columns(table.schema, what=what)
+        yield from table.select(COLUMNS).to_batches(max_chunksize=ROWS_PER_BATCH)
         return
     path = Path(similarities)
     if not path.is_file():
         raise DataError(f"{path}: no such file; wanted a Parquet file with columns {', '.join(COLUMNS)}")
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, read_dictionary=["query_id", "reference_id"])
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
             f"{path}: not a readable Parquet file ({error}); wanted columns {', '.join(COLUMNS)}"
         ) from error
     with file:
-        schema = pl.from_arrow(file.schema_arrow.empty_table())
-        assert isinstance(schema, pl.DataFrame)
-        _check_columns(schema.schema, what=what)
-        for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(COLUMNS)):
-            table = pl.from_arrow(pa.Table.from_batches([batch]))
-            assert isinstance(table, pl.DataFrame)
-            yield table.select(_floating(table.schema))
+        _check_columns(file.schema_arrow, what=what)
+        yield from file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(COLUMNS))
 
 
-def _check_columns(schema: pl.Schema, *, what: str) -> None:
+def _check_columns(schema: pa.Schema, *, what: str) -> None:
     for column in COLUMNS:
-        if column not in schema:
-            raise DataError(f"{what}: no column {column!r}; found {list(schema)}, wanted {list(COLUMNS)}")
-    for column in ("query_id", "reference_id"):
-        if not (schema[column] == pl.String or isinstance(schema[column], pl.Categorical | pl.Enum)):
-            raise DataError(f"{what}: column {column!r} is {schema[column]}, wanted video ids as strings")
-    if not schema["similarity"].is_numeric():
-        raise DataError(f"{what}: column 'similarity' is {schema['similarity']}, wanted floats")
+        if column not in schema.names:
+            raise DataError(f"{what}: no column {column!r}; found {schema.names}, wanted {list(COLUMNS)}")
+        found = schema.field(column).type
+        kind = found.value_type if pa.types.is_dictionary(found) else found
+        if column == "similarity":
+            if not (pa.types.is_floating(found) or pa.types.is_integer(found)):
+                raise DataError(f"{what}: column 'similarity' is {found}, wanted floats")
+        elif not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+            raise DataError(f"{what}: column {column!r} is {found}, wanted video ids as strings")
 
 
-def _floating(schema: pl.Schema) -> list[pl.Expr]:
-    similarity = pl.col("similarity")
-    if schema["similarity"] not in (pl.Float32, pl.Float64):
-        similarity = similarity.cast(pl.Float32 if schema["similarity"] == pl.Float16 else pl.Float64)
-    return [pl.col("query_id"), pl.col("reference_id"), similarity]
+def _codes(ids: pa.Array, known: Mapping[str, int]) -> NDArray[np.int32]:
+    """Position of every id in the definition, -1 for unknown ones and nulls."""
+    encoded = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
+    # the entry behind the last one stands for null
+    codes = np.array([known.get(video, -1) for video in encoded.dictionary.to_pylist()] + [-1], dtype=np.int32)
+    indices = encoded.indices.cast(pa.int64()).fill_null(len(codes) - 1).to_numpy(zero_copy_only=False)
+    positions: NDArray[np.int32] = codes[indices]
+    return positions
+
+
+def _floats(column: pa.Array) -> Floats:
+    wanted = column.type if column.type in (pa.float32(), pa.float64()) else pa.float64()
+    values: Floats = column.cast(wanted).fill_null(float("nan")).to_numpy(zero_copy_only=False)
+    return values
 
 
 def _refuse_repeated_pairs(

@@ -16,15 +16,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.ground_truth import own_positions
 from hapvr.benchmark.metrics import (
     Floats,
+    Ints,
     average_precision,
     bootstrap_interval,
     bootstrap_mean_ap,
     bootstrap_micro_ap,
     curve_from_ranks,
     query_weights,
-    ranks_in_order,
+    ranks_at,
 )
 from hapvr.benchmark.pairs import ScoredPairs, read_pairs
 from hapvr.benchmark.ranking import Coverage, Judgement, Ranking, coverage, judge, rank_pairs
@@ -84,11 +86,11 @@ def evaluate(
             judged[key] = judge(definition, task, ranking, covered, policy=policy)
         truth = judged[key]
         if task.metric == "mAP":
-            table = _per_query(definition, task, truth, ranking)
+            table, precision = _per_query(definition, task, truth, ranking)
             tables.append(table)
             value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
             interval = _mean_interval(table["average_precision"].to_numpy(), truth, weights)
-            precision, recall_at_90 = _mean_curve(truth, ranking), None
+            recall_at_90 = None
         else:
             value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
             interval = _pooled_interval(truth, ranking, weights)
@@ -125,68 +127,63 @@ def _mean(values: pl.Series) -> float:
     return float(mean) if isinstance(mean, float) else 0.0
 
 
-def _per_query(definition: BenchmarkDefinition, task: Task, truth: Judgement, ranking: Ranking) -> pl.DataFrame:
-    """PER_QUERY_SCHEMA: a row per query in the definition's order; null values for queries that do not count."""
+def _per_query(
+    definition: BenchmarkDefinition, task: Task, truth: Judgement, ranking: Ranking
+) -> tuple[pl.DataFrame, Floats]:
+    """PER_QUERY_SCHEMA, a row per query in the definition's order, with null values for queries that do not count, and
+    interpolated precision at RECALLS averaged over the queries that count, [101]."""
     rows: list[dict[str, object]] = []
+    precision = np.zeros(len(RECALLS))
     for query, query_id in enumerate(definition.queries):
         span = ranking.rows(query)
-        relevant, candidate, similarity = truth.relevant[span], truth.candidate[span], ranking.similarity[span]
-        value = order_free = None
-        if truth.counted[query]:
-            value = order_free = 0.0
-            if relevant.any():
-                num_relevant = int(truth.num_relevant[query])
-                legacy = ranks_in_order(similarity, relevant, candidate=candidate, ties="row_order")
-                worst = ranks_in_order(similarity, relevant, candidate=candidate, ties="worst")
-                kind = task.average_precision
-                value = average_precision(
-                    worst if kind == "tie_grouped" else legacy, num_relevant=num_relevant, kind=kind
-                )
-                free_kind = "step" if kind == "tie_grouped" else kind
-                order_free = average_precision(worst, num_relevant=num_relevant, kind=free_kind)
+        candidate, similarity = truth.candidate[span], ranking.similarity[span]
+        positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~candidate)
+        num_relevant = int(truth.num_relevant[query])
+        value = order_free = 0.0 if truth.counted[query] else None
+        if truth.counted[query] and len(positions):
+            ranks, worst = ranks_at(positions, similarity, skipped=skipped)
+            value, order_free = _values(task, ranks, worst, num_relevant=num_relevant)
+            precision += curve_from_ranks(worst, similarity[positions], num_relevant=num_relevant).at_recalls(RECALLS)
         rows.append(
             {
                 "task": task.name,
                 "query_id": query_id,
                 "average_precision": value,
                 "average_precision_order_free": order_free,
-                "num_relevant": int(truth.num_relevant[query]),
-                "num_relevant_scored": int(relevant.sum()),
-                "num_ranked": int(candidate.sum()),
+                "num_relevant": num_relevant,
+                "num_relevant_scored": len(positions),
+                "num_ranked": len(candidate) - len(skipped),
                 "status": truth.status[query],
             }
         )
-    return pl.DataFrame(rows, schema=PER_QUERY_SCHEMA)
+    return pl.DataFrame(rows, schema=PER_QUERY_SCHEMA), precision / max(int(truth.counted.sum()), 1)
 
 
-def _mean_curve(truth: Judgement, ranking: Ranking) -> Floats:
-    """Interpolated precision at RECALLS, averaged over the queries that count. [101]."""
-    total = np.zeros(len(RECALLS))
-    for query in np.flatnonzero(truth.counted & (truth.num_relevant > 0)):
-        span = ranking.rows(int(query))
-        relevant, similarity = truth.relevant[span], ranking.similarity[span]
-        ranks = ranks_in_order(similarity, relevant, candidate=truth.candidate[span])
-        curve = curve_from_ranks(ranks, similarity[relevant], num_relevant=int(truth.num_relevant[query]))
-        total += curve.at_recalls(RECALLS)
-    return total / max(int(truth.counted.sum()), 1)
+def _values(task: Task, ranks: Ints, worst: Ints, *, num_relevant: int) -> tuple[float, float]:
+    """The task's average precision with ties as published, and with tied scores at their worst rank."""
+    kind = task.average_precision
+    if kind == "tie_grouped":
+        return (
+            average_precision(worst, num_relevant=num_relevant, kind=kind),
+            average_precision(worst, num_relevant=num_relevant, kind="step"),
+        )
+    return (
+        average_precision(ranks, num_relevant=num_relevant, kind=kind),
+        average_precision(worst, num_relevant=num_relevant, kind=kind),
+    )
 
 
 def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats, float]:
-    """Micro-AP in row order and order-free, interpolated precision at RECALLS, recall at precision 0.9."""
-    similarity, relevant = ranking.pooled_similarity, truth.relevant[ranking.pooled]
-    candidate = truth.candidate[ranking.pooled]
+    """Micro-AP as published and order-free, interpolated precision at RECALLS, recall at precision 0.9."""
     num_relevant = int(truth.num_relevant.sum())
     if num_relevant == 0:
         return 0.0, 0.0, np.zeros(len(RECALLS)), 0.0
-    legacy = ranks_in_order(similarity, relevant, candidate=candidate, ties="row_order")
-    worst = ranks_in_order(similarity, relevant, candidate=candidate, ties="worst")
-    curve = curve_from_ranks(worst, similarity[relevant], num_relevant=num_relevant)
-    return (
-        average_precision(legacy, num_relevant=num_relevant, kind=task.average_precision),
-        average_precision(worst, num_relevant=num_relevant, kind=task.average_precision),
-        curve.at_recalls(RECALLS),
-        curve.recall_at_precision(0.9),
-    )
+    positions = np.sort(ranking.pooled_position[truth.relevant])
+    skipped = np.sort(ranking.pooled_position[~truth.candidate])
+    ranks, worst = ranks_at(positions, ranking.pooled_similarity, skipped=skipped)
+    curve = curve_from_ranks(worst, ranking.pooled_similarity[positions], num_relevant=num_relevant)
+    value, order_free = _values(task, ranks, worst, num_relevant=num_relevant)
+    return value, order_free, curve.at_recalls(RECALLS), curve.recall_at_precision(0.9)
 
 
 def _mean_interval(
@@ -216,12 +213,8 @@ def _availability(
     definition: BenchmarkDefinition, pairs: ScoredPairs, ranking: Ranking, covered: Coverage
 ) -> Availability:
     num_queries, num_references = int(covered.queries_scored.sum()), int(covered.references_scored.sum())
-    scored_references = {definition.database[index] for index in np.flatnonzero(covered.references_scored)}
-    position = {video: index for index, video in enumerate(definition.database)}
-    selves = 0
-    for index in np.flatnonzero(covered.queries_scored):
-        selves += definition.queries[index] in scored_references
-    own = np.array([position.get(video, -1) for video in definition.queries])
+    own = own_positions(definition)
+    selves = int((covered.references_scored[own] & (own >= 0) & covered.queries_scored).sum())
     num_own_rows = int((own[ranking.query] == ranking.reference).sum())
     return Availability(
         num_queries=int(covered.queries_in_scope.sum()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ground_truth import membership, ranked_pairs, relevant_pairs
+from hapvr.benchmark.metrics import descending_order
 from hapvr.benchmark.pairs import ScoredPairs
 from hapvr.benchmark.result import Policy
 from hapvr.errors import ArgumentError, DataError
@@ -52,10 +52,13 @@ def coverage(
                 f"{definition.name}: the availability manifest of {len(available)} ids names {int(queries_in.sum())} "
                 f"queries and {int(references_in.sum())} database videos; is it another benchmark's?"
             )
-    inside = queries_in[pairs.query] & references_in[pairs.reference]
+    query, reference = pairs.query, pairs.reference
+    if policy == "frozen":
+        inside = queries_in[query] & references_in[reference]
+        query, reference = query[inside], reference[inside]
     queries_scored, references_scored = np.zeros_like(queries_in), np.zeros_like(references_in)
-    queries_scored[pairs.query[inside]] = True
-    references_scored[pairs.reference[inside]] = True
+    queries_scored[query] = True
+    references_scored[reference] = True
     return Coverage(
         queries_in_scope=queries_in,
         references_in_scope=references_in,
@@ -71,6 +74,8 @@ class Ranking:
     """Scored pairs in scope, by query, within a query by descending similarity, ties in the order of their rows.
 
     query, reference: int32 [M]; similarity: float [M]; invalid: bool [M]; bounds: int64 [Q + 1], rows of each query.
+    pooled_position: int64 [M], where each row stands in the ranking of all queries' pairs together, ties in the order
+    of their rows; pooled_similarity: float [M], the similarities in that order.
     """
 
     query: NDArray[np.int32]
@@ -78,16 +83,8 @@ class Ranking:
     similarity: Floats
     invalid: Bools
     bounds: Ints
-
-    @cached_property
-    def pooled(self) -> Ints:
-        """Order [M] by descending similarity over all queries."""
-        return np.argsort(-self.similarity, kind="stable")
-
-    @cached_property
-    def pooled_similarity(self) -> Floats:
-        """Similarities [M] in pooled order."""
-        return self.similarity[self.pooled]
+    pooled_position: Ints
+    pooled_similarity: Floats
 
     def rows(self, query: int) -> slice:
         """Rows of one query."""
@@ -97,13 +94,14 @@ class Ranking:
 def rank_pairs(pairs: ScoredPairs, covered: Coverage) -> Ranking:
     """The ranking of the pairs that are in scope."""
     num_queries = len(covered.queries_in_scope)
-    by_similarity = np.argsort(-pairs.similarity, kind="stable")
+    pooled = descending_order(pairs.similarity)
     if not (covered.queries_in_scope.all() and covered.references_in_scope.all()):
         inside = covered.queries_in_scope[pairs.query] & covered.references_in_scope[pairs.reference]
-        by_similarity = by_similarity[inside[by_similarity]]
+        pooled = pooled[inside[pooled]]
     # a stable sort of short integers is a radix sort, much quicker than sorting by both keys at once
-    keys = pairs.query[by_similarity].astype(np.uint16 if num_queries <= 1 << 16 else np.int32)
-    order = by_similarity[np.argsort(keys, kind="stable")]
+    keys = pairs.query[pooled].astype(np.uint16 if num_queries <= 1 << 16 else np.int32)
+    pooled_position = np.argsort(keys, kind="stable")
+    order = pooled[pooled_position]
     query = pairs.query[order]
     return Ranking(
         query=query,
@@ -111,6 +109,8 @@ def rank_pairs(pairs: ScoredPairs, covered: Coverage) -> Ranking:
         similarity=pairs.similarity[order],
         invalid=pairs.invalid[order],
         bounds=np.searchsorted(query, np.arange(num_queries + 1)),
+        pooled_position=pooled_position,
+        pooled_similarity=pairs.similarity[pooled],
     )
 
 
@@ -140,10 +140,12 @@ def judge(
     ranked &= covered.queries_in_scope[:, None] & covered.references_in_scope[None, :]
     truth = relevant_pairs(definition, task.positives)
     truth &= ranked
-    candidate = ranked[ranking.query, ranking.reference]
-    relevant = truth[ranking.query, ranking.reference]
-    candidate &= ~(relevant & ranking.invalid)
-    relevant &= ~ranking.invalid
+    # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked up once
+    role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]
+    candidate, relevant = role > 0, role > 1
+    if ranking.invalid.any():
+        candidate &= ~(relevant & ranking.invalid)
+        relevant &= ~ranking.invalid
 
     num_defined = truth.sum(axis=1)
     num_unavailable = truth[:, ~covered.references_available].sum(axis=1)

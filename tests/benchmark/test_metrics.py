@@ -11,6 +11,7 @@ from sklearn.metrics import average_precision_score
 from hapvr.benchmark.metrics import (
     average_precision,
     bootstrap_micro_ap,
+    descending_order,
     precision_recall_curve,
     relevant_ranks,
 )
@@ -159,3 +160,12 @@ def test_bootstrap_micro_ap_equals_repeated_queries():
     similarity, relevant = (np.concatenate([pair[part] for pair in chosen]) for part in (0, 1))
     total = int(2 * num_relevant[0] + num_relevant[2])
     assert value[0] == pytest.approx(score(similarity, relevant, kind="tie_grouped", num_relevant=total))
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), max_size=40))
+def test_descending_order_is_a_stable_sort(values):
+    """The integer sort of 32-bit floats gives what a stable sort gives, zeros of both signs and infinities included."""
+    similarity = np.array(values, dtype=np.float32)
+    wanted = np.argsort(-similarity.astype(np.float64), kind="stable")
+    assert descending_order(similarity).tolist() == wanted.tolist()
+    assert descending_order(similarity.astype(np.float64)).tolist() == wanted.tolist()
