@@ -219,7 +219,7 @@ def _sample(
         raise VideoError("no_frames", f"video: {plan.path.name}: no frame was sampled; fetch the file again")
     probe = plan.facts.probe
     warning = ""
-    if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 1 + 2 / (probe.fps or 1):
+    if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
         warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
     return Sample(
         kept=tuple(kept),

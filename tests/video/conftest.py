@@ -1,0 +1,125 @@
+"""Real video files made by the tests; every frame shows its own number as eight black or white fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+SHARED_VIDEOS = Path(__file__).parents[3] / "shared" / "videos"
+
+
+def numbered_frame(number: int, *, width_px: int, height_px: int) -> NDArray[np.uint8]:
+    """[H, W, 3] grey, with a row of eight fields at half height: the bits of the number, lowest first."""
+    frame = np.full((height_px, width_px, 3), 128, np.uint8)
+    for bit in range(8):
+        columns = slice(bit * width_px // 8, (bit + 1) * width_px // 8)
+        frame[height_px // 4 : 3 * height_px // 4, columns] = 235 if number >> bit & 1 else 20
+    return frame
+
+
+def read_numbers(frames: NDArray[np.uint8]) -> list[int]:
+    """The numbers that frames [N, H, W, 3] show."""
+    height_px, width_px = frames.shape[1:3]
+    numbers = []
+    for frame in frames:
+        levels = [frame[height_px // 2, (2 * bit + 1) * width_px // 16].mean() for bit in range(8)]
+        numbers.append(sum(1 << bit for bit, level in enumerate(levels) if level > 128))
+    return numbers
+
+
+def write_video(
+    path: Path,
+    frames: Sequence[NDArray[np.uint8]],
+    *,
+    times_s: Sequence[float] | None = None,
+    fps: int = 10,
+    codec: str = "libx264",
+    pixel_format: str = "yuv420p",
+    rotation_deg: int | None = None,
+    pixel_aspect: Fraction | None = None,
+    container_options: dict[str, str] | None = None,
+    codec_options: dict[str, str] | None = None,
+) -> Path:
+    """Encode frames [H, W, 3]; times_s: when each is shown, in steps of a millisecond, instead of a constant rate."""
+    height_px, width_px = frames[0].shape[:2]
+    with av.open(str(path), "w", options=container_options or {}) as container:
+        stream = container.add_stream(codec, rate=fps, options=codec_options or {})
+        stream.width, stream.height, stream.pix_fmt = width_px, height_px, pixel_format
+        if rotation_deg is not None:
+            stream.set_display_rotation(rotation_deg)
+        if pixel_aspect is not None:
+            stream.codec_context.sample_aspect_ratio = pixel_aspect
+        if times_s is not None:
+            stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
+        for index, picture in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            if times_s is not None:
+                frame.pts, frame.time_base = round(times_s[index] * 1000), Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@dataclass(frozen=True)
+class VideoWriter:
+    """Writes clips into one folder."""
+
+    folder: Path
+
+    def numbered(
+        self, name: str = "clip.mp4", *, num_frames: int = 30, width_px: int = 128, height_px: int = 96, **settings
+    ) -> Path:
+        """A clip whose frames show 0, 1, 2 ..."""
+        frames = [numbered_frame(number, width_px=width_px, height_px=height_px) for number in range(num_frames)]
+        return write_video(self.folder / name, frames, **settings)
+
+    def corner(self, name: str = "corner.mp4", **settings) -> Path:
+        """A clip of ten black frames 128 x 96 whose upper left quarter is white."""
+        frame = np.zeros((96, 128, 3), np.uint8)
+        frame[:48, :64] = 255
+        return write_video(self.folder / name, [frame] * 10, **settings)
+
+    def noise(self, name: str = "noise.mp4", *, num_frames: int = 40, **settings) -> Path:
+        """A clip with many bytes per frame, for cutting and damaging."""
+        rng = np.random.default_rng(0)
+        frames = [rng.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(num_frames)]
+        return write_video(self.folder / name, frames, **settings)
+
+    def sound(self, name: str = "sound.mp4") -> Path:
+        """A second of sound without pictures."""
+        path = self.folder / name
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("aac", rate=16000)
+            stream.layout = "mono"
+            silence = av.AudioFrame.from_ndarray(np.zeros((1, 16000), np.float32), format="fltp", layout="mono")
+            silence.sample_rate = 16000
+            container.mux(stream.encode(silence))
+            container.mux(stream.encode())
+        return path
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> VideoWriter:
+    """Makes clips in the test's folder."""
+    return VideoWriter(tmp_path)
+
+
+@pytest.fixture
+def numbers_of() -> Callable[[NDArray[np.uint8]], list[int]]:
+    """Reads the numbers that numbered frames show."""
+    return read_numbers
+
+
+@pytest.fixture(scope="session")
+def real_videos() -> list[Path]:
+    """The real clips beside the repository."""
+    if not SHARED_VIDEOS.is_dir():
+        pytest.skip("the real clips (../shared/videos) are not here")
+    return sorted(path for path in SHARED_VIDEOS.iterdir() if path.suffix in {".mp4", ".mkv", ".webm"})

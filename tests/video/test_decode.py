@@ -1,0 +1,274 @@
+"""Sampling real files by timestamp, whatever their rate, shape, format or damage."""
+
+from __future__ import annotations
+
+import os
+import struct
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hapvr.errors import ArgumentError, VideoError
+from hapvr.video.decode import DECORD, PYAV, probe_video, sample_frames, sample_video
+
+
+def sampled(path, *, fps=1.0, short_side_px=None, **settings):
+    return sample_frames(path, fps=fps, short_side_px=short_side_px, **settings)
+
+
+@pytest.mark.parametrize("decoder", ["auto", "pyav"])
+@pytest.mark.parametrize(("fps", "expected"), [(1.0, [0, 10, 20]), (2.5, [0, 4, 8, 12, 16, 20, 24, 28]), (0.1, [0])])
+def test_sample_frames_takes_the_frame_at_each_multiple_of_the_period(videos, numbers_of, decoder, fps, expected):
+    """Frame k is the one on display at k / fps."""
+    result = sampled(videos.numbered(fps=10, num_frames=30), fps=fps, decoder=decoder)
+    assert numbers_of(result.frames) == expected
+    assert result.timestamps_s == pytest.approx([k / fps for k in range(len(expected))])
+    assert result.decoder == (DECORD if decoder == "auto" else PYAV)
+    assert result.warning == ""
+
+
+@pytest.mark.parametrize("decoder", ["auto", "pyav"])
+def test_sample_frames_of_a_variable_rate_follows_the_timestamps(videos, numbers_of, decoder):
+    """A frame stays on display until the next one's timestamp, however long that is."""
+    times_s = [0.0, 0.1, 0.2, 2.5, 2.6, 2.7, 5.0, 5.05]
+    path = videos.numbered("clip.mkv", num_frames=8, times_s=times_s, codec_options={"bf": "2"})
+    expected = [max(index for index, time in enumerate(times_s) if time <= k) for k in range(6)]
+    assert numbers_of(sampled(path, decoder=decoder).frames) == expected == [0, 2, 2, 5, 5, 6]
+
+
+def test_sample_frames_of_a_slideshow_repeats_slides(videos, numbers_of):
+    """A clip of one frame every ten seconds gives a frame for each second, encoded once per slide."""
+    path = videos.numbered("slides.mkv", num_frames=3, times_s=[0, 10, 20])
+    seen = []
+    sample = sample_video(path, fps=1, short_side_px=None, keep=lambda frame: seen.append(frame) or len(seen))
+    assert sample.kept == (1,) * 10 + (2,) * 10 + (3,)
+    assert numbers_of(np.stack(seen)) == [0, 1, 2]
+
+
+def test_sample_frames_counts_from_the_first_frame_on(videos, numbers_of):
+    """A clip whose first timestamp is not zero is sampled as if it were."""
+    path = videos.numbered("late.mkv", num_frames=3, times_s=[7.3, 8.3, 9.3])
+    assert numbers_of(sampled(path).frames) == [0, 1, 2]
+
+
+def test_sample_frames_of_29_97_fps_is_not_misled_by_rounding(videos, numbers_of):
+    """Frame 30 of an NTSC clip starts at 1.001 s, so frame 29 is on display at 1 s."""
+    path = videos.numbered(num_frames=65, fps=Fraction(30000, 1001))
+    for decoder in ("auto", "pyav"):
+        assert numbers_of(sampled(path, decoder=decoder).frames) == [0, 29, 59]
+
+
+@pytest.mark.parametrize("num_frames", [1, 3])
+def test_sample_frames_of_a_clip_below_a_second_gives_one_frame(videos, numbers_of, num_frames):
+    """Even a single picture is a video of one frame."""
+    assert numbers_of(sampled(videos.numbered(num_frames=num_frames)).frames) == [0]
+
+
+@pytest.mark.parametrize(("rotation_deg", "corner"), [(90, (1, 0)), (-90, (0, 1)), (180, (1, 1))])
+def test_sample_frames_are_turned_as_the_file_says(videos, rotation_deg, corner):
+    """Rotation metadata is counter-clockwise; the white corner ends where a player shows it."""
+    result = sampled(videos.corner(rotation_deg=rotation_deg))
+    _, height, width, _ = result.frames.shape
+    assert (height, width) == ((96, 128) if rotation_deg == 180 else (128, 96))
+    quarters = result.frames[0].reshape(2, height // 2, 2, width // 2, 3).mean(axis=(1, 3, 4))
+    assert np.unravel_index(quarters.argmax(), (2, 2)) == corner
+    assert (probe_video(videos.folder / "corner.mp4").height_px, height) == (height, height)
+
+
+def test_sample_frames_have_square_pixels(videos):
+    """A clip stored with pixels twice as wide as high is shown twice as wide."""
+    path = videos.corner(pixel_aspect=Fraction(2, 1))
+    assert sampled(path).frames.shape == (1, 96, 256, 3)
+    assert sampled(path, short_side_px=48).frames.shape == (1, 48, 128, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "pixel_format"),
+    [
+        ("clip.mp4", "libx265", "yuv420p10le"),
+        ("clip.mp4", "libx264", "yuv444p"),
+        ("clip.mp4", "libx264", "yuv422p10le"),
+        ("clip.avi", "mpeg4", "yuv420p"),
+        ("clip.mkv", "ffv1", "gray"),
+        ("clip.webm", "libvpx-vp9", "yuv420p"),
+        ("clip.mov", "mjpeg", "yuvj420p"),
+        ("clip.gif", "gif", "rgb8"),
+        ("clip.mpg", "mpeg2video", "yuv420p"),
+        ("clip.ts", "libx264", "yuv420p"),
+        ("clip.flv", "flv", "yuv420p"),
+        ("clip.h264", "libx264", "yuv420p"),
+    ],
+)
+def test_sample_frames_reads_formats_alike(videos, numbers_of, name, codec, pixel_format):
+    """Containers, codecs, bit depths and grey make no difference to which frames are taken."""
+    options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
+    path = videos.numbered(name, num_frames=50, fps=25, codec=codec, pixel_format=pixel_format, codec_options=options)
+    assert numbers_of(sampled(path, fps=2).frames) == pytest.approx([0, 13, 25, 38], abs=1)
+
+
+def test_sample_frames_of_streams_that_change_size_have_the_first_size(videos):
+    """Two streams of different size in one file become frames of one size, none of them stretched."""
+    first = videos.corner("first.ts").read_bytes()
+    square = videos.numbered("second.ts", num_frames=30, width_px=96, height_px=96).read_bytes()
+    path = videos.folder / "both.ts"
+    path.write_bytes(first + square)
+    result = sampled(path, fps=5, short_side_px=48)
+    assert result.frames.shape == (20, 48, 64, 3)
+
+
+def test_sample_frames_goes_on_after_timestamps_that_run_back(videos, numbers_of):
+    """A file made of two recordings whose clocks both start at zero is sampled through to its end."""
+    one = videos.numbered("one.ts", num_frames=30).read_bytes()
+    (videos.folder / "two.ts").write_bytes(one + one)
+    assert numbers_of(sampled(videos.folder / "two.ts").frames) == [0, 10, 20, 0, 10, 20]
+
+
+def test_sample_frames_leaves_out_what_an_edit_list_hides(videos, numbers_of):
+    """Frames before the start of the presentation are decoded but not shown."""
+    path = videos.numbered(num_frames=30, times_s=[k / 10 - 1 for k in range(30)], codec_options={"bf": "0"})
+    assert numbers_of(sampled(path).frames) == [10, 20]
+
+
+def test_sample_frames_ignores_a_wrong_duration(videos, numbers_of):
+    """The frames decide; a header that promises more only leads to a warning."""
+    path = videos.numbered("clip.mkv", num_frames=30)
+    data = path.read_bytes()
+    at = data.index(b"\x44\x89\x88") + 3  # the duration: a double, in milliseconds
+    assert struct.unpack(">d", data[at : at + 8]) == (3000.0,)
+    path.write_bytes(data[:at] + struct.pack(">d", 300_000.0) + data[at + 8 :])
+    result = sampled(path)
+    assert numbers_of(result.frames) == [0, 10, 20]
+    assert "frames end at 2.9 s of the 300.0 s" in result.warning
+
+
+@pytest.mark.parametrize("part", [0.35, 0.6, 0.9])
+def test_sample_frames_of_a_cut_file_gives_what_is_there_and_says_so(videos, part):
+    """A download that broke off is used as far as it goes."""
+    path = videos.noise(num_frames=80, container_options={"movflags": "faststart"})
+    whole = sampled(path, fps=2)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(part * len(data))])
+    result = sampled(path, fps=2)
+    count = len(result.frames)
+    assert count == pytest.approx(part * len(whole.frames), abs=1.5)
+    assert (result.frames[: count - 1] == whole.frames[: count - 1]).all()
+    assert "of the 8.0 s that the file declares" in result.warning
+
+
+def test_sample_frames_stops_at_the_limits(videos, numbers_of):
+    """max_frames ends sampling; frames above max_pixels are refused before they are decoded."""
+    path = videos.numbered(num_frames=30)
+    for decoder in ("auto", "pyav"):
+        assert numbers_of(sampled(path, max_frames=2, decoder=decoder).frames) == [0, 10]
+        with pytest.raises(VideoError, match="128 x 96") as caught:
+            sampled(path, max_pixels=1000, decoder=decoder)
+        assert caught.value.reason == "too_large"
+
+
+def write_text(folder):
+    path = folder / "text.mp4"
+    path.write_text("no video at all")
+    return path
+
+
+def write_empty(folder):
+    path = folder / "empty.mp4"
+    path.touch()
+    return path
+
+
+def write_pipe(folder):
+    path = folder / "pipe.mp4"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda videos: write_text(videos.folder), "not_video"),
+        (lambda videos: write_empty(videos.folder), "empty_file"),
+        (lambda videos: write_pipe(videos.folder), "not_video"),
+        (lambda videos: videos.folder, "not_video"),
+        (lambda videos: videos.folder / "gone.mp4", "missing_file"),
+        (lambda videos: videos.folder / ("x" * 300), "missing_file"),
+        (lambda videos: videos.sound(), "no_video_stream"),
+    ],
+)
+def test_probe_and_sampling_name_the_reason(videos, make, reason):
+    """What is no usable video is refused with a code, by both entry points."""
+    path = make(videos)
+    for function in (probe_video, sampled):
+        with pytest.raises(VideoError) as caught:
+            function(path)
+        assert caught.value.reason == reason
+
+
+def test_sample_frames_refuses_headers_without_frames(videos):
+    """A file whose index is whole but whose pictures are zeros has no frame to show."""
+    path = videos.noise(num_frames=10, container_options={"movflags": "faststart"})
+    data = bytearray(path.read_bytes())
+    start = data.index(b"mdat") + 4
+    data[start:] = bytes(len(data) - start)
+    path.write_bytes(data)
+    with pytest.raises(VideoError) as caught:
+        sampled(path)
+    assert caught.value.reason in {"no_frames", "decode_error"}
+
+
+def test_sample_frames_rejects_impossible_rates(videos):
+    """A rate must be a positive number."""
+    for fps in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ArgumentError, match="positive"):
+            sampled(videos.folder / "any.mp4", fps=fps)
+
+
+@pytest.mark.parametrize(
+    "name", ["with space.mp4", "quo'te\".mp4", "видео 動画.mp4", "-dash.mp4", "a%d:b?c#.mp4", "$(x);&.mp4"]
+)
+def test_sample_frames_opens_any_name(videos, name):
+    """Names are never read as patterns, options, protocols or shell words."""
+    path = videos.folder / name
+    videos.numbered("plain.mp4").rename(path)
+    for decoder in ("auto", "pyav"):
+        assert len(sampled(path, decoder=decoder).frames) == 3
+
+
+@pytest.mark.parametrize("size_px", [(1, 1), (2, 2), (3, 5), (127, 95), (2, 4000)])
+def test_sample_frames_takes_odd_sizes(videos, size_px):
+    """Any size is scaled to the short side; a strip is squeezed to eight short sides."""
+    width, height = size_px
+    path = videos.numbered("odd.mkv", num_frames=2, width_px=width, height_px=height, codec="ffv1", pixel_format="bgr0")
+    shape = sampled(path, short_side_px=32).frames.shape
+    assert min(shape[1:3]) == 32
+    assert max(shape[1:3]) <= 256
+
+
+def test_probe_video_reports_the_headers(videos):
+    """Duration, rate, displayed size, codec and number of frames."""
+    probe = probe_video(videos.numbered(num_frames=30, fps=10))
+    assert (probe.duration_s, probe.fps, probe.width_px, probe.height_px) == (3.0, 10.0, 128, 96)
+    assert (probe.codec, probe.num_frames) == ("h264", 30)
+
+
+def test_damaged_files_stay_silent(videos, capfd):
+    """Decoders do not write on the user's terminal."""
+    path = videos.noise(num_frames=20)
+    data = bytearray(path.read_bytes())
+    data[2000:2400] = bytes(400)
+    path.write_bytes(data)
+    sampled(path)
+    write_text(videos.folder)
+    with pytest.raises(VideoError):
+        sampled(videos.folder / "text.mp4")
+    assert capfd.readouterr().err == ""
+
+
+def test_both_decoders_agree_on_real_clips(real_videos):
+    """Whichever decoder reads a clip, the pixels are the same."""
+    for path in real_videos[::6]:
+        ours, other = (sampled(path, short_side_px=64, decoder=decoder) for decoder in ("auto", "pyav"))
+        assert ours.decoder == DECORD
+        assert other.decoder == PYAV
+        np.testing.assert_array_equal(ours.frames, other.frames)
