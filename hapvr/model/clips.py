@@ -51,28 +51,36 @@ def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:
     return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 
-def repeat_short(
-    similarity: Tensor, mask: Tensor | None, *, dim: int, minimum: int = MIN_FRAMES
-) -> tuple[Tensor, Tensor | None]:
-    """Repeat the frames of clips with fewer than `minimum` real frames, in order, until they have that many.
+def repeat_short(similarity: Tensor, mask: Tensor | None, *, dim: int) -> tuple[Tensor, Tensor | None]:
+    """Double clips of fewer than MIN_FRAMES real frames until they have that many: 1, 2, 3 frames become 4, 4, 6.
 
     similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask
-    [N, T']. Returns the longer similarity and mask. A clip's score thereby does not depend on how far it was padded.
+    [N, T']. Returns the longer similarity and mask. Whole repetitions, as in the ViSiL release, keep all frames equally
+    frequent, and a clip's score does not depend on how far it was padded.
     """
     size = similarity.shape[dim]
     if mask is None:
-        if size >= minimum:
+        if size >= MIN_FRAMES:
             return similarity, None
-        return similarity.index_select(dim, torch.arange(minimum, device=similarity.device) % size), None
+        return similarity.index_select(dim, torch.arange(_doubled(size), device=similarity.device) % size), None
     lengths = mask.sum(1)
-    if size >= minimum and int(lengths.min()) >= minimum:
+    doubled = torch.tensor([_doubled(length) for length in range(MIN_FRAMES)], device=mask.device)
+    targets = torch.where(lengths < MIN_FRAMES, doubled[lengths.clamp(max=MIN_FRAMES - 1)], lengths)
+    if bool((targets == lengths).all()):
         return similarity, mask
-    position = torch.arange(max(size, minimum), device=mask.device)
-    source = torch.where(lengths[:, None] < minimum, position % lengths[:, None], position)
+    position = torch.arange(max(size, int(targets.max())), device=mask.device)
+    source = torch.where(targets[:, None] > lengths[:, None], position % lengths[:, None], position)
     shape = list(similarity.shape)
     shape[dim] = len(position)
-    index = source[:, None, :, None] if dim == 2 else source[None, :, None, :]
-    return similarity.gather(dim, index.expand(shape)), position < lengths.clamp(min=minimum)[:, None]
+    index = source.clamp(max=size - 1)
+    index = index[:, None, :, None] if dim == 2 else index[None, :, None, :]
+    return similarity.gather(dim, index.expand(shape)), position < targets[:, None]
+
+
+def _doubled(length: int) -> int:
+    while 0 < length < MIN_FRAMES:
+        length *= 2
+    return length
 
 
 def halve_mask(mask: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ One class covers HAP-VR, S2VS, DnS and ViSiL scoring; what differs is settings (
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -16,10 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, halve_mask, repeat_short
+from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
 from hapvr.model.similarity import Pooling, chamfer, check_rate, frame_similarity
 
+AttentionForm = Literal["gated", "cosine", "linear"]
+
 MAX_CHUNK_CELLS = {"cpu": 2**18, "cuda": 2**22}
-"""Frame similarities the comparator sees at once, by device: its widest layer then stays near a processor's cache."""
+"""Frame similarities the comparator sees at once, by device; its widest layer then stays near a processor's cache."""
 
 MAX_KEPT_CELLS = 2**22
 """Frame similarities up to which training keeps the comparator's activations, about 330 bytes for each."""
@@ -41,15 +43,25 @@ class Similarities:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Everything but the weights that decides a score; stored beside them."""
+    """Everything but the weights that decides a score; stored beside them.
+
+    dims: D, values per region. spatial_rate, temporal_rate: top-k rates in [0, 1] over regions and frames, 0 for
+    Chamfer, 1 for the average. spatial_pooling, temporal_pooling: "chamfer", or "max" for the largest of all pairs.
+    attention: weigh regions, in one of three forms: "gated" (HAP-VR, S2VS, DnS), "linear" (ViSiL's release) or "cosine"
+    (the same with a normalised context vector). binary_bits: 0, or the length of the codes that replace attention
+    (DnS). comparator: refine frame similarities by the CNN. symmetric_chamfer: both directions at each level (ViSiL_sym).
+    symmetric: the mean of score(q, r) and score(r, q), which differ otherwise.
+    """
 
     dims: int = 512
     spatial_rate: float = 0.10
     temporal_rate: float = 0.03
+    spatial_pooling: Pooling = "chamfer"
+    temporal_pooling: Pooling = "chamfer"
     attention: bool = True
-    attention_form: Literal["gated", "linear"] = "gated"
+    attention_form: AttentionForm = "gated"
+    binary_bits: int = 0
     comparator: bool = True
-    pooling: Pooling = "chamfer"
     symmetric_chamfer: bool = False
     symmetric: bool = False
 
@@ -58,79 +70,25 @@ class NetworkSettings:
         check_rate("temporal_rate", self.temporal_rate)
         if self.dims < 1:
             raise ArgumentError(f"dims: got {self.dims}, wanted the number of values per region, 1 or more")
-        for name, value, allowed in (
-            ("attention_form", self.attention_form, ("gated", "linear")),
-            ("pooling", self.pooling, ("chamfer", "max")),
+        if self.binary_bits < 0 or (self.binary_bits and self.attention):
+            raise ArgumentError(
+                f"binary_bits: got {self.binary_bits} with attention={self.attention}, wanted 0, or a number of bits "
+                "with attention=False: codes replace attention"
+            )
+        for name, allowed in (
+            ("attention_form", ("gated", "cosine", "linear")),
+            ("spatial_pooling", ("chamfer", "max")),
+            ("temporal_pooling", ("chamfer", "max")),
         ):
-            if value not in allowed:
-                raise ArgumentError(f"{name}: got {value!r}, wanted one of {', '.join(allowed)}")
-
-
-class GatedAttention(nn.Module):
-    """A weight per region, x <- sigmoid(u . tanh(W x + b)) x (S2VS section 3.1). [..., D] -> [..., D], norms shrink."""
-
-    def __init__(self, *, dims: int) -> None:
-        super().__init__()
-        self.transform = nn.Linear(dims, dims)
-        self.context_vector = nn.Linear(dims, 1, bias=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """features: [..., D]. Returns the same shape."""
-        return features * torch.sigmoid(self.context_vector(torch.tanh(self.transform(features))))
-
-
-class LinearAttention(nn.Module):
-    """A weight per region, x <- (u . x / 2 + 1/2) x with unit u (ViSiL section 3.2). [..., D] -> [..., D]."""
-
-    def __init__(self, *, dims: int) -> None:
-        super().__init__()
-        self.context_vector = nn.Linear(dims, 1, bias=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """features: [..., D] of unit norm, so that the weights lie in [0, 1]. Returns the same shape."""
-        return features * (F.linear(features, F.normalize(self.context_vector.weight)) / 2 + 0.5)
-
-
-class Comparator(nn.Module):
-    """Four convolutions that turn frame similarities into refined ones at a quarter of the rate (ViSiL section 3.3)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
-        self.conv3 = nn.Conv2d(64, 128, 3, padding=1)
-        self.output = nn.Conv2d(128, 1, 1)
-        self.to(memory_format=torch.channels_last)  # two to five times faster on a CPU
-
-    def forward(self, similarity: Tensor, row_mask: Tensor | None = None, column_mask: Tensor | None = None) -> Tensor:
-        """similarity: [P, T, T'], both >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
-        cells = None if row_mask is None or column_mask is None else (row_mask, column_mask)
-        hidden = _clear_cells(similarity.unsqueeze(1), cells)
-        for convolution in (self.conv1, self.conv2):
-            # Zeros at padding are what the convolutions see beyond the edge of an unpadded pair. A pooled cell that
-            # mixes a real frame with padding does not exist there either, so the mask halves before it is applied.
-            # Pooling before ReLU gives the same from a quarter of the work.
-            hidden = F.relu(F.max_pool2d(convolution(hidden), 2))
-            cells = None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
-            hidden = _clear_cells(hidden, cells)
-        hidden = _clear_cells(F.relu(self.conv3(hidden)), cells)
-        return _clear_cells(self.output(hidden), cells).squeeze(1)
-
-
-def _clear_cells(maps: Tensor, cells: tuple[Tensor, Tensor] | None) -> Tensor:
-    if cells is None:
-        return maps
-    rows, columns = cells
-    return maps * (rows[:, None, :, None] & columns[:, None, None, :])
+            if getattr(self, name) not in allowed:
+                raise ArgumentError(f"{name}: got {getattr(self, name)!r}, wanted one of {', '.join(allowed)}")
 
 
 class SimilarityNetwork(nn.Module):
     """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
 
-    dims: D, values per region; spatial_rate, temporal_rate: top-k rates in [0, 1] over regions and frames;
-    attention: weigh regions, in the given form; comparator: refine frame similarities by the CNN; pooling: "chamfer" or
-    "max"; symmetric_chamfer: both directions at each level (ViSiL_sym); symmetric: the mean of score(q, r) and
-    score(r, q), which differ otherwise.
+    The arguments are the fields of `NetworkSettings`, which explains them. Weights are drawn from `generator`, or from
+    torch's global one.
     """
 
     def __init__(
@@ -139,42 +97,56 @@ class SimilarityNetwork(nn.Module):
         dims: int = 512,
         spatial_rate: float = 0.10,
         temporal_rate: float = 0.03,
+        spatial_pooling: Pooling = "chamfer",
+        temporal_pooling: Pooling = "chamfer",
         attention: bool = True,
-        attention_form: Literal["gated", "linear"] = "gated",
+        attention_form: AttentionForm = "gated",
+        binary_bits: int = 0,
         comparator: bool = True,
-        pooling: Pooling = "chamfer",
         symmetric_chamfer: bool = False,
         symmetric: bool = False,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.settings = NetworkSettings(
             dims=dims,
             spatial_rate=spatial_rate,
             temporal_rate=temporal_rate,
+            spatial_pooling=spatial_pooling,
+            temporal_pooling=temporal_pooling,
             attention=attention,
             attention_form=attention_form,
+            binary_bits=binary_bits,
             comparator=comparator,
-            pooling=pooling,
             symmetric_chamfer=symmetric_chamfer,
             symmetric=symmetric,
         )
-        form: Callable[..., nn.Module] = GatedAttention if attention_form == "gated" else LinearAttention
-        self.attention = form(dims=dims) if attention else nn.Identity()
-        self.comparator = Comparator() if comparator else None
+        self.attention: nn.Module = nn.Identity()
+        self.binarization: nn.Module = nn.Identity()
+        if attention and attention_form == "gated":
+            self.attention = GatedAttention(dims=dims, generator=generator)
+        elif attention:
+            self.attention = LinearAttention(dims=dims, normalize=attention_form == "cosine", generator=generator)
+        elif binary_bits:
+            self.binarization = Binarization(dims=dims, bits=binary_bits, generator=generator)
+        self.comparator = Comparator(generator=generator) if comparator else None
 
     @classmethod
-    def from_settings(cls, settings: NetworkSettings) -> SimilarityNetwork:
+    def from_settings(cls, settings: NetworkSettings, *, generator: torch.Generator | None = None) -> SimilarityNetwork:
         """A network with freshly initialised weights and these settings."""
         options: dict[str, Any] = asdict(settings)
-        return cls(**options)
+        return cls(**options, generator=generator)
 
     def embed(self, features: Tensor) -> Tensor:
-        """Attention-weighted regions, which are what `compare` takes. features: [..., T, R, D]. Same shape."""
+        """What `compare` takes: attention-weighted regions, or their codes.
+
+        features: [..., T, R, D]. Returns the same shape, or [..., T, R, bits] from a network with binary_bits.
+        """
         if features.ndim < 3 or features.shape[-1] != self.settings.dims:
             raise ArgumentError(
                 f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.settings.dims}]"
             )
-        embedding: Tensor = self.attention(features.to(self._dtype))
+        embedding: Tensor = self.binarization(self.attention(features.to(self._dtype)))
         return embedding
 
     def compare(
@@ -187,11 +159,12 @@ class SimilarityNetwork(nn.Module):
     ) -> Similarities:
         """Similarities of all pairs of embedded clips.
 
-        query: [Q, T, R, D]; reference: [N, T', R', D], both from `embed`; masks: bool [Q, T] and [N, T'], real frames
+        query: [Q, T, R, D]; reference: [N, T', R, D], both from `embed`; masks: bool [Q, T] and [N, T'], real frames
         first. Padding changes no score. Raises ArgumentError for shapes that disagree and values that are not finite.
         """
-        check_clips("query", query, query_mask, dims=self.settings.dims)
-        check_clips("reference", reference, reference_mask, dims=self.settings.dims)
+        dims = self.settings.binary_bits or self.settings.dims
+        check_clips("query", query, query_mask, dims=dims)
+        check_clips("reference", reference, reference_mask, dims=dims)
         if query_mask is not None or reference_mask is not None:
             query_mask = _or_all_real(query_mask, query)
             reference_mask = _or_all_real(reference_mask, reference)
@@ -233,14 +206,16 @@ class SimilarityNetwork(nn.Module):
             query,
             reference,
             rate=settings.spatial_rate,
-            pooling=settings.pooling,
+            pooling=settings.spatial_pooling,
             symmetric=settings.symmetric_chamfer,
-        ).float()
+        )
+        # Means over frames and the losses after them are taken in float32 or wider, whatever autocast chose.
+        frame = frame.to(torch.promote_types(frame.dtype, torch.float32))
         refined, raw = frame, None
         if self.comparator is not None:
             longer, query_mask = repeat_short(frame, query_mask, dim=2)
             longer, reference_mask = repeat_short(longer, reference_mask, dim=3)
-            raw = self._refine(longer, query_mask, reference_mask)
+            raw = self._refine(self.comparator, longer.to(self._dtype), query_mask, reference_mask).to(frame.dtype)
             refined = F.hardtanh(raw)
             if query_mask is not None and reference_mask is not None:
                 query_mask = halve_mask(halve_mask(query_mask))
@@ -248,7 +223,7 @@ class SimilarityNetwork(nn.Module):
         video = chamfer(
             refined,
             rate=settings.temporal_rate,
-            pooling=settings.pooling,
+            pooling=settings.temporal_pooling,
             symmetric=settings.symmetric_chamfer,
             row_mask=None if query_mask is None else query_mask[:, None],
             column_mask=None if reference_mask is None else reference_mask[None, :],
@@ -256,9 +231,10 @@ class SimilarityNetwork(nn.Module):
         overshoot = frame.new_zeros(()) if raw is None else (raw - refined).abs().sum()
         return Similarities(frame=frame, refined=refined, video=video, regularization=overshoot)
 
-    def _refine(self, frame: Tensor, query_mask: Tensor | None, reference_mask: Tensor | None) -> Tensor:
-        comparator = self.comparator
-        assert comparator is not None
+    @staticmethod
+    def _refine(
+        comparator: Comparator, frame: Tensor, query_mask: Tensor | None, reference_mask: Tensor | None
+    ) -> Tensor:
         num_queries, num_references = frame.shape[:2]
         step = max(MAX_CHUNK_CELLS.get(frame.device.type, 2**22) // (frame.shape[2] * frame.shape[3]), 1)
         pairs = torch.split(frame.flatten(0, 1), step)

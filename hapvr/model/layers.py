@@ -1,0 +1,108 @@
+"""What is trained: attention over regions or their binarisation, and the comparator on frame similarities."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hapvr.model.clips import halve_mask
+
+
+class GatedAttention(nn.Module):
+    """A weight per region, x <- sigmoid(u . tanh(W x + b)) x (S2VS section 3.1). [..., D] -> [..., D], norms shrink."""
+
+    def __init__(self, *, dims: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.transform = nn.Linear(dims, dims)
+        self.context_vector = nn.Linear(dims, 1, bias=False)
+        nn.init.xavier_uniform_(self.transform.weight, generator=generator)
+        nn.init.zeros_(self.transform.bias)
+        nn.init.xavier_uniform_(self.context_vector.weight, generator=generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features: [..., D]. Returns the same shape."""
+        return features * torch.sigmoid(self.context_vector(torch.tanh(self.transform(features))))
+
+
+class LinearAttention(nn.Module):
+    """A weight per region, x <- (u . x / 2 + 1/2) x (ViSiL section 3.2). [..., D] -> [..., D].
+
+    normalize: divide u by its norm, so that weights of unit features stay in [0, 1] whatever training does to u; False
+    takes u as it is, which is how the ViSiL release scores.
+    """
+
+    def __init__(self, *, dims: int, normalize: bool, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.context_vector = nn.Linear(dims, 1, bias=False)
+        nn.init.normal_(self.context_vector.weight, generator=generator)
+        with torch.no_grad():
+            self.context_vector.weight.copy_(F.normalize(self.context_vector.weight))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features: [..., D] of unit norm. Returns the same shape."""
+        weight = F.normalize(self.context_vector.weight) if self.normalize else self.context_vector.weight
+        return features * (F.linear(features, weight) / 2 + 0.5)
+
+
+class Binarization(nn.Module):
+    """Signs of projected regions (DnS section 3.2), scaled so that a dot product is the Hamming similarity.
+
+    [..., D] -> [..., bits], each value +-1 / sqrt(bits): the dot product of two codes is 1 - 2 (differing bits) / bits.
+    In training the sign is erf(x / sqrt(2 variance)), which has a gradient.
+    """
+
+    variance = 1e-6
+
+    def __init__(self, *, dims: int, bits: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.projection = nn.Parameter(torch.empty(dims, bits))
+        # Orthogonal directions halve the space independently, as the rotation that DnS starts from does.
+        nn.init.orthogonal_(self.projection, generator=generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features: [..., D]. Returns [..., bits]."""
+        projected = F.normalize(features, dim=-1) @ self.projection
+        signs = torch.erf(projected / math.sqrt(2 * self.variance)) if self.training else torch.sign(projected)
+        return signs / math.sqrt(self.projection.shape[1])
+
+
+class Comparator(nn.Module):
+    """Four convolutions that turn frame similarities into refined ones at a quarter of the rate (ViSiL section 3.3)."""
+
+    def __init__(self, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.conv3 = nn.Conv2d(64, 128, 3, padding=1)
+        self.output = nn.Conv2d(128, 1, 1)
+        for name, parameter in self.named_parameters():
+            if name.endswith("weight"):
+                nn.init.xavier_uniform_(parameter, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+        self.to(memory_format=torch.channels_last)  # two to five times faster on a CPU
+
+    def forward(self, similarity: Tensor, row_mask: Tensor | None = None, column_mask: Tensor | None = None) -> Tensor:
+        """similarity: [P, T, T'], both >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
+        cells = None if row_mask is None or column_mask is None else (row_mask, column_mask)
+        hidden = _clear_cells(similarity.unsqueeze(1), cells)
+        for convolution in (self.conv1, self.conv2):
+            # Zeros at padding are what the convolutions see beyond the edge of an unpadded pair. A pooled cell that
+            # mixes a real frame with padding does not exist there either, so the mask halves before it is applied.
+            # Pooling before ReLU gives the same from a quarter of the work.
+            hidden = F.relu(F.max_pool2d(convolution(hidden), 2))
+            cells = None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
+            hidden = _clear_cells(hidden, cells)
+        hidden = _clear_cells(F.relu(self.conv3(hidden)), cells)
+        return _clear_cells(self.output(hidden), cells).squeeze(1)
+
+
+def _clear_cells(maps: Tensor, cells: tuple[Tensor, Tensor] | None) -> Tensor:
+    if cells is None:
+        return maps
+    rows, columns = cells
+    return maps * (rows[:, None, :, None] & columns[:, None, None, :])
