@@ -49,8 +49,8 @@ class NetworkSettings:
     Chamfer, 1 for the average. spatial_pooling, temporal_pooling: "chamfer", or "max" for the largest of all pairs.
     attention: weigh regions, in one of three forms: "gated" (HAP-VR, S2VS, DnS), "linear" (ViSiL's release) or "cosine"
     (the same with a normalised context vector). binary_bits: 0, or the length of the codes that replace attention
-    (DnS). comparator: refine frame similarities by the CNN. symmetric_chamfer: both directions at each level (ViSiL_sym).
-    symmetric: the mean of score(q, r) and score(r, q), which differ otherwise.
+    (DnS). comparator: refine frame similarities by the CNN. symmetric_chamfer: both directions at each level
+    (ViSiL_sym). symmetric: the mean of score(q, r) and score(r, q), which differ otherwise.
     """
 
     dims: int = 512

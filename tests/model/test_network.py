@@ -1,0 +1,293 @@
+"""The network: padding, batching, symmetry, variants, precision and bad input."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from hapvr.errors import ArgumentError
+from hapvr.model import network as network_module
+from hapvr.model.network import NetworkSettings, SimilarityNetwork
+from hapvr.seeding import torch_rng
+
+DIMS = 16
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "hap-vr": {},
+    "wide": {"spatial_rate": 0.34, "temporal_rate": 0.5},
+    "s2vs": {"spatial_rate": 0.0, "temporal_rate": 0.0},
+    "visil_f": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "comparator": False},
+    "visil_sym": {
+        "spatial_rate": 0.0,
+        "temporal_rate": 0.0,
+        "attention_form": "cosine",
+        "symmetric_chamfer": True,
+    },
+    "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear"},
+    "dns_attention": {"spatial_rate": 0.0, "temporal_rate": 0.0},
+    "dns_binary": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "binary_bits": 24},
+    "average": {"spatial_rate": 1.0, "temporal_rate": 1.0},
+    "max": {"spatial_pooling": "max", "temporal_pooling": "max"},
+    "symmetric": {"symmetric": True},
+}
+
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def build(variant: str = "hap-vr") -> SimilarityNetwork:
+    """A small network with weights large enough that the comparator's output matters."""
+    network = SimilarityNetwork(dims=DIMS, generator=torch_rng("network"), **VARIANTS[variant])
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.startswith("comparator"):
+                parameter.mul_(2).add_(0.01)
+    return network.eval()
+
+
+def clips(name: str, *, num_videos: int, num_frames: int) -> Tensor:
+    """Unit regions [N, T, 9, DIMS] that look alike within a video."""
+    generator = torch_rng("clips", name)
+    centre = torch.randn(num_videos, 1, 1, DIMS, generator=generator)
+    return F.normalize(centre + torch.randn(num_videos, num_frames, 9, DIMS, generator=generator), dim=-1)
+
+
+@every_variant
+@given(length=st.integers(1, 13), other=st.integers(1, 13), extra=st.integers(1, 5))
+def test_padding_changes_no_score(variant: str, length: int, other: int, extra: int) -> None:
+    """Frames behind a mask may hold anything, however short or odd the clip, on either side."""
+    network = build(variant)
+    query = network.embed(clips("query", num_videos=2, num_frames=length))
+    reference = network.embed(clips("reference", num_videos=3, num_frames=other))
+    longer_query = F.pad(query, (0, 0, 0, 0, 0, extra), value=torch.nan)
+    longer_reference = F.pad(reference, (0, 0, 0, 0, 0, 2), value=7.0)
+    found = network.compare(
+        longer_query,
+        longer_reference,
+        query_mask=(torch.arange(length + extra) < length).expand(2, -1),
+        reference_mask=(torch.arange(other + 2) < other).expand(3, -1),
+    )
+    expected = network.compare(query, reference)
+    assert_close(found.video, expected.video, rtol=1e-4, atol=1e-5)
+    assert_close(found.regularization, expected.regularization, rtol=1e-4, atol=1e-4)
+    assert_close(found.frame[:, :, :length, :other], expected.frame)
+    assert not found.frame[:, :, length:].any()
+
+
+@every_variant
+def test_a_batch_of_different_lengths_equals_its_pairs(variant: str) -> None:
+    """Scores do not depend on what else is in the batch."""
+    network = build(variant)
+    lengths = [1, 2, 3, 4, 7, 12]
+    single = [network.embed(clips(f"video {n}", num_videos=1, num_frames=n)) for n in lengths]
+    padded = torch.cat([F.pad(video, (0, 0, 0, 0, 0, 12 - n)) for video, n in zip(single, lengths, strict=True)])
+    mask = torch.arange(12) < torch.tensor(lengths)[:, None]
+    found = network.score(padded, padded, query_mask=mask, reference_mask=mask)
+    pairs = torch.stack([torch.stack([network.score(q, r)[0, 0] for r in single]) for q in single])
+    assert_close(found, pairs, rtol=1e-4, atol=1e-5)
+    assert found.abs().max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("num_frames", [1, 2, 3])
+def test_a_short_clip_scores_as_its_repetition(num_frames: int) -> None:
+    """The release doubles clips until they have four frames."""
+    network = build()
+    short = network.embed(clips("short", num_videos=1, num_frames=num_frames))
+    reference = network.embed(clips("reference", num_videos=2, num_frames=9))
+    repeated = short
+    while repeated.shape[1] < 4:
+        repeated = torch.cat([repeated, repeated], 1)
+    assert_close(network.score(short, reference), network.score(repeated, reference))
+    assert_close(network.score(reference, short), network.score(reference, repeated))
+
+
+def test_one_mask_is_enough() -> None:
+    """The side without a mask is all real."""
+    network = build()
+    query = network.embed(clips("query", num_videos=2, num_frames=6))
+    reference = network.embed(clips("reference", num_videos=2, num_frames=8))
+    mask = (torch.arange(8) < 5).expand(2, -1)
+    found = network.score(query, reference, reference_mask=mask)
+    assert_close(found, network.score(query, reference[:, :5]), rtol=1e-4, atol=1e-5)
+
+
+def test_symmetric_scores_are_symmetric_and_the_mean_of_both() -> None:
+    """Plain scores are not; the rates are honoured in both directions."""
+    options = {"dims": DIMS, "spatial_rate": 0.34, "temporal_rate": 0.5}
+    plain = SimilarityNetwork(**options, generator=torch_rng("symmetric")).eval()
+    symmetric = SimilarityNetwork(**options, symmetric=True).eval()
+    symmetric.load_state_dict(plain.state_dict())
+    query = plain.embed(clips("query", num_videos=2, num_frames=9))
+    reference = plain.embed(clips("reference", num_videos=3, num_frames=12))
+    forth, back = plain.score(query, reference), plain.score(reference, query)
+    assert (forth - back.T).abs().max() > 1e-4
+    assert_close(symmetric.score(query, reference), (forth + back.T) / 2)
+    assert_close(symmetric.score(query, reference), symmetric.score(reference, query).T)
+
+
+def test_binary_codes_score_by_hamming_distance() -> None:
+    """One frame and one region: 1 - 2 * (differing bits) / bits."""
+    network = SimilarityNetwork(
+        dims=DIMS, attention=False, binary_bits=24, comparator=False, generator=torch_rng("codes")
+    ).eval()
+    features = clips("codes", num_videos=5, num_frames=1)[:, :, :1]
+    codes = network.embed(features)
+    signs = codes.flatten(1) > 0
+    differing = (signs[:, None] != signs[None]).sum(-1)
+    assert_close(network.score(codes, codes), 1 - 2 * differing / 24)
+    assert codes.shape == (5, 1, 1, 24)
+
+
+def test_binary_codes_can_be_trained() -> None:
+    """In training mode the sign has a gradient."""
+    network = SimilarityNetwork(dims=DIMS, attention=False, binary_bits=24, generator=torch_rng("codes")).train()
+    codes = network.embed(clips("codes", num_videos=2, num_frames=4))
+    network.compare(codes, codes).video.sum().backward()
+    gradients = [parameter.grad for parameter in network.parameters()]
+    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_linear_attention_weighs_by_the_angle_to_its_context() -> None:
+    """Along the context vector the weight is 1, against it 0; "cosine" makes that so for a vector of any length."""
+    features = F.one_hot(torch.arange(2), DIMS).float() * torch.tensor([[1.0], [-1.0]])
+    for form, length, expected in (("linear", 1.0, 1.0), ("cosine", 5.0, 1.0), ("linear", 5.0, 3.0)):
+        network = SimilarityNetwork(dims=DIMS, attention_form=form, comparator=False)
+        with torch.no_grad():
+            network.attention.context_vector.weight.copy_(length * F.one_hot(torch.tensor([0]), DIMS))
+        weights = network.embed(features[None, None])[0, 0].norm(dim=-1)
+        assert weights.tolist() == pytest.approx([expected, 0.5])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_recomputing_activations_changes_nothing(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of pairs whose activations are made again give the same scores and gradients."""
+    mask = (torch.arange(8) < torch.tensor([[8], [5], [3]])) if masked else None
+    found = []
+    for kept, chunk in ((2**30, 2**30), (0, 130)):
+        monkeypatch.setattr(network_module, "MAX_KEPT_CELLS", kept)
+        monkeypatch.setitem(network_module.MAX_CHUNK_CELLS, "cpu", chunk)
+        network = build()
+        embedded = network.embed(clips("chunks", num_videos=3, num_frames=8))
+        output = network.compare(embedded, embedded, query_mask=mask, reference_mask=mask)
+        (output.video.sum() + output.regularization).backward()
+        found.append((output.video.detach(), [parameter.grad for parameter in network.parameters()]))
+    assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_regularization_sums_the_overshoot() -> None:
+    """How far the comparator's raw output leaves [-1, 1], over all pairs and cells, in both directions."""
+    network = build()
+    with torch.no_grad():
+        network.comparator.output.weight.zero_()
+        network.comparator.output.bias.fill_(-1.5)
+    embedded = network.embed(clips("overshoot", num_videos=2, num_frames=8))
+    found = network.compare(embedded, embedded)
+    assert found.regularization.item() == pytest.approx(4 * 4 * 0.5)
+    assert found.video.tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_features_score_in_float32(dtype: torch.dtype) -> None:
+    """Features cached in half precision are computed in the weights' precision."""
+    network = build()
+    features = clips("half", num_videos=3, num_frames=8).to(dtype)
+    found = network.compare(network.embed(features), network.embed(features))
+    assert found.video.dtype == found.frame.dtype == torch.float32
+    assert_close(found.video, network.score(network.embed(features.float()), network.embed(features.float())))
+
+
+def test_autocast_keeps_similarities_in_float32() -> None:
+    """bfloat16 products come out in float32 and near the exact ones."""
+    network = build()
+    features = clips("autocast", num_videos=3, num_frames=8)
+    exact = network.compare(network.embed(features), network.embed(features))
+    with torch.autocast("cpu", torch.bfloat16):
+        embedded = network.embed(features)
+        found = network.compare(embedded, embedded)
+    assert found.video.dtype == torch.float32
+    assert_close(found.video, exact.video, rtol=0.05, atol=0.02)
+
+
+def test_the_same_generator_gives_the_same_weights() -> None:
+    """Whatever the global generator was at."""
+    first, second = (SimilarityNetwork(dims=DIMS, generator=torch_rng("weights")) for _ in range(2))
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(
+        first.attention.transform.weight,
+        SimilarityNetwork(dims=DIMS, generator=torch_rng("others")).attention.transform.weight,
+    )
+
+
+def test_from_settings_keeps_every_field() -> None:
+    """Settings describe a network completely, but for its weights."""
+    settings = NetworkSettings(
+        dims=8, spatial_rate=0.2, temporal_rate=0.4, attention=False, binary_bits=12, symmetric=True, comparator=False
+    )
+    assert asdict(SimilarityNetwork.from_settings(settings).settings) == asdict(settings)
+
+
+def test_compare_does_not_touch_its_arguments() -> None:
+    """Padding is cleared on a copy."""
+    network = build()
+    features = clips("kept", num_videos=2, num_frames=6)
+    before = features.clone()
+    mask = (torch.arange(6) < 4).expand(2, -1)
+    network.compare(features, features, query_mask=mask, reference_mask=mask)
+    assert torch.equal(features, before)
+
+
+GOOD = torch.zeros(2, 5, 9, DIMS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"query": torch.zeros(5, 9, DIMS)}, r"query: got shape \(5, 9, 16\).*unsqueeze"),
+        ({"reference": torch.zeros(2, 5, 9, 3)}, r"reference: got shape \(2, 5, 9, 3\), wanted .* 16\]"),
+        ({"query": torch.zeros(2, 0, 9, DIMS)}, "no empty axis"),
+        ({"query": GOOD.index_fill(1, torch.tensor([3]), torch.nan)}, "NaN or infinite values in 2 frames.* frame 3"),
+        ({"reference": GOOD.half() + torch.inf}, "reference: NaN or infinite .*half precision overflowed"),
+        ({"query_mask": torch.ones(2, 4, dtype=torch.bool)}, r"query_mask: got torch.bool \(2, 4\), wanted"),
+        ({"query_mask": torch.ones(2, 5)}, r"query_mask: got torch.float32 \(2, 5\)"),
+        ({"query_mask": torch.zeros(2, 5, dtype=torch.bool)}, "query_mask: video 0 has no real first frame"),
+        (
+            {"reference_mask": torch.tensor([[True, False, True, True, True]] * 2)},
+            "reference_mask: real frames after padding",
+        ),
+    ],
+)
+def test_compare_refuses_bad_clips(arguments: dict[str, Tensor], message: str) -> None:
+    """The error names the argument, what it was and what is wanted."""
+    with pytest.raises(ArgumentError, match=message):
+        build().compare(**{"query": GOOD, "reference": GOOD, **arguments})
+
+
+def test_embed_refuses_other_dimensions() -> None:
+    """The error names both shapes."""
+    with pytest.raises(ArgumentError, match=r"features: got shape \(5, 9, 3\), wanted \[..., frames, regions, 16\]"):
+        build().embed(torch.zeros(5, 9, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"spatial_rate": 1.5}, r"spatial_rate: got 1\.5"),
+        ({"temporal_rate": -0.1}, r"temporal_rate: got -0\.1"),
+        ({"dims": 0}, "dims: got 0"),
+        ({"attention_form": "softmax"}, "attention_form: got 'softmax', wanted one of gated, cosine, linear"),
+        ({"temporal_pooling": "mean"}, "temporal_pooling: got 'mean', wanted one of chamfer, max"),
+        ({"binary_bits": 8}, "binary_bits: got 8 with attention=True"),
+    ],
+)
+def test_network_refuses_bad_settings(settings: dict[str, Any], message: str) -> None:
+    """The error names the setting and what is allowed."""
+    with pytest.raises(ArgumentError, match=message):
+        SimilarityNetwork(**settings)

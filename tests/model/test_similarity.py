@@ -1,0 +1,154 @@
+"""TopK-Chamfer against loops written from Eq. 3 and 5, its limits, masks and bad input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from hapvr.errors import ArgumentError
+from hapvr.model.similarity import chamfer, frame_similarity, to_unit_interval, topk_count, topk_mean
+from hapvr.seeding import torch_rng
+
+RATES = st.sampled_from([0.0, 0.1, 0.25, 0.34, 0.5, 0.9, 1.0])
+SIZES = st.integers(1, 7)
+
+
+def draw(*parts: int | str, shape: tuple[int, ...]) -> Tensor:
+    """Numbers in [-1, 1] in float64."""
+    return torch.rand(shape, generator=torch_rng("similarity", *parts), dtype=torch.float64) * 2 - 1
+
+
+def loop_chamfer(rows: list[list[float]], rate: float) -> float:
+    """Per row the mean of the K largest, then the mean over rows."""
+    means = []
+    for row in rows:
+        count = max(round(rate * len(row)), 1)
+        means.append(sum(sorted(row, reverse=True)[:count]) / count)
+    return sum(means) / len(means)
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "expected"), [(0.10, 9, 1), (0.03, 7, 1), (0.0, 5, 1), (1.0, 5, 5), (0.25, 10, 2), (0.34, 9, 3)]
+)
+def test_topk_count(rate: float, size: int, expected: int) -> None:
+    """At least one, and halves round to even as in the release: 2.5 gives 2."""
+    assert topk_count(rate, size) == expected
+
+
+def test_chamfer_by_hand() -> None:
+    """Row maxima 0.9 and 0.4 average 0.65; the top two of each 0.8 and 0.3; all of them 0.4333."""
+    similarity = torch.tensor([[0.9, 0.7, 0.0], [0.2, 0.4, 0.4]], dtype=torch.float64)
+    assert chamfer(similarity, rate=0.0).item() == pytest.approx(0.65)
+    assert chamfer(similarity, rate=0.6).item() == pytest.approx(0.6)
+    assert chamfer(similarity, rate=1.0).item() == pytest.approx(similarity.mean().item())
+    assert chamfer(similarity, pooling="max").item() == pytest.approx(0.9)
+
+
+@given(rate=RATES, rows=SIZES, columns=SIZES, symmetric=st.booleans(), seed=st.integers(0, 999))
+def test_chamfer_equals_the_loop(rate: float, rows: int, columns: int, symmetric: bool, seed: int) -> None:
+    """In both directions when symmetric, each with the same rate."""
+    similarity = draw(seed, shape=(rows, columns))
+    expected = loop_chamfer(similarity.tolist(), rate)
+    if symmetric:
+        expected = (expected + loop_chamfer(similarity.T.tolist(), rate)) / 2
+    assert chamfer(similarity, rate=rate, symmetric=symmetric).item() == pytest.approx(expected)
+
+
+@given(
+    rate=RATES,
+    rows=SIZES,
+    columns=SIZES,
+    symmetric=st.booleans(),
+    pooling=st.sampled_from(["chamfer", "max"]),
+    seed=st.integers(0, 999),
+)
+def test_chamfer_ignores_padding(
+    rate: float, rows: int, columns: int, symmetric: bool, pooling: str, seed: int
+) -> None:
+    """Masked rows and columns may hold anything."""
+    similarity = draw(seed, shape=(3, rows, columns))
+    padded = torch.full((3, 9, 8), 5.0, dtype=torch.float64)
+    padded[:, :rows, :columns] = similarity
+    found = chamfer(
+        padded,
+        rate=rate,
+        pooling=pooling,
+        symmetric=symmetric,
+        row_mask=torch.arange(9) < rows,
+        column_mask=torch.arange(8) < columns,
+    )
+    assert_close(found, chamfer(similarity, rate=rate, pooling=pooling, symmetric=symmetric))
+
+
+@given(low=RATES, high=RATES, seed=st.integers(0, 999))
+def test_chamfer_falls_as_the_rate_grows(low: float, high: float, seed: int) -> None:
+    """More entries in the mean are smaller ones."""
+    similarity = draw(seed, shape=(4, 11))
+    assert chamfer(similarity, rate=max(low, high)) <= chamfer(similarity, rate=min(low, high)) + 1e-12
+
+
+@pytest.mark.parametrize("pooling", ["chamfer", "max"])
+@pytest.mark.parametrize("rate", [0.0, 0.10, 0.34, 1.0])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_frame_similarity_equals_the_loop(pooling: str, rate: float, symmetric: bool) -> None:
+    """Each pair of frames by itself: the products of their regions, then Chamfer."""
+    query, reference = draw("query", shape=(2, 3, 9, 5)), draw("reference", shape=(3, 4, 7, 5))
+    found = frame_similarity(query, reference, rate=rate, pooling=pooling, symmetric=symmetric)
+    assert found.shape == (2, 3, 3, 4)
+    for q, n, i, j in torch.cartesian_prod(*map(torch.arange, found.shape)).tolist():
+        regions = query[q, i] @ reference[n, j].T
+        expected = chamfer(regions, rate=rate, pooling=pooling, symmetric=symmetric)
+        assert_close(found[q, n, i, j], expected)
+
+
+@pytest.mark.parametrize("rate", [0.10, 0.34])
+def test_frame_similarity_in_chunks_equals_the_whole(rate: float) -> None:
+    """Value and gradients do not depend on how much is held at once."""
+    found = []
+    for limit in (2**20, 2000):
+        query = draw("query", shape=(3, 5, 9, 4)).requires_grad_()
+        reference = draw("reference", shape=(2, 6, 9, 4)).requires_grad_()
+        similarity = frame_similarity(query, reference, rate=rate, max_chunk_elements=limit)
+        similarity.square().sum().backward()
+        found.append((similarity.detach(), query.grad, reference.grad))
+    assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+def test_frame_similarity_passes_the_gradient_check(rate: float) -> None:
+    """The gradients are those of finite differences."""
+    query = draw("query", shape=(1, 2, 3, 4)).requires_grad_()
+    reference = draw("reference", shape=(2, 2, 3, 4)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, r: frame_similarity(q, r, rate=rate), (query, reference))
+
+
+def test_topk_mean_does_not_touch_its_input() -> None:
+    """A masked reduction works on a copy."""
+    values = draw("kept", shape=(3, 4))
+    before = values.clone()
+    topk_mean(values, rate=0.5, mask=torch.tensor([True, True, False, False]))
+    assert torch.equal(values, before)
+
+
+def test_to_unit_interval() -> None:
+    """-1 becomes 0 and 1 stays 1."""
+    assert to_unit_interval(torch.tensor([-1.0, 0.0, 1.0])).tolist() == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_rates_outside_the_unit_interval_are_refused(rate: float) -> None:
+    """The error names the argument, its value and the range."""
+    with pytest.raises(ArgumentError, match=r"rate: got .*wanted a number in \[0, 1\]"):
+        topk_mean(torch.ones(3), rate=rate)
+    with pytest.raises(ArgumentError, match="spatial_rate: got"):
+        frame_similarity(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), rate=rate)
+
+
+def test_an_empty_axis_is_refused() -> None:
+    """There is no maximum of nothing."""
+    with pytest.raises(ArgumentError, match=r"values: shape \(2, 0\) is empty"):
+        topk_mean(torch.ones(2, 0), rate=0.0)
