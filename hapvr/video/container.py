@@ -8,7 +8,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -45,11 +45,7 @@ class VideoProbe:
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """A probe with what is needed to show stored frames rightly.
-
-    rotation_deg: counter-clockwise. packet_times_s: presentation times from the first packet's on, ascending; None
-    unless every packet is whole, in order, meant to be shown and on a steady clock, so that packet n is frame n.
-    """
+    """A probe with what is needed to show stored frames rightly. rotation_deg: counter-clockwise."""
 
     probe: VideoProbe
     formats: frozenset[str]
@@ -57,7 +53,6 @@ class StreamFacts:
     pixel_aspect: float
     rotation_deg: int
     stored_px: tuple[int, int]
-    packet_times_s: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,7 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
 
 
 def read_facts(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamFacts:
-    """Facts of a file's main video stream; reads all packets but decodes them only up to the first good frame.
+    """Facts of a file's main video stream; packets are read and decoded up to the first good frame.
 
     Raises VideoError: the reasons of `open_video`, no_frames, decode_error or too_large.
     """
@@ -118,7 +113,7 @@ def read_facts(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamFacts:
         width_px, height_px = display_size(
             first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg, short_side_px=None
         )
-        facts = StreamFacts(
+        return StreamFacts(
             probe=VideoProbe(
                 duration_s=_duration_s(container, stream),
                 fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
@@ -132,9 +127,7 @@ def read_facts(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamFacts:
             pixel_aspect=aspect,
             rotation_deg=rotation_deg,
             stored_px=(first.width, first.height),
-            packet_times_s=None,
         )
-    return replace(facts, packet_times_s=_packet_times(path))
 
 
 def iter_frames(
@@ -147,7 +140,7 @@ def iter_frames(
     """
     interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
     time_s, previous_raw_s, found, problem = -interval_s, None, False, ""
-    packets = container.demux(stream)
+    packets = _packets(container, stream)
     while True:
         try:
             packet = next(packets)
@@ -180,13 +173,17 @@ def iter_frames(
         raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
 
 
-def _packet_times(path: Path) -> tuple[float, ...] | None:
-    """See StreamFacts.packet_times_s; reads all packets, decodes none."""
+def packet_times(path: Path) -> tuple[float, ...] | None:
+    """Presentation times of the main video stream's packets in seconds from the first on, ascending.
+
+    None unless every packet is whole, in order, meant to be shown and on a steady clock, so that packet n is frame n.
+    Reads all packets and decodes none. Raises VideoError as `open_video` does.
+    """
     times: list[int] = []
     last_dts: int | None = None
     with open_video(path) as (container, stream):
         try:
-            for packet in container.demux(stream):
+            for packet in _packets(container, stream):
                 if packet.size == 0:
                     continue
                 if packet.is_corrupt or packet.is_discard or packet.pts is None:
@@ -203,6 +200,15 @@ def _packet_times(path: Path) -> tuple[float, ...] | None:
         times.sort()
         seconds = tuple(float((time - times[0]) * stream.time_base) for time in times)
     return seconds if all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(seconds)) else None
+
+
+def _packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
+    while True:
+        try:
+            yield from container.demux(stream)
+            return
+        except IndexError:  # PyAV knows no streams that begin later; their packet is passed over
+            continue
 
 
 def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:

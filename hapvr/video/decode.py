@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
-from hapvr.video.container import MAX_PIXELS, StreamFacts, TimedFrame, VideoProbe, iter_frames, open_video, read_facts
+from hapvr.video.container import (
+    MAX_PIXELS,
+    StreamFacts,
+    TimedFrame,
+    VideoProbe,
+    iter_frames,
+    open_video,
+    packet_times,
+    read_facts,
+)
 from hapvr.video.geometry import display_frame
 from hapvr.video.sampling import TOLERANCE_S, check_sampling, frames_due, sampling_times, shown_frames
 
@@ -114,12 +123,13 @@ def sample_video(
     """
     check_sampling(fps=fps, max_frames=max_frames)
     plan = _Plan(path, read_facts(path, max_pixels=max_pixels), fps, short_side_px, max_frames, max_pixels)
-    if decoder == "auto" and _decord_is_exact(plan.facts):
-        try:
-            return _sample_decord(plan, keep)
-        except (decord.DECORDError, RuntimeError, IndexError, _UnexpectedFrameError):
-            return _sample_pyav(plan, keep)  # if the file is at fault, PyAV says so
-    return _sample_pyav(plan, keep)
+    starts_s = packet_times(path) if decoder == "auto" and _decord_reads(plan.facts) else None
+    if starts_s is None:
+        return _sample_pyav(plan, keep)
+    try:
+        return _sample_decord(plan, np.array(starts_s), keep)
+    except (decord.DECORDError, RuntimeError, IndexError, _UnexpectedFrameError):
+        return _sample_pyav(plan, keep)  # if the file is at fault, PyAV says so
 
 
 @dataclass(frozen=True)
@@ -145,18 +155,18 @@ class _UnexpectedFrameError(Exception):
     """decord delivered frames of another number or shape than the file holds."""
 
 
-def _decord_is_exact(facts: StreamFacts) -> bool:
+def _decord_reads(facts: StreamFacts) -> bool:
     return (
-        facts.packet_times_s is not None
-        and facts.rotation_deg == 0
+        facts.rotation_deg == 0
         and bool(facts.formats & _DECORD_FORMATS)
         and facts.probe.codec in _DECORD_CODECS
         and facts.pixel_format in _DECORD_PIXEL_FORMATS
     )
 
 
-def _sample_decord(plan: _Plan, keep: Callable[[NDArray[np.uint8]], Kept]) -> Sample[Kept]:
-    starts_s = np.array(plan.facts.packet_times_s)
+def _sample_decord(
+    plan: _Plan, starts_s: NDArray[np.float64], keep: Callable[[NDArray[np.uint8]], Kept]
+) -> Sample[Kept]:
     decord.logging.set_level(decord.logging.QUIET)
     reader = decord.VideoReader(str(plan.path), ctx=decord.cpu(0), num_threads=1)
     if len(reader) != len(starts_s):

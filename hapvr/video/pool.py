@@ -7,7 +7,10 @@ import hashlib
 import io
 import itertools
 import multiprocessing
+import os
 import resource
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -152,6 +155,15 @@ def _outcome(
 def _prepare_worker(max_memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """A worker stuck in a decoder would outlive a killed parent, since it never gets to read its closed pipe."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _sample_one(item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder) -> SampledVideo:

@@ -1,0 +1,268 @@
+"""Worker processes: hangs, crashes and greed cost one row; order and memory are kept."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from hapvr.config import SamplingConfig
+from hapvr.errors import VideoError
+from hapvr.video.decode import sample_frames
+from hapvr.video.pool import LOOKAHEAD, encode_jpeg, in_workers, inspect_videos, sample_videos
+
+
+def reasons(results):
+    return [result.reason if isinstance(result, VideoError) else result for _, result in results]
+
+
+def test_in_workers_kills_a_worker_that_hangs():
+    """An item over the time limit becomes a timeout; the others are done."""
+    started = time.monotonic()
+    results = list(in_workers(time.sleep, [0, 600, 0], config=SamplingConfig(timeout_s=2, workers=1)))
+    assert reasons(results) == [None, "timeout", None]
+    assert "2 s" in str(results[1][1])
+    assert time.monotonic() - started < 20
+
+
+def test_in_workers_survives_workers_that_die():
+    """Death by signal, exit and exception cost their own item only, whatever is beside them."""
+    commands = ["true", "kill -ABRT $PPID", "true", "kill -SEGV $PPID", "true", "kill -KILL $PPID", "true"]
+    results = in_workers(os.system, commands, config=SamplingConfig())
+    assert reasons(results) == [0, "crashed", 0, "crashed", 0, "crashed", 0]
+    assert reasons(in_workers(int, ["1", "one", "2"], config=SamplingConfig())) == [1, "crashed", 2]
+
+
+def test_in_workers_without_items_starts_nothing():
+    """No items, no results."""
+    assert list(in_workers(os.abort, [], config=SamplingConfig())) == []
+
+
+def test_in_workers_bounds_memory():
+    """A worker that wants more than the limit fails alone."""
+    results = in_workers(bytearray, [10, 8 * 2**30, 10], config=SamplingConfig(max_memory_bytes=2 * 2**30))
+    kept = reasons(results)
+    assert kept[1] == "crashed"
+    assert kept[0] == kept[2] == bytearray(10)
+
+
+def test_in_workers_tries_again_with_the_other_function():
+    """A crashed item gets a second chance; only a second failure is final."""
+    results = in_workers(os._exit, [1, 2], config=SamplingConfig(), retry=str)
+    assert reasons(results) == ["1", "2"]
+
+
+def test_in_workers_keeps_order_and_reads_ahead_little():
+    """Results come in the order of the items, of which only a few are taken before they are needed."""
+    taken = []
+
+    def items():
+        for item in range(40):
+            taken.append(item)
+            yield item
+
+    results = in_workers(str, items(), config=SamplingConfig(workers=2))
+    assert next(results) == (0, "0")
+    assert len(taken) <= 2 * LOOKAHEAD
+    assert [item for item, _ in results] == list(range(1, 40))
+
+
+def test_in_workers_leaves_no_process_behind_when_abandoned():
+    """A caller that stops early takes the workers with it, busy ones included."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    results = in_workers(time.sleep, [0, 600, 600], config=SamplingConfig(timeout_s=900))
+    next(results)
+    results.close()
+    after = {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
+    workers = {pid for pid in after - before if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())}
+    assert workers == set()
+
+
+def test_workers_die_with_a_killed_parent(tmp_path):
+    """No worker outlives a parent that is killed, not even a hung one."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import time\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.pool import in_workers\n"
+        "if __name__ == '__main__':\n    list(in_workers(time.sleep, [600], config=SamplingConfig(timeout_s=900)))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    parent = subprocess.Popen([sys.executable, str(script)], env=environment)
+    deadline = time.monotonic() + 30
+    workers = []
+    while len(workers) < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+        children = psutil.Process(parent.pid).children()
+        workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    time.sleep(1)  # for the workers to get busy
+    parent.kill()
+    parent.wait()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert len(workers) == 2
+    assert alive == []
+
+
+def test_workers_do_not_load_torch(tmp_path):
+    """Decoding processes stay small: they never import the deep learning stack."""
+    script = (
+        "import sys, hapvr.video.pool; print([name for name in ('torch', 'mlflow', 'timm') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_sample_videos_gives_a_row_for_every_file(videos):
+    """Good, damaged and missing files come back in order, each with its frames or its reason."""
+    good = videos.numbered("good 好.mp4", num_frames=30)
+    text = videos.folder / "text.mp4"
+    text.write_text("text")
+    single = videos.numbered("single.mp4", num_frames=1)
+    items = [("s/good", good), ("s/text", text), ("s/sound", videos.sound()), ("s/none", videos.folder / "none.mp4")]
+    rows = list(sample_videos([*items, ("s/single", single)], config=SamplingConfig(short_side_px=64)))
+    assert [(row.video_id, row.reason, len(row.jpegs)) for row in rows] == [
+        ("s/good", "", 3),
+        ("s/text", "not_video", 0),
+        ("s/sound", "no_video_stream", 0),
+        ("s/none", "missing_file", 0),
+        ("s/single", "", 1),
+    ]
+    assert rows[0].timestamps_s == (0.0, 1.0, 2.0)
+    assert (rows[0].width_px, rows[0].height_px) == (85, 64)
+    frame = np.asarray(Image.open(io.BytesIO(rows[0].jpegs[1])))
+    expected = sample_frames(good, fps=1, short_side_px=64).frames[1]
+    assert frame.shape == (64, 85, 3)
+    assert np.abs(frame.astype(int) - expected).mean() < 2
+    assert all(row.message and row.probe is None for row in rows[1:4])
+
+
+def test_sample_videos_stops_a_decode_that_takes_too_long(videos):
+    """A clip that cannot be decoded in the time given is a timeout, not a hang."""
+    slow = videos.noise("slow.mp4", num_frames=60)
+    quick = videos.numbered("quick.mp4", num_frames=1)
+    config = SamplingConfig(fps=60, short_side_px=2160, timeout_s=1, workers=1)
+    rows = list(sample_videos([("s/slow", slow), ("s/quick", quick)], config=config))
+    assert [row.reason for row in rows] == ["timeout", ""]
+
+
+def test_sample_videos_is_independent_of_workers_and_neighbours(videos):
+    """The bytes of a video's frames do not depend on who else is sampled or by how many processes."""
+    items = [(f"s/{index}", videos.numbered(f"{index}.mp4", num_frames=10 + 7 * index)) for index in range(5)]
+    together = list(sample_videos(items, config=SamplingConfig(workers=3, short_side_px=64)))
+    alone = [next(sample_videos([item], config=SamplingConfig(workers=1, short_side_px=64))) for item in items[:2]]
+    assert together[:2] == alone
+
+
+def test_inspect_videos_reports_facts_of_files(videos):
+    """Bytes and digest of any readable file, a probe of those that are videos."""
+    good = videos.numbered("good.mp4", num_frames=30)
+    text = videos.folder / "text.mp4"
+    text.write_text("text")
+    rows = list(inspect_videos([("s/good", good), ("s/text", text), ("s/no", Path("/none"))], config=SamplingConfig()))
+    assert [row.num_bytes for row in rows] == [good.stat().st_size, 4, 0]
+    assert rows[1].sha256 == "982d9e3eb996f559e633f4d194def3761d909f5a3b647d1a851fead67c32c9d1"
+    assert [row.reason for row in rows] == ["", "not_video", "missing_file"]
+    assert rows[0].probe is not None
+    assert rows[0].probe.duration_s == 3.0
+
+
+def damage(data: bytes, kind: str, rng: random.Random) -> bytes:
+    broken = bytearray(data)
+    if kind == "cut":
+        return bytes(broken[: rng.randrange(len(broken))])
+    if kind == "flip":
+        for _ in range(rng.choice([1, 10, 100, 1000])):
+            broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+    elif kind == "head":
+        for _ in range(20):
+            broken[rng.randrange(min(4000, len(broken)))] = rng.randrange(256)
+    elif kind == "zero":
+        start, length = rng.randrange(len(broken)), rng.choice([16, 1000, 20_000])
+        broken[start : start + length] = bytes(len(broken[start : start + length]))
+    elif kind == "turn":
+        start = rng.randrange(len(broken))
+        broken = broken[start:] + broken[:start]
+    elif kind == "again":
+        start = rng.randrange(len(broken))
+        broken = broken[:start] + broken[start // 2 :]
+    return bytes(broken)
+
+
+def torture(items, *, timeout_s):
+    """Sample all items; every row is there, failed with a known reason or with frames of one size."""
+    known = {"", "not_video", "no_video_stream", "no_frames", "decode_error", "too_large", "empty_file"}
+    rows = list(sample_videos(items, config=SamplingConfig(timeout_s=timeout_s, short_side_px=64)))
+    assert [row.video_id for row in rows] == [video_id for video_id, _ in items]
+    assert {row.reason for row in rows} <= known
+    for row in rows:
+        assert (row.reason == "") == (len(row.jpegs) > 0) == (row.probe is not None)
+        assert len(row.jpegs) == len(row.timestamps_s)
+        assert {Image.open(io.BytesIO(jpeg)).size for jpeg in row.jpegs} <= {(row.width_px, row.height_px)}
+    return rows
+
+
+KINDS = ("cut", "flip", "head", "zero", "turn", "again")
+
+
+def test_sample_videos_survives_damage_of_every_kind(videos):
+    """A hundred damaged variants of small clips: no crash, no hang, no row lost; the good ones are as if alone."""
+    rng = random.Random(0)
+    sources = [
+        videos.noise("noise.mp4", num_frames=12, container_options={"movflags": "faststart"}),
+        videos.numbered("plain.mp4", num_frames=30),
+        videos.numbered("plain.mkv", num_frames=30),
+        videos.numbered("plain.webm", num_frames=10, codec="libvpx"),
+        videos.numbered("plain.ts", num_frames=30),
+        videos.numbered("plain.avi", num_frames=30, codec="mpeg4"),
+    ]
+    items = [("good/first", sources[1])]
+    for number in range(100):
+        source = sources[number % len(sources)]
+        path = videos.folder / f"{number:03d}-{source.name}"
+        path.write_bytes(damage(source.read_bytes(), KINDS[number // len(sources) % len(KINDS)], rng))
+        items.append((f"bad/{number:03d}", path))
+    items.append(("good/last", sources[1]))
+    rows = torture(items, timeout_s=30)
+    assert rows[0].jpegs == rows[-1].jpegs
+    assert len(rows[0].jpegs) == 3
+    assert 10 < sum(row.reason == "" for row in rows) < 100
+
+
+@pytest.mark.slow
+def test_sample_videos_survives_damaged_real_clips(real_videos, tmp_path):
+    """Three hundred damaged variants of real clips."""
+    rng = random.Random(1)
+    small = [path for path in real_videos if path.stat().st_size < 700_000]
+    items = []
+    for number in range(300):
+        source = rng.choice(small)
+        path = tmp_path / f"{number:03d}-{source.name}"
+        path.write_bytes(damage(source.read_bytes(), rng.choice(KINDS), rng))
+        items.append((f"bad/{number:03d}", path))
+    torture(items, timeout_s=60)
+
+
+@pytest.mark.slow
+def test_sample_videos_reads_every_real_clip(real_videos):
+    """All real clips are sampled, the shortest included, in the expected number of frames."""
+    rows = torture([(f"real/{path.name}", path) for path in real_videos], timeout_s=120)
+    assert all(row.reason == "" and row.message == "" for row in rows)
+    assert {row.decoder.split()[0] for row in rows} == {"decord"}
+    for row in rows:
+        assert row.probe is not None
+        assert abs(len(row.jpegs) - row.probe.duration_s) <= 1
+
+
+def test_encode_jpeg_is_reproducible_and_close():
+    """Equal pixels give equal bytes, and decode to nearly the same pixels."""
+    frame = np.linspace(0, 255, 32 * 48 * 3).reshape(32, 48, 3).astype(np.uint8)
+    first, second = (encode_jpeg(frame, quality=95) for _ in range(2))
+    assert first == second
+    assert np.abs(np.asarray(Image.open(io.BytesIO(first))).astype(int) - frame).max() <= 12
