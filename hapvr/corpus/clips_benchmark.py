@@ -165,7 +165,7 @@ def original_file(clip: OwnClip) -> str:
 
 def copy_file(clip: OwnClip, kind: str) -> str:
     """Where a clip's edited copy lies below `videos/`."""
-    return f"copies/{clip.file}/{kind}.mp4"
+    return f"copies/{kind}/{clip.file}.mp4"
 
 
 def make_copies(task: CopyTask) -> tuple[OwnClip, tuple[str, str] | None]:
@@ -180,7 +180,8 @@ def make_copies(task: CopyTask) -> tuple[OwnClip, tuple[str, str] | None]:
         frames, fps = load_frames(task.clip.path)
     except VideoError as error:
         return task.clip, (error.reason, str(error))
-    donor = film_donor(task.clip.sha256, dressing=0, seed=task.seed)
+    combines = any(EDITS[kind].combines for kind in missing)
+    donor = film_donor(task.clip.sha256, dressing=0, seed=task.seed) if combines else frames
     for kind in missing:
         path = task.videos / copy_file(task.clip, kind)
         path.parent.mkdir(parents=True, exist_ok=True)

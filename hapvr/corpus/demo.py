@@ -109,11 +109,12 @@ def render_incident(task: IncidentTask) -> int:
     """Film, edit and encode the clips of a task; returns their number."""
     footage = task.clips[0].footage
     scene = _scene(footage.incident, dressing=footage.dressing, seed=task.seed)
-    donor = film_donor(footage.incident, dressing=footage.dressing + 1, seed=task.seed)
+    combines = any(clip.edit != "none" and EDITS[clip.edit].combines for clip in task.clips)
+    donor = film_donor(footage.incident, dressing=footage.dressing + 1, seed=task.seed) if combines else None
     for take, clips in groupby(task.clips, key=lambda clip: clip.footage):
         frames = _take(scene, take, seed=task.seed)
         for clip in clips:
-            edited, crf = _edited(clip, frames, donor=donor, seed=task.seed)
+            edited, crf = _edited(clip, frames, donor=frames if donor is None else donor, seed=task.seed)
             write_mp4(task.videos / clip.file, edited, fps=FPS, crf=crf)
     return len(task.clips)
 

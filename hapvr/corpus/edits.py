@@ -25,11 +25,15 @@ POOR_CRF = 40
 
 @dataclass(frozen=True)
 class Edit:
-    """One way to alter a video. label: FIVR's name for the result's relation to the original. crf: x264 quality."""
+    """One way to alter a video.
+
+    label: FIVR's name for the result's relation to the original. crf: x264 quality. combines: whether the donor shows.
+    """
 
     label: Label
     apply: Callable[[Pixels, Pixels, float, np.random.Generator], Pixels]
     crf: int = NORMAL_CRF
+    combines: bool = False
 
 
 def edit_video(kind: str, frames: Pixels, *, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
@@ -238,8 +242,8 @@ EDITS: dict[str, Edit] = {
     "reverse": Edit("DS", _reverse),
     "pause": Edit("DS", _pause),
     "excerpt": Edit("DS", _excerpt),
-    "video_in_video": Edit("DS", _video_in_video),
-    "compilation": Edit("DS", _compilation),
+    "video_in_video": Edit("DS", _video_in_video, combines=True),
+    "compilation": Edit("DS", _compilation, combines=True),
 }
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

@@ -21,8 +21,8 @@ SPAN_S = 16.0
 """Seconds from the beginning of one time span of an incident to that of the next."""
 LABELLED_CLIP_S = 9.5
 TRAIN_CLIP_S = 13.0
-CHANNEL_RATE = 0.45
-TOUCH_UP_RATE = 0.5
+CHANNEL_RATE = 0.5
+TOUCH_UP_RATE = 0.85
 DISTRACTORS_PER_INCIDENT = {"validation": 1, "test": 2}
 _MIN_INCIDENTS = 3
 

@@ -1,0 +1,122 @@
+"""Copy benchmarks from own clips: what is in them, and what awkward input does."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.corpus.clips_benchmark import CopyTask, make_clips_benchmark, make_copies
+from hapvr.corpus.edits import EDITS
+from hapvr.corpus.own_clips import find_clips, load_frames
+from hapvr.errors import ArgumentError, DataError
+from hapvr.provenance import file_sha256
+from hapvr.video.decode import probe_video
+
+
+def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None:
+    """Each query finds exactly its own copies, labelled by their edit, among all other videos."""
+    made = make_clips_benchmark(
+        clips, tmp_path / "made", name="own", copies_per_clip=4, distractor_rate=0.34, workers=1
+    )
+    definition = load_definition(made.folder)
+    assert (made.num_queries, made.num_database, made.unusable) == (4, 4 * 4 + 2, ())
+    videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
+    assert definition.labels["query_id"].value_counts()["count"].to_list() == [4] * 4
+    for query, reference, label in definition.labels.iter_rows():
+        assert videos[query]["group"] == videos[reference]["group"]
+        assert EDITS[videos[reference]["edit"]].label == label
+    assert definition.labels["label"].value_counts().sort("label").rows() == [("DS", 8), ("ND", 8)]
+    for path in definition.video_files().values():
+        assert probe_video(path).width_px > 0
+    for row in videos.values():
+        if row["edit"] == "none":
+            assert file_sha256(made.folder / row["path"]) == file_sha256(clips / row["group"])
+
+
+def test_make_clips_benchmark_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:
+    """Broken files are listed with a reason, a repeated file is a near duplicate, odd names become ids."""
+    made = make_clips_benchmark(awkward_clips, tmp_path / "made", name="own", distractor_rate=0.0, workers=1)
+    reasons = {file.path.name: file.reason for file in made.unusable}
+    assert set(reasons) == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.wav"}
+    assert reasons["empty.mp4"] == "empty_file"
+    assert reasons["sound.wav"] == "no_video_stream"
+    definition = load_definition(made.folder)
+    originals = [video for video in definition.video_ids if video.startswith("own/originals/")]
+    assert len(originals) + len(made.unusable) == sum(path.is_file() for path in awkward_clips.rglob("*"))
+    repeated = definition.videos.filter(edit="same_file")
+    assert len(repeated) == 1
+    assert definition.labels.filter(reference_id=repeated["video_id"][0])["label"].to_list() == ["ND"]
+    assert {"own/originals/a 'quoted' \"name\" — 映像.mp4", "own/originals/sub/nested.mp4"} <= set(originals)
+
+
+def test_make_clips_benchmark_repeats_itself(clips: Path, tmp_path: Path) -> None:
+    """Equal input gives equal files, whatever the workers; a second call writes nothing; other settings start anew."""
+    first = make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=3, workers=1)
+    make_clips_benchmark(clips, tmp_path / "b", name="own", copies_per_clip=3, workers=2)
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.mp4")]
+    assert files
+    assert all(file_sha256(tmp_path / "a" / file) == file_sha256(tmp_path / "b" / file) for file in files)
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*")}
+    assert make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=3, workers=1) == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*")} == times
+    other = make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=2, workers=1)
+    assert other.num_database < first.num_database
+
+
+def test_make_copies_says_why_a_clip_fails(clips: Path, tmp_path: Path) -> None:
+    """A file that breaks after it was listed gives its reason instead of an exception."""
+    listed, _ = find_clips(clips, out=tmp_path / "made")
+    listed[0].path.write_text("gone bad")
+    clip, failure = make_copies(CopyTask(listed[0], tmp_path, ("flip",), 0))
+    assert clip == listed[0]
+    assert failure is not None
+    assert failure[0] == "not_video"
+    assert listed[0].path.name in failure[1]
+
+
+def test_make_clips_benchmark_needs_two_clips(clips: Path, tmp_path: Path) -> None:
+    """A missing folder, an empty one and one with a single clip say what is wanted."""
+    single = tmp_path / "single"
+    single.mkdir()
+    for number in range(2):
+        with pytest.raises(DataError, match=f"{number} different decodable clips.*wanted at least 2"):
+            make_clips_benchmark(single, tmp_path / "made", name="own")
+        shutil.copy(clips / "clip 0.mp4", single / "same.mp4")
+    with pytest.raises(DataError, match="is not a folder"):
+        make_clips_benchmark(tmp_path / "none", tmp_path / "made", name="own")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"copies_per_clip": 0}, "copies_per_clip: got 0; wanted 1 to 14"),
+        ({"copies_per_clip": 15}, "copies_per_clip: got 15"),
+        ({"distractor_rate": 1.0}, "distractor_rate: got 1.0"),
+        ({"max_queries": 0}, "max_queries: got 0"),
+    ],
+)
+def test_make_clips_benchmark_refuses_numbers_out_of_range(
+    clips: Path, tmp_path: Path, options: dict[str, float], message: str
+) -> None:
+    """The error names the argument, its value and the limits."""
+    with pytest.raises(ArgumentError, match=message):
+        make_clips_benchmark(clips, tmp_path / "made", name="own", **options)
+
+
+def test_find_clips_refuses_output_among_the_input(clips: Path) -> None:
+    """Results inside the folder of clips would be taken for clips by the next call."""
+    with pytest.raises(ArgumentError, match="lies inside the folder of clips"):
+        find_clips(clips, out=clips / "made")
+
+
+def test_load_frames_bounds_length_and_size(clips: Path) -> None:
+    """Small frames are enlarged to 64 pixels at least, and the rate never exceeds ten per second."""
+    frames, fps = load_frames(clips / "clip 0.mp4")
+    assert frames.shape[1:] == (64, 96, 3)
+    assert fps <= 10
+    assert 15 <= len(frames) <= 20
+    single, _ = load_frames(clips / "clip 5.mp4")
+    assert len(single) == 1

@@ -1,0 +1,152 @@
+"""Edits do what their names say, on frames whose contents are known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hapvr.corpus.edits import EDITS, LIGHT_EDITS, STRONG_EDITS, broadcast, edit_video
+from hapvr.errors import ArgumentError
+
+FPS = 4.0
+
+
+def numbered(count: int) -> np.ndarray:
+    """Frames [count, 24, 32, 3] whose grey value is 10 times their number, with a white left column."""
+    frames = np.repeat(np.arange(count, dtype=np.uint8) * 10, 24 * 32 * 3).reshape(count, 24, 32, 3)
+    frames[:, :, 0] = 255
+    return frames
+
+
+def numbers(frames: np.ndarray) -> list[int]:
+    """The numbers of frames made by `numbered`."""
+    return [round(value / 10) for value in np.median(frames[..., 4:-4, :], axis=(1, 2, 3))]
+
+
+def apply(kind: str, frames: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """The edit with a white donor."""
+    donor = np.full((8, 30, 40, 3), 255, dtype=np.uint8)
+    return edit_video(kind, frames, donor=donor, fps=FPS, rng=np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("kind", EDITS)
+@pytest.mark.parametrize("count", [1, 2, 24])
+def test_edit_video_gives_frames_and_leaves_its_argument(kind: str, count: int) -> None:
+    """Every edit works from one frame on, repeats itself with an equal generator, and changes nothing in place."""
+    frames = numbered(count)
+    before = frames.copy()
+    first, second = apply(kind, frames), apply(kind, frames)
+    assert first.dtype == np.uint8
+    assert first.ndim == 4
+    assert len(first) >= 1
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(frames, before)
+    assert not np.shares_memory(first, frames)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EDITS if kind != "low_bitrate"])
+def test_edit_video_changes_the_video(kind: str) -> None:
+    """Every edit but re-encoding alters size, length or pixels."""
+    frames = numbered(24)
+    edited = apply(kind, frames)
+    assert edited.shape != frames.shape or not np.array_equal(edited, frames)
+
+
+def test_temporal_edits_rearrange_time() -> None:
+    """Reverse turns round, fast-forward skips, slow motion repeats, pause holds one frame for three seconds."""
+    frames = numbered(24)
+    assert numbers(apply("reverse", frames)) == list(range(23, -1, -1))
+    assert numbers(apply("fast_forward", frames)) in (list(range(0, 24, 2)), list(range(0, 24, 3)))
+    assert numbers(apply("slow_motion", frames)) == [number for number in range(16) for _ in range(2)]
+    paused = numbers(apply("pause", frames))
+    assert len(paused) == 24 + 12
+    assert max(paused.count(number) for number in range(24)) == 13
+    assert sorted(set(paused)) == list(range(24))
+
+
+def test_shuffle_keeps_frames_but_not_their_order() -> None:
+    """Shuffling moves pieces of about two seconds whole."""
+    shuffled = numbers(apply("shuffle", numbered(24)))
+    assert sorted(shuffled) == list(range(24))
+    assert shuffled != list(range(24))
+    assert sum(later - earlier == 1 for earlier, later in pairwise(shuffled)) >= 20
+
+
+def test_drops_remove_a_third() -> None:
+    """Dropped pieces go black, turn to noise, or are cut out; the rest stays as it was."""
+    frames = numbered(24)
+    blank, noise, cut = (apply(kind, frames) for kind in ("drop_blank", "drop_noise", "drop_cut"))
+    black = (blank == 0).all(axis=(1, 2, 3))
+    assert black.sum() == 8
+    np.testing.assert_array_equal(blank[~black], frames[~black])
+    changed = (noise != frames).any(axis=(1, 2, 3))
+    assert changed.sum() == 8
+    assert noise[changed].std() > 40
+    assert len(cut) == 16
+    assert set(numbers(cut)) <= set(range(24))
+
+
+def test_excerpt_is_a_run_of_frames() -> None:
+    """An excerpt is 35 to 50 % of the video, without gaps."""
+    taken = numbers(apply("excerpt", numbered(24)))
+    assert 8 <= len(taken) <= 12
+    assert taken == list(range(taken[0], taken[0] + len(taken)))
+
+
+def test_combining_edits_show_both_videos() -> None:
+    """Video-in-video keeps time and adds the donor around; a compilation plays the donor before and after."""
+    frames = numbered(20)
+    inside = apply("video_in_video", frames)
+    assert inside.shape == frames.shape
+    own = (inside[1:] != 255).any(axis=(1, 2, 3))
+    assert own.all()
+    assert 0.4 < (inside[5] == 255).mean() < 0.9
+    compiled = apply("compilation", frames)
+    assert (compiled[0] == 255).all()
+    assert (compiled[-1] == 255).all()
+    assert (compiled[len(compiled) // 2] != 255).any()
+
+
+def test_spatial_edits_move_pixels() -> None:
+    """Flip mirrors; letterbox adds black bars above and below; a tight crop enlarges a part."""
+    frames = numbered(4)
+    np.testing.assert_array_equal(apply("flip", frames)[:, :, -1], frames[:, :, 0])
+    boxed = apply("letterbox", frames)
+    bar = (boxed.shape[1] - 24) // 2
+    assert bar >= 2
+    assert not boxed[:, :bar].any()
+    assert not boxed[:, -bar:].any()
+    np.testing.assert_array_equal(boxed[:, bar:-bar], frames)
+    assert apply("tight_crop", frames).shape == frames.shape
+    assert apply("rescale", frames).shape[2] < 32
+
+
+def test_blur_smooths_and_color_does_not() -> None:
+    """Blurring lowers the contrast between neighbours."""
+    frames = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
+    assert np.diff(apply("blur", frames).astype(int), axis=2).std() < 0.7 * np.diff(frames.astype(int), axis=2).std()
+
+
+def test_broadcast_begins_black_and_brands_every_frame() -> None:
+    """A channel's package is one black second, then the same logo over different footage."""
+    rng = np.random.default_rng
+    first = broadcast(np.zeros((6, 60, 80, 3), np.uint8), channel=0, fps=FPS, rng=rng(0))
+    second = broadcast(np.full((6, 60, 80, 3), 90, np.uint8), channel=0, fps=FPS, rng=rng(0))
+    assert not first[:4].any()
+    assert len(first) == 10
+    assert ((first[4:] == second[4:]).all(axis=(0, 3)) & first[4:].any(axis=(0, 3))).mean() > 0.1
+
+
+def test_edit_video_names_what_is_wrong() -> None:
+    """An unknown edit lists the known ones; no frames are refused."""
+    with pytest.raises(ArgumentError, match=r"no 'sharpen'.*low_bitrate"):
+        apply("sharpen", numbered(2))
+    with pytest.raises(ArgumentError, match="0 frames"):
+        apply("flip", numbered(0))
+
+
+def test_edit_kinds_cover_both_labels() -> None:
+    """Light edits are near duplicates, strong ones duplicate scenes, and each edit is one of them."""
+    assert sorted((*LIGHT_EDITS, *STRONG_EDITS)) == sorted(EDITS)
