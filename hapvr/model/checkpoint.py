@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -66,7 +67,7 @@ def load_network(folder: Path) -> tuple[SimilarityNetwork, dict[str, Any]]:
     if version != FORMAT_VERSION:
         raise DataError(f"network: {description_file} has format {version}, this version reads {FORMAT_VERSION}")
     try:
-        network = SimilarityNetwork.from_settings(NetworkSettings(**settings))
+        network = SimilarityNetwork.from_settings(NetworkSettings(**settings), generator=torch.Generator())
         weights = load_file(weights_file)
     except (TypeError, ArgumentError) as error:
         raise DataError(f"network: {description_file}: settings do not fit this version: {error}") from error

@@ -87,8 +87,8 @@ class NetworkSettings:
 class SimilarityNetwork(nn.Module):
     """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
 
-    The arguments are the fields of `NetworkSettings`, which explains them. Weights are drawn from `generator`, or from
-    torch's global one.
+    The arguments are the fields of `NetworkSettings`, which explains them. Weights are drawn from `generator`, which
+    leaves torch's global one alone, or else from that.
     """
 
     def __init__(
@@ -123,13 +123,15 @@ class SimilarityNetwork(nn.Module):
         )
         self.attention: nn.Module = nn.Identity()
         self.binarization: nn.Module = nn.Identity()
-        if attention and attention_form == "gated":
-            self.attention = GatedAttention(dims=dims, generator=generator)
-        elif attention:
-            self.attention = LinearAttention(dims=dims, normalize=attention_form == "cosine", generator=generator)
-        elif binary_bits:
-            self.binarization = Binarization(dims=dims, bits=binary_bits, generator=generator)
-        self.comparator = Comparator(generator=generator) if comparator else None
+        # torch's layers draw from the global generator before ours sets their weights: put it back where it was.
+        with torch.random.fork_rng(devices=[], enabled=generator is not None):
+            if attention and attention_form == "gated":
+                self.attention = GatedAttention(dims=dims, generator=generator)
+            elif attention:
+                self.attention = LinearAttention(dims=dims, normalize=attention_form == "cosine", generator=generator)
+            elif binary_bits:
+                self.binarization = Binarization(dims=dims, bits=binary_bits, generator=generator)
+            self.comparator = Comparator(generator=generator) if comparator else None
 
     @classmethod
     def from_settings(cls, settings: NetworkSettings, *, generator: torch.Generator | None = None) -> SimilarityNetwork:

@@ -216,7 +216,8 @@ def test_autocast_keeps_similarities_in_float32() -> None:
 
 
 def test_the_same_generator_gives_the_same_weights() -> None:
-    """Whatever the global generator was at."""
+    """And the global generator is neither used nor moved."""
+    before = torch.random.get_rng_state()
     first, second = (SimilarityNetwork(dims=DIMS, generator=torch_rng("weights")) for _ in range(2))
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -224,6 +225,7 @@ def test_the_same_generator_gives_the_same_weights() -> None:
         first.attention.transform.weight,
         SimilarityNetwork(dims=DIMS, generator=torch_rng("others")).attention.transform.weight,
     )
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_from_settings_keeps_every_field() -> None:

@@ -1,0 +1,92 @@
+"""Reads tensors out of files that others pickled, without running anything they name."""
+
+from __future__ import annotations
+
+import pickletools
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+from hapvr.errors import DataError
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Archive:
+    """content: containers, numbers, text and tensors; inert: names of classes and functions that were not run."""
+
+    content: Any
+    inert: tuple[str, ...]
+
+
+class Inert:
+    """Stands where a file names a class or function: takes any arguments, runs nothing, keeps plain state to report."""
+
+    def __new__(cls, *arguments: object, **options: object) -> Inert:
+        return super().__new__(cls)
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        self.state: dict[str, Any] = {}
+
+    def __setstate__(self, state: object) -> None:
+        self.state = dict(state) if isinstance(state, dict) else {}
+
+
+def read_archive(file: Path) -> Archive:
+    """Read a .pth or .pt (zip or the older format), a .safetensors or a .npz file; tensors come on the CPU.
+
+    Pickles are read with weights_only=True, every name beyond torch's own allowed list replaced by `Inert`. Raises
+    DataError, naming the file, if it is missing, is none of these, or names modules that even so are refused.
+    """
+    if not file.is_file():
+        raise DataError(f"weights: {file} is not a file; wanted a .pth, .pt, .safetensors or .npz file")
+    # A damaged or hostile file can make the readers raise anything at all; whatever it is, the file is refused.
+    try:
+        if file.suffix == ".safetensors":
+            return Archive(load_file(file), ())
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                return Archive({name: torch.from_numpy(arrays[name]) for name in arrays.files}, ())
+        names = _named_globals(file)
+        with safe_globals([(type("Inert", (Inert,), {}), name) for name in names]):
+            return Archive(torch.load(file, map_location="cpu", weights_only=True), tuple(names))
+    except Exception as error:
+        # torch wraps the cause in advice to load without its protection; only the cause is passed on.
+        reason = str(error.__context__ or error).strip().splitlines()
+        raise DataError(
+            f"weights: {file} cannot be read: {reason[0] if reason else type(error).__name__}; wanted a state dict "
+            "saved by torch.save, a .safetensors or a .npz file"
+        ) from error
+
+
+def plain_values(content: object) -> dict[str, Any]:
+    """The numbers, texts and lists of them in a mapping or an inert object, by name; everything else is left out."""
+    state = content.state if isinstance(content, Inert) else content
+    if not isinstance(state, Mapping):
+        return {}
+    return {
+        str(name): value
+        for name, value in state.items()
+        if isinstance(value, PLAIN) or (isinstance(value, list) and all(isinstance(item, PLAIN) for item in value))
+    }
+
+
+def _named_globals(file: Path) -> list[str]:
+    if zipfile.is_zipfile(file):
+        return sorted(get_unsafe_globals_in_checkpoint(file))
+    # The older format is a sequence of pickles before the raw storages: three of format information, then the content.
+    names: set[str] = set()
+    with file.open("rb") as stream:
+        for _ in range(4):
+            for opcode, argument, _position in pickletools.genops(stream):
+                if opcode.name == "GLOBAL" and isinstance(argument, str):
+                    names.add(argument.replace(" ", "."))
+    return sorted(name for name in names if not name.startswith(("torch.", "collections.OrderedDict")))

@@ -1,0 +1,224 @@
+"""Checkpoints of the HAP-VR, S2VS, DnS and ViSiL releases as networks of this package."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.model.archive import plain_values, read_archive
+from hapvr.model.checkpoint import describe_mismatches
+from hapvr.model.network import NetworkSettings, SimilarityNetwork
+
+COMPARATOR_PREFIXES = {
+    "comparator_module.": "hap-vr",
+    "visil_head.video_comperator.": "visil",
+    "video_comperator.": "visil",
+    "visil_head.": "s2vs",
+}
+"""What each release calls the CNN; "s2vs" stands for the fine-grained students of DnS too, which share its names."""
+
+ATTENTION_PREFIXES = ("visil_head.attention.", "attention.")
+BACKBONE_PREFIXES = ("cnn.", "feature_extractor.", "normalizer.")
+SIMILARITY_MODULES = {"Chamfer": ("chamfer", 0.0), "Average": ("chamfer", 1.0), "Max": ("max", 0.0)}
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import found and did.
+
+    release: "hap-vr", "s2vs" (also DnS students) or "visil"; settings: of the network made; tensors: published name to
+    own; ignored: tensors of a backbone, which is configured elsewhere; recorded: settings the file remembers; inert:
+    classes it names, which were not loaded; notes: what a reader should know about the scores; sha256: of the file.
+    """
+
+    release: str
+    settings: NetworkSettings
+    tensors: Mapping[str, str]
+    ignored: tuple[str, ...]
+    recorded: Mapping[str, Any]
+    inert: tuple[str, ...]
+    notes: tuple[str, ...]
+    sha256: str
+
+    def as_metadata(self) -> dict[str, Any]:
+        """As JSON can hold it, for `save_network`."""
+        return asdict(self)
+
+
+def import_published(
+    file: Path,
+    *,
+    dims: int | None = None,
+    spatial_rate: float | None = None,
+    temporal_rate: float | None = None,
+) -> tuple[SimilarityNetwork, ImportReport]:
+    """Read a released checkpoint; architecture and sizes follow from its tensors, no code in it is run.
+
+    dims: values per region, needed only where no tensor tells; spatial_rate, temporal_rate: override what the file
+    records or, where it records nothing, the release's own. Raises DataError naming each tensor that does not fit.
+    """
+    archive = read_archive(file)
+    state = _find_state(archive.content, file)
+    recorded = plain_values(archive.content.get("args")) if isinstance(archive.content, Mapping) else {}
+    release, tensors, ignored = _own_names(state, file)
+    weights = {own: state[published].float().contiguous() for published, own in tensors.items()}
+    settings, notes = _settings(release, weights, recorded, dims=dims, rates=(spatial_rate, temporal_rate), file=file)
+    network = SimilarityNetwork.from_settings(settings, generator=torch.Generator())
+    published = {own: name for name, own in tensors.items()}
+    mismatches = describe_mismatches(
+        {published.get(own, f"{own} (as named here)"): tuple(t.shape) for own, t in network.state_dict().items()},
+        {published[own]: tuple(tensor.shape) for own, tensor in weights.items()},
+    )
+    mismatches += [
+        f"{published[own]} has NaN or infinite values" for own, t in weights.items() if not t.isfinite().all()
+    ]
+    if mismatches:
+        raise DataError(
+            f"import: {file} does not fit a {release} network of {settings.dims} dims: {'; '.join(mismatches)}"
+        )
+    network.load_state_dict(weights)
+    report = ImportReport(
+        release=release,
+        settings=settings,
+        tensors=tensors,
+        ignored=ignored,
+        recorded=recorded,
+        inert=archive.inert,
+        notes=tuple(notes),
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+    )
+    return network.eval(), report
+
+
+@dataclass(frozen=True)
+class PublishedPca:
+    """mean [C]; eigenvectors [C, D], columns by falling eigenvalue; eigenvalues [D]; float32."""
+
+    mean: Tensor
+    eigenvectors: Tensor
+    eigenvalues: Tensor
+
+
+def import_pca(file: Path, *, dims: int | None = None) -> PublishedPca:
+    """Read a released PCA (.pth or .npz with mean [C], d [C] and V [C, C]), keeping the `dims` largest eigenvalues.
+
+    Raises DataError naming the array that is missing or does not fit, ArgumentError for dims beyond the file's.
+    """
+    content = read_archive(file).content
+    arrays = content if isinstance(content, Mapping) else {}
+    for name in ("mean", "d", "V"):
+        if not isinstance(arrays.get(name), Tensor):
+            raise DataError(f"import: {file} has no array {name!r}; wanted mean [C], d [C] and V [C, C] of a PCA")
+    mean, values, vectors = (arrays[name].double() for name in ("mean", "d", "V"))
+    mean = mean.flatten()
+    if values.ndim != 1 or vectors.shape != (len(mean), len(values)):
+        shapes = ", ".join(f"{name} {tuple(arrays[name].shape)}" for name in ("mean", "d", "V"))
+        raise DataError(f"import: {file}: shapes do not fit: {shapes}; wanted mean [C], d [K] and V [C, K]")
+    if not all(tensor.isfinite().all() for tensor in (mean, values, vectors)):
+        raise DataError(f"import: {file}: NaN or infinite values in mean, d or V")
+    kept = len(values) if dims is None else dims
+    if not 1 <= kept <= len(values):
+        raise ArgumentError(f"dims: got {dims}, wanted 1 to {len(values)}, the eigenvalues in {file}")
+    order = values.argsort(descending=True)[:kept]
+    return PublishedPca(mean.float(), vectors[:, order].float().contiguous(), values[order].float())
+
+
+def _find_state(content: object, file: Path) -> dict[str, Tensor]:
+    candidates = [content.get("model"), content.get("state_dict"), content] if isinstance(content, Mapping) else []
+    for candidate in candidates:
+        if isinstance(candidate, Mapping):
+            tensors = {str(name): value for name, value in candidate.items() if isinstance(value, Tensor)}
+            if tensors:
+                # DataParallel and DDP prefix every name.
+                return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    raise DataError(f"import: {file} holds no state dict; wanted one, or one under the key 'model' or 'state_dict'")
+
+
+def _own_names(state: Mapping[str, Tensor], file: Path) -> tuple[str, dict[str, str], tuple[str, ...]]:
+    renames = {f"conv{n}.{kind}": f"comparator.conv{n}.{kind}" for n in (1, 2, 3) for kind in ("weight", "bias")}
+    renames |= {f"fconv.{kind}": f"comparator.output.{kind}" for kind in ("weight", "bias")}
+    known = {
+        prefix + name: (own, release)
+        for prefix, release in COMPARATOR_PREFIXES.items()
+        for name, own in renames.items()
+    }
+    tensors, releases = {}, set()
+    for name in state:
+        if name in known:
+            tensors[name], release = known[name]
+            releases.add(release)
+        elif name == "binarization.W":
+            tensors[name] = "binarization.projection"
+        elif name.startswith(ATTENTION_PREFIXES):
+            tensors[name] = "attention." + name.split("attention.", 1)[1]
+    ignored = tuple(name for name in state if name.startswith(BACKBONE_PREFIXES))
+    unknown = [name for name in state if name not in tensors and name not in ignored]
+    unknown += [name for name in tensors if not state[name].is_floating_point() or state[name].layout != torch.strided]
+    if unknown or not tensors or len(releases) > 1 or len(set(tensors.values())) < len(tensors):
+        listed = ", ".join(unknown or state)
+        raise DataError(
+            f"import: {file}: not a similarity network of HAP-VR, S2VS, DnS (fine-grained) or ViSiL; tensors that do "
+            f"not fit: {listed}"
+        )
+    release = releases.pop() if releases else ("visil" if "visil_head." in next(iter(tensors)) else "s2vs")
+    return release, tensors, ignored
+
+
+def _settings(
+    release: str,
+    weights: Mapping[str, Tensor],
+    recorded: Mapping[str, Any],
+    *,
+    dims: int | None,
+    rates: tuple[float | None, float | None],
+    file: Path,
+) -> tuple[NetworkSettings, list[str]]:
+    notes: list[str] = []
+    pooling, rate = [], []
+    for level, key, default, wanted in (
+        ("f", "f2f_sim_module", 0.10, rates[0]),
+        ("v", "v2v_sim_module", 0.03, rates[1]),
+    ):
+        module, top = recorded.get(key), recorded.get(f"{level}_topk_rate", default)
+        way, fixed = SIMILARITY_MODULES.get(str(module), ("chamfer", top if release == "hap-vr" else 0.0))
+        pooling.append(way)
+        rate.append(fixed if wanted is None else wanted)
+    if release == "hap-vr" and "f_topk_rate" not in recorded and None in rates:
+        notes.append("the file records no top-k rates: the paper's 0.10 and 0.03 are used")
+    symmetric = recorded.get("symmetric") is True
+    if symmetric and max(rate) > 0:
+        notes.append("symmetric: both directions use the recorded rates; the release's code falls back to 0.3 there")
+    gated = "attention.transform.weight" in weights
+    context, projection = weights.get("attention.context_vector.weight"), weights.get("binarization.projection")
+    found = None
+    if context is not None:
+        found = context.shape[-1] if context.ndim else 0
+    elif projection is not None:
+        found = projection.shape[0] if projection.ndim else 0
+    if found is None and dims is None:
+        raise DataError(f"import: {file}: no tensor tells the dimensions of a region; give dims, e.g. dims=512")
+    if context is not None and not gated and release == "visil":
+        notes.append(f"the context vector has norm {context.norm():.4g} and is used as it is, like in the release")
+    try:
+        settings = NetworkSettings(
+            dims=int(dims or 0) if found is None else found,
+            spatial_rate=rate[0],
+            temporal_rate=rate[1],
+            spatial_pooling=pooling[0],
+            temporal_pooling=pooling[1],
+            attention=context is not None,
+            attention_form="gated" if gated or context is None else "linear" if release == "visil" else "cosine",
+            binary_bits=0 if projection is None or not projection.ndim else projection.shape[-1],
+            comparator=any(name.startswith("comparator.") for name in weights),
+            symmetric_chamfer=symmetric,
+        )
+    except (ArgumentError, TypeError) as error:
+        raise DataError(f"import: {file}: its settings cannot be used: {error}") from error
+    return settings, notes

@@ -1,0 +1,106 @@
+"""Networks as files: what is saved is what is loaded, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, load_network, save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.seeding import torch_rng
+
+
+def build(**settings: Any) -> SimilarityNetwork:
+    """A small network."""
+    return SimilarityNetwork(**{"dims": 16, **settings}, generator=torch_rng("checkpoint"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"attention_form": "cosine", "symmetric": True, "spatial_rate": 0.34},
+        {"attention": False, "binary_bits": 24},
+        {"attention": False, "comparator": False, "temporal_pooling": "max"},
+    ],
+)
+def test_a_network_comes_back_equal(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Weights bit for bit, settings, and metadata; ready to score."""
+    network = build(**settings)
+    metadata = {"run": "a", "steps": 3, "nested": {"list": [1, 2.5, None]}}
+    folder = save_network(network, tmp_path / "new" / "folder", metadata=metadata)
+    loaded, found = load_network(folder)
+    assert folder == tmp_path / "new" / "folder"
+    assert loaded.settings == network.settings
+    assert found == metadata
+    assert not loaded.training
+    assert loaded.state_dict().keys() == network.state_dict().keys()
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, network.state_dict()[name])
+
+
+def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A folder holds one network: two files, no partial ones."""
+    save_network(build(), tmp_path, metadata={"steps": 1})
+    save_network(build(dims=8), tmp_path, metadata={"steps": 2})
+    assert sorted(file.name for file in tmp_path.iterdir()) == [DESCRIPTION_FILE, WEIGHTS_FILE]
+    loaded, metadata = load_network(tmp_path)
+    assert (loaded.settings.dims, metadata) == (8, {"steps": 2})
+
+
+def test_metadata_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Before anything is written."""
+    with pytest.raises(ArgumentError, match="metadata: cannot be written as JSON"):
+        save_network(build(), tmp_path / "folder", metadata={"path": tmp_path})
+    assert not (tmp_path / "folder").exists()
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    """A folder without a description was not finished."""
+    save_network(build(), tmp_path, metadata={})
+    for name in (WEIGHTS_FILE, DESCRIPTION_FILE):
+        (tmp_path / name).unlink()
+        with pytest.raises(DataError, match=f"{name} is missing"):
+            load_network(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 99}, "has format 99, this version reads 1"),
+        ({"settings": {"dims": 16, "colour": "red"}}, "settings do not fit this version.*colour"),
+        ({"settings": {"dims": 16, "spatial_rate": 3}}, "spatial_rate: got 3"),
+        ({"settings": {"dims": 8}}, r"attention.transform.weight has shape \(16, 16\), wanted \(8, 8\)"),
+        ({"settings": {"dims": 16, "comparator": False}}, "comparator.conv1.weight is unknown"),
+        ({"settings": None}, "settings do not fit"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """The error names the file and what disagrees."""
+    save_network(build(), tmp_path, metadata={})
+    description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
+    (tmp_path / DESCRIPTION_FILE).write_text(json.dumps({**description, **change}))
+    with pytest.raises(DataError, match=message):
+        load_network(tmp_path)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    """Truncated weights, weights without a tensor, and a description that is no JSON."""
+    save_network(build(), tmp_path, metadata={})
+    weights = load_file(tmp_path / WEIGHTS_FILE)
+    del weights["comparator.output.bias"]
+    save_file(weights, tmp_path / WEIGHTS_FILE)
+    with pytest.raises(DataError, match=r"comparator\.output\.bias is missing"):
+        load_network(tmp_path)
+    (tmp_path / WEIGHTS_FILE).write_bytes(b"\x08\x00")
+    with pytest.raises(DataError, match=r"network\.safetensors is damaged"):
+        load_network(tmp_path)
+    (tmp_path / DESCRIPTION_FILE).write_text("{")
+    with pytest.raises(DataError, match=r"network\.json is not a network description"):
+        load_network(tmp_path)

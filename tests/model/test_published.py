@@ -1,0 +1,278 @@
+"""Released checkpoints: names, settings, scores, and files that mean harm or are damaged."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.model.checkpoint import load_network, save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.published import import_pca, import_published
+from hapvr.seeding import torch_rng
+
+DIMS = 16
+HAP_VR, S2VS, VISIL, WHOLE_VISIL = (
+    "comparator_module.",
+    "visil_head.",
+    "video_comperator.",
+    "visil_head.video_comperator.",
+)
+
+
+def released(prefix: str, *, form: str = "gated", bits: int = 0, dims: int = DIMS) -> dict[str, Tensor]:
+    """A state dict under a release's names, with random weights."""
+    network = SimilarityNetwork(
+        dims=dims, attention=not bits, attention_form=form, binary_bits=bits, generator=torch_rng("released")
+    )
+    attention = "visil_head.attention." if prefix == WHOLE_VISIL else "attention."
+    names = {
+        name: name.replace("comparator.output.", f"{prefix}fconv.")
+        .replace("comparator.", prefix)
+        .replace("binarization.projection", "binarization.W")
+        .replace("attention.", attention)
+        for name in network.state_dict()
+    }
+    return OrderedDict((names[name], tensor.clone().contiguous()) for name, tensor in network.state_dict().items())
+
+
+def clips(num_videos: int, num_frames: int) -> Tensor:
+    """Unit regions [N, T, 9, DIMS]."""
+    return F.normalize(torch.randn(num_videos, num_frames, 9, DIMS, generator=torch_rng("clips", num_frames)), dim=-1)
+
+
+def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -> None:
+    """Weights under the release's names, beside a pickled Namespace, give the reference scores."""
+    state = {name.removeprefix("weight/"): value for name, value in golden.items() if name.startswith("weight/")}
+    arguments = argparse.Namespace(f_topk_rate=0.34, v_topk_rate=0.25, f2f_sim_module="TopKChamfer", workers=[1, 2])
+    torch.save({"model": state, "args": arguments, "optimizer": {"step": 3}}, tmp_path / "model.pth")
+    network, report = import_published(tmp_path / "model.pth")
+    query, target = network.embed(golden["query"][None]), network.embed(golden["target"][None])
+    assert_close(network.score(query, target)[0, 0], golden["wide/video_similarity"], rtol=1e-4, atol=1e-5)
+    assert report.release == "hap-vr"
+    assert report.recorded["workers"] == [1, 2]
+    assert report.inert == ("argparse.Namespace",)
+    assert (report.settings.dims, report.settings.spatial_rate, report.settings.temporal_rate) == (48, 0.34, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "form", "bits", "release", "found_form"),
+    [
+        (HAP_VR, "gated", 0, "hap-vr", "gated"),
+        (S2VS, "gated", 0, "s2vs", "gated"),
+        (S2VS, "cosine", 0, "s2vs", "cosine"),
+        (S2VS, "gated", 24, "s2vs", "gated"),
+        (VISIL, "linear", 0, "visil", "linear"),
+        (WHOLE_VISIL, "linear", 0, "visil", "linear"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["bare", "model", "data parallel", "safetensors", "old format"])
+def test_each_release_is_recognised(
+    prefix: str, form: str, bits: int, release: str, found_form: str, layout: str, tmp_path: Path
+) -> None:
+    """However the state dict is wrapped, architecture and size follow from its tensors."""
+    state = released(prefix, form=form, bits=bits)
+    file = tmp_path / ("weights.safetensors" if layout == "safetensors" else "weights.pth")
+    if layout == "safetensors":
+        save_file(state, file)
+    elif layout == "data parallel":
+        torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}}, file)
+    else:
+        content = state if layout == "bare" else {"model": state, "args": argparse.Namespace(dims=DIMS)}
+        torch.save(content, file, _use_new_zipfile_serialization=layout != "old format")
+    network, report = import_published(file)
+    assert (report.release, report.settings.attention_form) == (release, found_form)
+    assert (report.settings.dims, report.settings.binary_bits) == (DIMS, bits)
+    expected_rate = (0.10, 0.03) if release == "hap-vr" else (0.0, 0.0)
+    assert (report.settings.spatial_rate, report.settings.temporal_rate) == expected_rate
+    for published, own in report.tensors.items():
+        assert torch.equal(network.state_dict()[own], state[published])
+    assert set(report.tensors) == set(state)
+    assert not network.training
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({"f2f_sim_module": "Chamfer", "v2v_sim_module": "Average"}, ("chamfer", 0.0, "chamfer", 1.0)),
+        ({"f2f_sim_module": "Max", "v_topk_rate": 0.5}, ("max", 0.0, "chamfer", 0.5)),
+    ],
+)
+def test_recorded_pooling_is_honoured(
+    recorded: dict[str, object], expected: tuple[object, ...], tmp_path: Path
+) -> None:
+    """The HAP-VR release records which similarity each level uses."""
+    torch.save({"model": released(HAP_VR), "args": argparse.Namespace(**recorded)}, tmp_path / "model.pth")
+    settings = import_published(tmp_path / "model.pth")[1].settings
+    found = (settings.spatial_pooling, settings.spatial_rate, settings.temporal_pooling, settings.temporal_rate)
+    assert found == expected
+
+
+def test_rates_can_be_overridden_and_symmetry_is_noted(tmp_path: Path) -> None:
+    """What the caller says wins over what the file records."""
+    arguments = argparse.Namespace(f_topk_rate=0.2, v_topk_rate=0.2, symmetric=True)
+    torch.save({"model": released(HAP_VR), "args": arguments}, tmp_path / "model.pth")
+    _, report = import_published(tmp_path / "model.pth", spatial_rate=0.5)
+    assert (report.settings.spatial_rate, report.settings.temporal_rate) == (0.5, 0.2)
+    assert report.settings.symmetric_chamfer
+    assert any("falls back to 0.3" in note for note in report.notes)
+
+
+def test_backbone_tensors_are_reported_and_left_out(tmp_path: Path) -> None:
+    """A student saved with its ResNet is its head; the backbone is configured elsewhere."""
+    state = released(S2VS)
+    torch.save({**state, "cnn.layer1.0.conv1.weight": torch.ones(2, 2)}, tmp_path / "model.pth")
+    _, report = import_published(tmp_path / "model.pth")
+    assert report.ignored == ("cnn.layer1.0.conv1.weight",)
+
+
+def test_an_import_can_be_saved_and_loaded(tmp_path: Path) -> None:
+    """As safetensors and JSON, the report as metadata; scores stay."""
+    torch.save({"model": released(S2VS, bits=24)}, tmp_path / "model.pth")
+    network, report = import_published(tmp_path / "model.pth")
+    folder = save_network(network, tmp_path / "network", metadata={"import": report.as_metadata()})
+    loaded, metadata = load_network(folder)
+    clip = clips(2, 8)
+    assert torch.equal(
+        loaded.score(loaded.embed(clip), loaded.embed(clip)), network.score(network.embed(clip), network.embed(clip))
+    )
+    assert metadata["import"] == json.loads(json.dumps(report.as_metadata()))
+
+
+def test_a_head_without_attention_needs_its_dimensions(tmp_path: Path) -> None:
+    """The CNN alone says nothing about regions."""
+    state = {name: tensor for name, tensor in released(S2VS).items() if name.startswith(S2VS)}
+    torch.save(state, tmp_path / "model.pth")
+    with pytest.raises(DataError, match="give dims"):
+        import_published(tmp_path / "model.pth")
+    network, report = import_published(tmp_path / "model.pth", dims=DIMS)
+    assert not report.settings.attention
+    assert network.score(clips(1, 8), clips(2, 9)).shape == (1, 2)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_in_a_checkpoint_is_not_run(zipped: bool, tmp_path: Path) -> None:
+    """A call hidden in the file is reported by name; the tensors beside it are read."""
+    trace = tmp_path / "ran"
+
+    class Harmful:
+        def __reduce__(self) -> tuple[object, tuple[str, str]]:
+            return shutil.copyfile, (__file__, str(trace))
+
+    torch.save(
+        {"model": released(S2VS), "args": Harmful()}, tmp_path / "model.pth", _use_new_zipfile_serialization=zipped
+    )
+    _, report = import_published(tmp_path / "model.pth")
+    assert report.inert == ("shutil.copyfile",)
+    assert not trace.exists()
+
+
+def test_a_checkpoint_that_names_the_system_is_refused(tmp_path: Path) -> None:
+    """Modules such as os are blocked even in name."""
+    trace = tmp_path / "ran"
+
+    class Harmful:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, (f"touch {trace}",)
+
+    torch.save({"model": released(S2VS), "args": Harmful()}, tmp_path / "model.pth")
+    with pytest.raises(DataError, match=r"model\.pth cannot be read: .*blocked"):
+        import_published(tmp_path / "model.pth")
+    assert not trace.exists()
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    """Each tensor that is missing, of another shape, unknown or not finite, under the release's name."""
+    file = tmp_path / "model.pth"
+    good = released(HAP_VR)
+    damaged = {
+        "comparator_module.conv2.bias is missing|comparator.conv2.bias": {
+            name: tensor for name, tensor in good.items() if name != "comparator_module.conv2.bias"
+        },
+        r"comparator_module.conv1.weight has shape \(8, 1, 3, 3\), wanted \(32, 1, 3, 3\)": {
+            **good,
+            "comparator_module.conv1.weight": torch.zeros(8, 1, 3, 3),
+        },
+        "do not fit: netvlad.centroids, transformer.weight": {
+            **good,
+            "netvlad.centroids": torch.ones(2),
+            "transformer.weight": torch.ones(2),
+        },
+        "comparator_module.fconv.bias has NaN": {**good, "comparator_module.fconv.bias": torch.tensor([torch.nan])},
+        "do not fit: comparator_module.fconv.bias": {**good, "comparator_module.fconv.bias": torch.tensor([1])},
+        "do not fit: .*visil_head.conv1.weight": {**good, "visil_head.conv1.weight": torch.ones(32, 1, 3, 3)},
+        "binary_bits: got 8 with attention=True": {**good, "binarization.W": torch.ones(DIMS, 8)},
+        "holds no state dict": {"epoch": 3},
+    }
+    for message, state in damaged.items():
+        torch.save(state, file)
+        with pytest.raises(DataError, match=message):
+            import_published(file)
+
+
+@pytest.mark.parametrize("kind", ["text", "truncated", "pickle", "empty", "missing"])
+def test_files_that_are_no_checkpoint_are_refused(kind: str, tmp_path: Path) -> None:
+    """The error names the file and what is wanted."""
+    file = tmp_path / "model.pth"
+    if kind == "text":
+        file.write_text("not a checkpoint\n")
+    elif kind == "truncated":
+        torch.save(released(S2VS), file)
+        file.write_bytes(file.read_bytes()[:5000])
+    elif kind == "pickle":
+        file.write_bytes(pickle.dumps({"model": [1, 2]}))
+    elif kind == "empty":
+        file.touch()
+    with pytest.raises(DataError, match=r"model\.pth (cannot be read|is not a file)"):
+        import_published(file)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".npz"])
+def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
+    """Both formats, eigenvalues in any order: the largest come first."""
+    generator = torch_rng("pca")
+    arrays = {
+        "mean": torch.randn(1, 6, generator=generator),
+        "d": torch.tensor([1.0, 3.0, 2.0, 6.0, 5.0, 4.0]),
+        "V": torch.randn(6, 6, generator=generator),
+    }
+    file = tmp_path / f"pca{suffix}"
+    if suffix == ".pth":
+        torch.save(arrays, file)
+    else:
+        np.savez(file, **{name: tensor.numpy() for name, tensor in arrays.items()})
+    found = import_pca(file, dims=2)
+    assert found.eigenvalues.tolist() == [6.0, 5.0]
+    assert_close(found.eigenvectors, arrays["V"][:, [3, 4]])
+    assert_close(found.mean, arrays["mean"][0])
+    with pytest.raises(ArgumentError, match="dims: got 7, wanted 1 to 6"):
+        import_pca(file, dims=7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"d": None}, "no array 'd'"),
+        ({"V": torch.ones(6, 5)}, r"shapes do not fit: mean \(6,\), d \(6,\), V \(6, 5\)"),
+        ({"mean": torch.full((6,), torch.nan)}, "NaN or infinite"),
+    ],
+)
+def test_pca_files_that_do_not_fit_are_refused(change: dict[str, Tensor | None], message: str, tmp_path: Path) -> None:
+    """The error names the array."""
+    arrays = {"mean": torch.ones(6), "d": torch.ones(6), "V": torch.ones(6, 6), **change}
+    torch.save({name: tensor for name, tensor in arrays.items() if tensor is not None}, tmp_path / "pca.pth")
+    with pytest.raises(DataError, match=message):
+        import_pca(tmp_path / "pca.pth")
