@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "similarity_and_losses.npz"
 
 
