@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import polars as pl
 
@@ -102,7 +103,8 @@ def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple
 def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     """Videos of a CSV or Parquet file with a column `url`, `video_id` or both, in its order; repeated rows count once.
 
-    A row without a URL needs an 11-character YouTube id. Raises DataError naming the first wrong row.
+    A row without a URL needs an 11-character YouTube id; one without an id is named by its percent-quoted URL. Raises
+    DataError naming the first wrong row.
     """
     table = _read_table(path, source)
     wanted = [column for column in ("video_id", "url") if column in table.columns]
@@ -194,6 +196,6 @@ def _list_entry(video_id: str | None, url: str | None, *, source: str, where: st
         raise DataError(f"source {source}: {where}: wanted a URL or an 11-character YouTube id, got {name!r}")
     uri = link or f"youtube:{name}"
     try:
-        return ManifestEntry(video_id=validate_video_id(f"{source}/{name or link}"), uri=uri)
+        return ManifestEntry(video_id=validate_video_id(f"{source}/{name or quote(link, safe=':?=&+')}"), uri=uri)
     except DataError as error:
         raise DataError(f"source {source}: {where}: {error}") from error

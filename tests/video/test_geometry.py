@@ -1,0 +1,62 @@
+"""Sizes and orientation of displayed frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapvr.video.geometry import MAX_ASPECT, display_frame, display_size
+
+
+@pytest.mark.parametrize(
+    ("size", "aspect", "rotation", "short", "expected"),
+    [
+        ((1920, 1080), 1.0, 0, 256, (455, 256)),
+        ((1920, 1080), 1.0, 90, 256, (256, 455)),
+        ((1920, 1080), 1.0, -90, None, (1080, 1920)),
+        ((720, 576), 16 / 15, 0, None, (768, 576)),
+        ((720, 576), 16 / 15, 90, None, (576, 768)),
+        ((100, 100), 1000.0, 0, None, (100, 100)),
+        ((1, 1), 1.0, 0, 256, (256, 256)),
+        ((4000, 2), 1.0, 0, 256, (2048, 256)),
+    ],
+)
+def test_display_size_of_known_cases(size, aspect, rotation, short, expected):
+    """Rotation swaps the sides, pixel aspect widens, strips are squeezed and absurd aspects are not believed."""
+    got = display_size(*size, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short)
+    assert got == expected
+
+
+@given(
+    width=st.integers(1, 9000),
+    height=st.integers(1, 9000),
+    aspect=st.floats(0.01, 100),
+    rotation=st.sampled_from([-180, -90, 0, 90, 180, 270]),
+    short=st.integers(32, 512),
+)
+def test_display_size_has_the_short_side_and_a_bounded_long_one(width, height, aspect, rotation, short):
+    """Whatever is stored, the short side is the one asked for and the long one is bounded."""
+    size = display_size(width, height, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short)
+    assert min(size) == short
+    assert max(size) <= MAX_ASPECT * short
+
+
+def test_display_frame_turns_counter_clockwise_without_loss():
+    """A quarter turn moves the upper right pixel to the upper left; the caller's array stays."""
+    frame = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    kept = frame.copy()
+    turned = display_frame(frame, pixel_aspect=1, rotation_deg=90, short_side_px=None, size_px=None)
+    assert turned.shape == (3, 2, 3)
+    assert (turned[0, 0] == frame[0, 2]).all()
+    assert (frame == kept).all()
+
+
+def test_display_frame_of_another_shape_is_cropped_not_stretched():
+    """A wide frame in a square picture loses its sides; its centre keeps its proportions."""
+    frame = np.zeros((64, 128, 3), np.uint8)
+    frame[16:48, 48:80] = 255
+    square = display_frame(frame, pixel_aspect=1, rotation_deg=0, short_side_px=64, size_px=(64, 64))
+    assert square.shape == (64, 64, 3)
+    assert (square[:, :, 0] > 128).sum() == 32 * 32

@@ -1,0 +1,185 @@
+"""Folders and lists as manifest entries."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapvr.errors import DataError
+from hapvr.video.manifest import entries_of_files, is_remote, read_list, scan_folder, validate_video_id
+
+
+def touch(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def ids(result):
+    return [entry.video_id for entry in result.entries]
+
+
+def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
+    """All depths, any case of suffix; other files are reported, hidden ones are not."""
+    touch(tmp_path, "b.mp4", "a/c.MKV", "a/b/d.webm", "README.md", "a/notes.txt", ".hidden.mp4", ".cache/e.mp4", "bare")
+    result = scan_folder(tmp_path, source="s")
+    assert ids(result) == ["s/a/b/d.webm", "s/a/c.MKV", "s/b.mp4"]
+    assert result.ignored == ("README.md", "a/notes.txt", "bare")
+    assert [entry.uri for entry in result.entries] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
+
+
+def test_scan_folder_keeps_text_that_is_named_a_video(tmp_path):
+    """What is inside is judged when it is opened, so that the file gets a row with a reason."""
+    (tmp_path / "text.mp4").write_text("text")
+    assert ids(scan_folder(tmp_path, source="s")) == ["s/text.mp4"]
+
+
+def test_scan_folder_takes_any_readable_name(tmp_path):
+    """Spaces, quotes, percent signs and other alphabets are part of the id, which is in normal form C."""
+    names = [
+        "with space.mp4",
+        "quo'te\".mp4",
+        "100%.mp4",
+        "видео.mp4",
+        unicodedata.normalize("NFD", "é.mp4"),
+        "動画.mp4",
+    ]
+    touch(tmp_path, *names)
+    result = scan_folder(tmp_path, source="s")
+    assert ids(result) == sorted(f"s/{unicodedata.normalize('NFC', name)}" for name in names)
+    assert all(os.path.exists(entry.uri) for entry in result.entries)
+
+
+def test_scan_folder_refuses_names_that_become_equal(tmp_path):
+    """Two files that differ only in Unicode form cannot both have the id."""
+    touch(tmp_path, unicodedata.normalize("NFC", "é.mp4"), unicodedata.normalize("NFD", "é.mp4"))
+    if len(os.listdir(tmp_path)) == 1:
+        pytest.skip("this file system normalises names itself")
+    with pytest.raises(DataError, match="rename"):
+        scan_folder(tmp_path, source="s")
+
+
+def test_scan_folder_reports_names_that_are_not_utf8(tmp_path):
+    """A name that is no text still becomes a row."""
+    try:
+        with open(os.fsencode(tmp_path) + b"/bad\xff.mp4", "wb"):
+            pass
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    assert ids(scan_folder(tmp_path, source="s")) == ["s/bad\\xff.mp4"]
+
+
+def test_scan_folder_stays_inside_and_ends(tmp_path):
+    """Links within the folder are followed once; links out of it, in circles or to nothing add no foreign videos."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    touch(tmp_path, "root/a/one.mp4", "outside/secret.mp4")
+    (root / "loop").symlink_to(root)
+    (root / "a" / "up").symlink_to(root / "a")
+    (root / "out").symlink_to(outside)
+    (root / "out.mp4").symlink_to(outside / "secret.mp4")
+    (root / "same.mp4").symlink_to(root / "a" / "one.mp4")
+    (root / "broken.mp4").symlink_to(root / "nothing.mp4")
+    assert ids(scan_folder(root, source="s")) == ["s/a/one.mp4", "s/broken.mp4", "s/same.mp4"]
+
+
+def test_scan_folder_says_what_to_do_about_no_videos(tmp_path):
+    """Missing, empty and video-less folders are told apart."""
+    with pytest.raises(DataError, match="is no folder; set the source's path"):
+        scan_folder(tmp_path / "none", source="s")
+    with pytest.raises(DataError, match="it is empty"):
+        scan_folder(tmp_path, source="s")
+    touch(tmp_path, "README.md")
+    with pytest.raises(DataError, match="only 1 other files"):
+        scan_folder(tmp_path, source="s")
+
+
+def test_entries_of_files_takes_a_selection(tmp_path):
+    """Given files become the same entries as a scan makes of them."""
+    touch(tmp_path, "a.mp4", "b/c.mp4")
+    files = [tmp_path / "b/c.mp4", tmp_path / "a.mp4"]
+    assert entries_of_files(files, root=tmp_path, source="s") == scan_folder(tmp_path, source="s").entries
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_read_list_reads_ids_and_urls(tmp_path, suffix):
+    """Ids of YouTube alone, URLs alone, or both; repeated rows count once."""
+    table = pl.DataFrame(
+        {
+            "video_id": ["dQw4w9WgXcQ", None, "mine", "mine"],
+            "url": [None, "https://host/a.mp4", "http://host/c.mp4", "http://host/c.mp4"],
+            "title": ["x"] * 4,
+        }
+    )
+    path = tmp_path / f"list.{suffix}"
+    table.write_csv(path) if suffix == "csv" else table.write_parquet(path)
+    entries = read_list(path, source="s")
+    assert [(entry.video_id, entry.uri) for entry in entries] == [
+        ("s/dQw4w9WgXcQ", "youtube:dQw4w9WgXcQ"),
+        ("s/https:%2F%2Fhost%2Fa.mp4", "https://host/a.mp4"),
+        ("s/mine", "http://host/c.mp4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name\nx\n", "wanted `url`, `video_id`"),
+        ("url\n", "no rows"),
+        ("url\nfile:///etc/passwd\n", "row 1: 'file:///etc/passwd' is no http"),
+        ("url\nftp://host/a\n", "no http"),
+        ("video_id\nshort\n", "row 1: wanted a URL or an 11-character"),
+        ("video_id,url\n../up,http://host/a\n", "row 1: video id 's/../up'"),
+        (
+            "video_id,url\nsame,http://host/a\nsame,http://host/b\n",
+            "row 2: id 's/same' already stands for http://host/a",
+        ),
+    ],
+)
+def test_read_list_names_the_wrong_row(tmp_path, text, message):
+    """What cannot be fetched, or should not be, is refused before anything starts."""
+    path = tmp_path / "list.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_list(path, source="s")
+    assert message in str(caught.value)
+
+
+def test_read_list_refuses_unreadable_files(tmp_path):
+    """A missing list and one that is no table are errors that name the file."""
+    with pytest.raises(DataError, match=r"none\.csv"):
+        read_list(tmp_path / "none.csv", source="s")
+    (tmp_path / "list.parquet").write_text("text")
+    with pytest.raises(DataError, match=r"list\.parquet"):
+        read_list(tmp_path / "list.parquet", source="s")
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "name", "/name", "s/", "s/a//b", "s/../a", "s/./a", "s/a\nb", "s/a\x00", "s/" + "x" * 2000]
+)
+def test_validate_video_id_refuses_what_could_mislead(bad):
+    """Ids are relative, one line, and lead nowhere else."""
+    with pytest.raises(DataError, match="video id"):
+        validate_video_id(bad)
+
+
+@given(st.text(min_size=1, max_size=50))
+def test_validate_video_id_returns_what_it_accepts(name):
+    """Any accepted id is unchanged and has no part that changes folders."""
+    try:
+        video_id = validate_video_id(f"s/{name}")
+    except DataError:
+        return
+    assert video_id == f"s/{name}"
+    assert not {"", ".", ".."} & set(video_id.split("/"))
+
+
+def test_is_remote_tells_links_from_paths():
+    """Only http(s) and YouTube are fetched."""
+    assert all(is_remote(uri) for uri in ("http://a/b", "HTTPS://a/b", "youtube:dQw4w9WgXcQ"))
+    assert not any(is_remote(uri) for uri in ("/a/http:/b", "a.mp4", "C:\\a.mp4", "file:///a"))

@@ -1,0 +1,91 @@
+"""The arithmetic of sampling times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapvr.errors import ArgumentError
+from hapvr.video.sampling import (
+    MAX_GAP_S,
+    TOLERANCE_S,
+    advance_time,
+    check_sampling,
+    frames_due,
+    sampling_times,
+    shown_frames,
+)
+
+
+@pytest.mark.parametrize(
+    ("end_s", "fps", "expected"),
+    [
+        (0.0, 1.0, [0]),
+        (0.99, 1.0, [0]),
+        (2.0, 1.0, [0, 1, 2]),
+        (1.9997, 1.0, [0, 1, 2]),
+        (1.2, 2.5, [0, 0.4, 0.8, 1.2]),
+    ],
+)
+def test_sampling_times_reach_to_the_last_frame(end_s, fps, expected):
+    """Times are multiples of the period up to the last frame's own time."""
+    assert sampling_times(fps=fps, end_s=end_s) == pytest.approx(expected)
+
+
+def test_sampling_times_stop_at_max_frames():
+    """A long or lying clip gives at most max_frames times."""
+    assert len(sampling_times(fps=1, end_s=1e9, max_frames=7)) == 7
+
+
+def test_sampling_times_reject_a_negative_end():
+    """Times count from the first frame."""
+    with pytest.raises(ArgumentError, match="end_s"):
+        sampling_times(fps=1, end_s=-1)
+
+
+@given(
+    steps=st.lists(st.floats(0.002, 5), max_size=30),
+    fps=st.floats(0.1, 60),
+)
+def test_shown_frames_agree_with_a_search_frame_by_frame(steps, fps):
+    """Each time shows the last frame that has begun, which is what a player does."""
+    timestamps_s = np.concatenate([[0], np.cumsum(steps)])
+    times_s = sampling_times(fps=fps, end_s=float(timestamps_s[-1]))
+    oracle = [max(i for i, start in enumerate(timestamps_s) if start <= time + TOLERANCE_S) for time in times_s]
+    assert shown_frames(timestamps_s, times_s).tolist() == oracle
+    assert len(times_s) >= 1
+
+
+@given(fps=st.floats(0.1, 60), until_s=st.floats(-1, 100))
+def test_frames_due_counts_the_times_before_a_moment(fps, until_s):
+    """The count is that of the multiples of the period which a loop finds."""
+    count = frames_due(fps=fps, until_s=until_s)
+    assert count == 0 or (count - 1) / fps < until_s - TOLERANCE_S + 1e-9
+    assert count / fps >= until_s - TOLERANCE_S - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("raw_s", "previous_raw_s", "expected"),
+    [
+        (5.5, 5.0, 10.5),
+        (5.0, 5.0, 10.0),
+        (4.0, 5.0, 10.04),
+        (-3.0, 5.0, 10.04),
+        (None, 5.0, 10.04),
+        (5.0, None, 10.04),
+        (5.0 + MAX_GAP_S, 5.0, 10.0 + MAX_GAP_S),
+        (5.1 + MAX_GAP_S, 5.0, 10.04),
+    ],
+)
+def test_advance_time_never_runs_back_or_leaps(raw_s, previous_raw_s, expected):
+    """Believable steps are taken over; others count as one nominal interval."""
+    time_s = advance_time(raw_s=raw_s, previous_raw_s=previous_raw_s, previous_s=10.0, interval_s=0.04)
+    assert time_s == pytest.approx(expected)
+
+
+def test_check_sampling_rejects_no_frames():
+    """max_frames is at least one."""
+    with pytest.raises(ArgumentError, match="max_frames"):
+        check_sampling(fps=1, max_frames=0)
