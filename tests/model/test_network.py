@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError
+from hapvr.labels.pairs import video_pair_labels
+from hapvr.losses.objective import Objective, ObjectiveSettings
 from hapvr.model import network as network_module
 from hapvr.model.network import NetworkSettings, SimilarityNetwork
 from hapvr.seeding import torch_rng
@@ -293,3 +295,25 @@ def test_network_refuses_bad_settings(settings: dict[str, Any], message: str) ->
     """The error names the setting and what is allowed."""
     with pytest.raises(ArgumentError, match=message):
         SimilarityNetwork(**settings)
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "visil_f"])
+def test_training_lowers_the_loss_of_each_variant(variant: str) -> None:
+    """Fifty steps on eight clips of four videos; visil_f has nothing to train."""
+    generator = torch_rng("training")
+    videos = torch.randn(4, 1, 1, DIMS, generator=generator).repeat(2, 1, 1, 1)
+    features = F.normalize(videos + 1.5 * torch.randn(8, 6, 9, DIMS, generator=generator), dim=-1)
+    labels = video_pair_labels([(f"v{i % 4}",) for i in range(8)])
+    network = SimilarityNetwork(dims=DIMS, generator=torch_rng("network"), **VARIANTS[variant]).train()
+    objective = Objective(ObjectiveSettings(frame_ap_weight=0))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
+    totals = []
+    for _ in range(50):
+        embedded = network.embed(features)
+        total = objective(network.compare(embedded, embedded), labels).total
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        totals.append(total.item())
+    assert all(torch.isfinite(parameter).all() for parameter in network.parameters())
+    assert sum(totals[-5:]) < sum(totals[:5])
