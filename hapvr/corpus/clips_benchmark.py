@@ -77,12 +77,12 @@ def make_clips_benchmark(
     """
     if not 0 <= distractor_rate < 1:
         raise ArgumentError(f"distractor_rate: got {distractor_rate}; wanted at least 0 and less than 1")
-    clips, unusable = find_clips(videos, out=out)
-    groups = sorted(without_repeats(clips), key=lambda group: group[0].draw(seed))
+    found = find_clips(videos, out=out, name=name)
+    groups = sorted(without_repeats(found.clips), key=lambda group: group[0].draw(seed))
     if len(groups) < 2:
         raise DataError(
-            f"benchmark {name}: {len(groups)} different decodable clips in {videos} ({len(unusable)} unusable files); "
-            "wanted at least 2, so that a copy can be told from something else; add clips"
+            f"benchmark {name}: {len(groups)} different decodable clips in {videos} ({len(found.unusable)} unusable "
+            "files); wanted at least 2, so that a copy can be told from something else; add clips"
         )
     num_queries = max(round(len(groups) * (1 - distractor_rate)), 1)
     made = build_benchmark(
@@ -96,7 +96,7 @@ def make_clips_benchmark(
         workers=workers,
         progress=progress,
     )
-    return CopyBenchmark(made.folder, made.num_queries, made.num_database, unusable + made.unusable)
+    return CopyBenchmark(made.folder, made.num_queries, made.num_database, found.unusable + made.unusable)
 
 
 def build_benchmark(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hapvr.corpus.textures import Pixels
-from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.errors import ArgumentError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.video.decode import probe_video, sample_frames
+from hapvr.video.manifest import scan_folder
 
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
@@ -23,7 +23,7 @@ MIN_SHORT_SIDE_PX = 64
 
 @dataclass(frozen=True)
 class OwnClip:
-    """A decodable file. file: its path below the folder that was searched, with "/" and printable characters only."""
+    """A decodable file. file: its name in ids, the path below the folder that was searched."""
 
     path: Path
     file: str
@@ -43,28 +43,34 @@ class UnusableFile:
     message: str
 
 
-def find_clips(
-    videos: Path, *, out: Path, progress: Progress = no_progress
-) -> tuple[tuple[OwnClip, ...], tuple[UnusableFile, ...]]:
-    """Every file below `videos`, whatever its name, in the order of the names: those with video frames, and the others.
+@dataclass(frozen=True)
+class FoundFiles:
+    """What a folder holds. clips: decodable; unusable: only named like videos; ignored: relative paths of the rest."""
 
-    Links to folders are not followed. Raises DataError if there is no such folder, ArgumentError if `out`, where the
-    results go, lies inside it and would be taken for input the next time.
+    clips: tuple[OwnClip, ...]
+    unusable: tuple[UnusableFile, ...]
+    ignored: tuple[str, ...]
+
+
+def find_clips(videos: Path, *, out: Path, name: str, progress: Progress = no_progress) -> FoundFiles:
+    """Try every video file below `videos`; the rules of `scan_folder` say which files those are.
+
+    name: of the source, for messages. Raises DataError if the folder is missing or holds no videos, ArgumentError if
+    `out`, where the results go, lies inside it and would be taken for input the next time.
     """
-    if not videos.is_dir():
-        raise DataError(f"own videos: {videos} is not a folder; give the folder that holds the clips")
     if out.resolve().is_relative_to(videos.resolve()):
         raise ArgumentError(f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it")
-    found = sorted(Path(folder) / file for folder, _, files in os.walk(videos) for file in files)
+    scan = scan_folder(videos, source=name)
     clips, unusable = [], []
-    for index, path in enumerate(found):
+    for index, entry in enumerate(scan.entries):
+        path = Path(entry.uri)
         try:
             probe_video(path)
-            clips.append(OwnClip(path, _printable(path.relative_to(videos)), file_sha256(path)))
+            clips.append(OwnClip(path, entry.video_id.removeprefix(f"{name}/"), file_sha256(path)))
         except VideoError as error:
             unusable.append(UnusableFile(path, error.reason, str(error)))
-        progress(index + 1, len(found))
-    return tuple(clips), tuple(unusable)
+        progress(index + 1, len(scan.entries))
+    return FoundFiles(tuple(clips), tuple(unusable), scan.ignored)
 
 
 def without_repeats(clips: Sequence[OwnClip]) -> list[list[OwnClip]]:
@@ -85,9 +91,3 @@ def load_frames(path: Path) -> tuple[Pixels, float]:
     fps = min(MAX_FPS, MAX_FRAMES / seconds) if seconds > 0 else MAX_FPS
     short_side_px = min(max(min(probe.width_px, probe.height_px), MIN_SHORT_SIDE_PX), MAX_SHORT_SIDE_PX)
     return sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES).frames, fps
-
-
-def _printable(relative: Path) -> str:
-    """The path with "/", bytes that are no UTF-8 written as %XX."""
-    text = os.fsencode(relative.as_posix()).decode("utf-8", errors="backslashreplace")
-    return text.replace("\\x", "%") if not relative.as_posix().isprintable() else relative.as_posix()

@@ -18,12 +18,16 @@ _BORROWED = 8
 
 @dataclass(frozen=True)
 class OwnVideos:
-    """The split. train: files to train on and all unusable ones, by name; all other input files are in a benchmark."""
+    """The split of a folder's files: each is in `train`, in a benchmark's originals, or ignored.
+
+    train: files to train on and all unusable ones, by name. ignored: relative paths of files not named like videos.
+    """
 
     train: tuple[Path, ...]
     validation: CopyBenchmark
     test: CopyBenchmark
     unusable: tuple[UnusableFile, ...]
+    ignored: tuple[str, ...]
 
 
 def split_own_videos(
@@ -50,11 +54,11 @@ def split_own_videos(
         raise ArgumentError(
             f"validation_rate and test_rate: got {validation_rate} and {test_rate}; wanted rates with a sum below 1"
         )
-    clips, unusable = find_clips(videos, out=out)
-    groups = sorted(without_repeats(clips), key=lambda group: group[0].draw(seed))
+    found = find_clips(videos, out=out, name=name)
+    groups = sorted(without_repeats(found.clips), key=lambda group: group[0].draw(seed))
     if len(groups) < MIN_CLIPS:
         raise DataError(
-            f"own videos: {len(groups)} different decodable clips in {videos} ({len(unusable)} unusable files); "
+            f"own videos: {len(groups)} different decodable clips in {videos} ({len(found.unusable)} unusable files); "
             f"wanted at least {MIN_CLIPS}: one to validate, one to test and two to train on; add clips"
         )
     draws = [group[0].draw(seed) for group in groups]
@@ -73,9 +77,9 @@ def split_own_videos(
             workers=workers,
             progress=progress,
         )
-    unusable = unusable + made["validation"].unusable + made["test"].unusable
+    unusable = found.unusable + made["validation"].unusable + made["test"].unusable
     paths = [clip.path for group in train for clip in group] + [file.path for file in unusable]
-    return OwnVideos(tuple(sorted(paths)), made["validation"], made["test"], unusable)
+    return OwnVideos(tuple(sorted(paths)), made["validation"], made["test"], unusable, found.ignored)
 
 
 def held_out_counts(draws: Sequence[float], *, validation_rate: float, test_rate: float) -> tuple[int, int]:

@@ -44,9 +44,10 @@ def awkward_clips(clips: Path) -> Path:
     """The same with files that are no videos, names that need care, and a repeated file."""
     (clips / "text.mp4").write_text("not a video at all")
     (clips / "empty.mp4").touch()
+    (clips / "README.md").write_text("about these clips")
     whole = (clips / "clip 0.mp4").read_bytes()
     (clips / "truncated.mp4").write_bytes(whole[: len(whole) // 3])
-    with wave.open(str(clips / "sound.wav"), "wb") as sound:
+    with wave.open(str(clips / "sound.mp4"), "wb") as sound:
         sound.setnchannels(1)
         sound.setsampwidth(2)
         sound.setframerate(8000)

@@ -40,12 +40,12 @@ def test_make_clips_benchmark_accounts_for_every_file(awkward_clips: Path, tmp_p
     """Broken files are listed with a reason, a repeated file is a near duplicate, odd names become ids."""
     made = make_clips_benchmark(awkward_clips, tmp_path / "made", name="own", distractor_rate=0.0, workers=1)
     reasons = {file.path.name: file.reason for file in made.unusable}
-    assert set(reasons) == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.wav"}
+    assert set(reasons) == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.mp4"}
     assert reasons["empty.mp4"] == "empty_file"
-    assert reasons["sound.wav"] == "no_video_stream"
+    assert reasons["sound.mp4"] == "no_video_stream"
     definition = load_definition(made.folder)
     originals = [video for video in definition.video_ids if video.startswith("own/originals/")]
-    assert len(originals) + len(made.unusable) == sum(path.is_file() for path in awkward_clips.rglob("*"))
+    assert len(originals) + len(made.unusable) == sum(path.is_file() for path in awkward_clips.rglob("*.mp4"))
     repeated = definition.videos.filter(edit="same_file")
     assert len(repeated) == 1
     assert definition.labels.filter(reference_id=repeated["video_id"][0])["label"].to_list() == ["ND"]
@@ -68,7 +68,7 @@ def test_make_clips_benchmark_repeats_itself(clips: Path, tmp_path: Path) -> Non
 
 def test_make_copies_says_why_a_clip_fails(clips: Path, tmp_path: Path) -> None:
     """A file that breaks after it was listed gives its reason instead of an exception."""
-    listed, _ = find_clips(clips, out=tmp_path / "made")
+    listed = find_clips(clips, out=tmp_path / "made", name="own").clips
     listed[0].path.write_text("gone bad")
     clip, failure = make_copies(CopyTask(listed[0], tmp_path, ("flip",), 0))
     assert clip == listed[0]
@@ -81,11 +81,13 @@ def test_make_clips_benchmark_needs_two_clips(clips: Path, tmp_path: Path) -> No
     """A missing folder, an empty one and one with a single clip say what is wanted."""
     single = tmp_path / "single"
     single.mkdir()
-    for number in range(2):
-        with pytest.raises(DataError, match=f"{number} different decodable clips.*wanted at least 2"):
+    with pytest.raises(DataError, match="no videos in"):
+        make_clips_benchmark(single, tmp_path / "made", name="own")
+    for name in ("one.mp4", "same.mp4"):
+        shutil.copy(clips / "clip 0.mp4", single / name)
+        with pytest.raises(DataError, match=r"1 different decodable clips.*wanted at least 2"):
             make_clips_benchmark(single, tmp_path / "made", name="own")
-        shutil.copy(clips / "clip 0.mp4", single / "same.mp4")
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="is no folder"):
         make_clips_benchmark(tmp_path / "none", tmp_path / "made", name="own")
 
 
@@ -109,7 +111,7 @@ def test_make_clips_benchmark_refuses_numbers_out_of_range(
 def test_find_clips_refuses_output_among_the_input(clips: Path) -> None:
     """Results inside the folder of clips would be taken for clips by the next call."""
     with pytest.raises(ArgumentError, match="lies inside the folder of clips"):
-        find_clips(clips, out=clips / "made")
+        find_clips(clips, out=clips / "made", name="own")
 
 
 def test_load_frames_bounds_length_and_size(clips: Path) -> None:

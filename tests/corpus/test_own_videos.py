@@ -32,10 +32,11 @@ def test_split_own_videos_accounts_for_every_file(awkward_clips: Path, tmp_path:
     test, validation = originals(tmp_path / "out" / "own-test"), originals(tmp_path / "out" / "own-validation")
     borrowed = (test | validation) & train
     assert not test & validation
-    everything = {path.relative_to(awkward_clips).as_posix() for path in awkward_clips.rglob("*") if path.is_file()}
+    everything = {path.relative_to(awkward_clips).as_posix() for path in awkward_clips.rglob("*.mp4") if path.is_file()}
     assert train | test | validation == everything
-    assert {file.path.name for file in made.unusable} == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.wav"}
+    assert {file.path.name for file in made.unusable} == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.mp4"}
     assert {file.path for file in made.unusable} <= set(made.train)
+    assert made.ignored == ("README.md",)
     assert not borrowed or 1 in (made.test.num_queries, made.validation.num_queries)
 
 
@@ -95,9 +96,9 @@ def test_held_out_counts_follow_the_rates() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL_CLIPS.is_dir(), reason="the folder shared/videos beside the repository is not there")
 def test_split_own_videos_of_real_clips(tmp_path: Path) -> None:
-    """All 45 real clips are in a part; the folder's README is the one unusable file."""
+    """All 45 real clips are in a part; the folder's README is the one file that is ignored."""
     made = split_own_videos(REAL_CLIPS, tmp_path, name="own")
     held_out = originals(tmp_path / "own-test") | originals(tmp_path / "own-validation")
-    assert {path.name for path in made.train} | held_out == {path.name for path in REAL_CLIPS.iterdir()}
-    assert [file.path.name for file in made.unusable] == ["README.md"]
-    assert len(held_out) + len(made.train) == 46
+    assert {path.name for path in made.train} | held_out == {path.name for path in REAL_CLIPS.iterdir()} - {"README.md"}
+    assert (made.unusable, made.ignored) == ((), ("README.md",))
+    assert len(held_out) + len(made.train) == 45
