@@ -24,9 +24,9 @@ def pseudo_labels(
     reference frames with the largest cosine are positive (1), the bottom_rate with the smallest negative (-1), the
     rest ignored (0); returns int8 [..., T, T'].
 
-    By default a frame is in the top when less than top_rate of its row lies strictly above it: equal cosines share a
-    label, and one that is both top and bottom is ignored. exact: round(rate * T') frames each as in the release, ties
-    in frame order.
+    By default a frame is in the top when less than top_rate of its row lies strictly above it: cosines equal to within 1e-6
+    share a label, and one that is both top and bottom is ignored. exact: round(rate * T') frames each as in the release, at
+    least one unless the rate is 0, ties in frame order.
     """
     check_rate("top_rate", top_rate)
     check_rate("bottom_rate", bottom_rate)
@@ -50,8 +50,9 @@ def pseudo_labels(
 
 def _select_ranked(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple[Tensor, Tensor]:
     size = cosine.shape[-1]
-    ordered = cosine.sort(-1).values
-    values = cosine.contiguous()
+    # Frames that are alike must tie, though their products may differ in the last bits.
+    values = (cosine * 2**20).round().contiguous()
+    ordered = values.sort(-1).values
     above = size - torch.searchsorted(ordered, values, right=True)
     below = torch.searchsorted(ordered, values)
     # The margin keeps a product such as 0.14 * 50 = 7.000000000000001 from admitting an eighth frame.
@@ -61,7 +62,11 @@ def _select_ranked(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple
 def _select_exact(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple[Tensor, Tensor]:
     size = cosine.shape[-1]
     # Both counts may round up when the rates add up to 1; the positives then keep theirs.
-    num_top = round(top_rate * size)
-    num_bottom = min(round(bottom_rate * size), size - num_top)
+    num_top = _exact_count(top_rate, size)
+    num_bottom = min(_exact_count(bottom_rate, size), size - num_top)
     rank = cosine.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     return rank < num_top, rank >= size - num_bottom
+
+
+def _exact_count(rate: float, size: int) -> int:
+    return max(round(rate * size), 1) if rate > 0 else 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.labels.pseudo import pseudo_labels
@@ -51,10 +54,45 @@ def test_pseudo_labels_ignore_a_still_clip() -> None:
     assert not pseudo_labels(still, still).any()
 
 
+def test_pseudo_labels_of_frames_that_differ_in_the_last_bit() -> None:
+    """A paused clip is still, whatever rounding does to its products."""
+    still = torch.rand(1, 384, generator=torch_rng("still")).repeat(28, 1)
+    still[::2] += torch.finfo(torch.float32).eps / 4
+    assert not pseudo_labels(still, still).any()
+
+
+@given(seed=st.integers(0, 9999), top_rate=st.floats(0, 1), part=st.floats(0, 1), exact=st.booleans())
+def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float, exact: bool) -> None:
+    """Rank every frame of every row by counting, for any rates."""
+    bottom_rate = (1 - top_rate) * part
+    teacher = torch.randn(2, 7, 5, generator=torch_rng("loop", seed))
+    cosine = (F.normalize(teacher[0], dim=-1) @ F.normalize(teacher[1], dim=-1).T).tolist()
+    limits = [rate * 7 - 1e-9 for rate in (top_rate, bottom_rate)]
+    if exact:
+        limits = [max(round(rate * 7), 1) if rate > 0 else 0 for rate in (top_rate, bottom_rate)]
+        limits[1] = min(limits[1], 7 - limits[0])
+    expected = [
+        [
+            (sum(other > value for other in row) < limits[0]) - (sum(other < value for other in row) < limits[1])
+            for value in row
+        ]
+        for row in cosine
+    ]
+    found = pseudo_labels(teacher[0], teacher[1], top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
+    assert found.tolist() == expected
+
+
 def test_pseudo_labels_never_overlap_when_the_rates_add_up_to_one() -> None:
     """Both counts round up for three frames: the positives keep theirs, the negatives get what is left."""
     found = pseudo_labels(ONE_FRAME, line(0.9, 0.5, 0.1), top_rate=0.5, bottom_rate=0.5, exact=True)
     assert found.tolist() == [[1, 1, -1]]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_pseudo_labels_of_a_small_rate_are_not_empty(exact: bool) -> None:
+    """A rate above 0 leaves one frame of each kind at least."""
+    found = pseudo_labels(ONE_FRAME, line(0.1, 0.9, 0.5), top_rate=0.01, bottom_rate=0.01, exact=exact)
+    assert found.tolist() == [[-1, 1, 0]]
 
 
 @pytest.mark.parametrize("exact", [False, True])
