@@ -5,6 +5,8 @@ All functions return int64 arrays of indices into the video; BLANK and NOISE sta
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +39,7 @@ def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator)
         return np.resize(indices, num_frames)
     real = np.concatenate([[0], np.cumsum(indices >= 0)])
     num_real = real[num_frames:] - real[:-num_frames]
-    enough = min(int(num_real.max()), round(MIN_REAL_RATE * num_frames))
+    enough = min(int(num_real.max()), math.ceil(MIN_REAL_RATE * num_frames))
     start = int(rng.choice(np.flatnonzero(num_real >= enough)))
     return indices[start : start + num_frames].copy()
 

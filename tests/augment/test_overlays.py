@@ -1,0 +1,65 @@
+"""Text, emoji and blur on single frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+
+from hapvr.augment.overlays import draw_overlays, overlay_emoji, overlay_text
+from hapvr.config import AugmentConfig
+
+NOTHING = {"text_probability": 0.0, "emoji_probability": 0.0, "blur_probability": 0.0}
+
+
+def noise(num_frames, size_px=48):
+    shape = (num_frames, 3, size_px, size_px)
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+
+
+def changed_frames(config, num_frames=200):
+    frames = noise(num_frames)
+    kept = frames.clone()
+    result, done = draw_overlays(frames, config=config, rng=np.random.default_rng(1))
+    assert torch.equal(frames, kept)
+    assert result.shape == frames.shape
+    return (result != frames).flatten(1).any(dim=1).float().mean().item(), done
+
+
+def test_draw_overlays_changes_frames_one_by_one_at_their_rates():
+    """Each kind is drawn per frame with its own probability; what was done is named with its count."""
+    for name in ("text", "emoji", "blur"):
+        rate, done = changed_frames(AugmentConfig(**{**NOTHING, f"{name}_probability": 0.3}))
+        assert 0.2 < rate < 0.4
+        assert done == (f"{name}(frames={round(rate * 200)})",)
+
+
+def test_draw_overlays_without_probability_changes_nothing():
+    """At probability zero the pixels stay and nothing is recorded."""
+    assert changed_frames(AugmentConfig(**NOTHING), num_frames=5) == (0.0, ())
+
+
+def test_overlays_are_seen_but_leave_most_of_the_picture():
+    """Text and emoji change something in nearly all draws and less than all of it in any."""
+    grey = Image.new("RGB", (224, 224), (128, 128, 128))
+    for overlay in (overlay_text, overlay_emoji):
+        rng = np.random.default_rng(0)
+        shares = [(np.asarray(overlay(grey, rng=rng)) != 128).any(axis=2).mean() for _ in range(60)]
+        assert np.mean([share > 0.001 for share in shares]) > 0.9
+        assert max(shares) < 0.5
+    assert grey.getextrema() == ((128, 128),) * 3
+
+
+def test_overlay_emoji_draws_faces_not_boxes():
+    """The font has the emoticons: two different ones leave different ink."""
+    white = Image.new("RGB", (64, 64), "white")
+    pictures = {overlay_emoji(white, rng=np.random.default_rng(seed)).tobytes() for seed in range(10)}
+    assert len(pictures) == 10
+
+
+def test_overlays_work_on_tiny_frames():
+    """One pixel is enough."""
+    config = AugmentConfig(text_probability=1, emoji_probability=1, blur_probability=1)
+    result, done = draw_overlays(noise(2, size_px=1), config=config, rng=np.random.default_rng(0))
+    assert result.shape == (2, 3, 1, 1)
+    assert done == ("blur(frames=2)", "text(frames=2)", "emoji(frames=2)")

@@ -1,0 +1,198 @@
+"""Weak and strong views: reproducible, and true to their source."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms.v2 import functional
+
+from hapvr.augment.policy import strong_view, weak_view
+from hapvr.augment.view import NO_SOURCE
+from hapvr.config import AugmentConfig
+from hapvr.errors import ArgumentError
+
+PLAIN = AugmentConfig(
+    randaugment_operations=0,
+    text_probability=0,
+    emoji_probability=0,
+    blur_probability=0,
+    strong_crop_scale=(1.0, 1.0),
+    flip_probability=0,
+)
+
+
+def numbered_frames(num_frames, *, height_px=64, width_px=96):
+    """[N, 3, H, W] uint8: frame n has the level n everywhere, so that any crop tells which frame it is."""
+    levels = torch.arange(num_frames, dtype=torch.uint8)
+    return levels[:, None, None, None].expand(num_frames, 3, height_px, width_px).contiguous()
+
+
+def textured_frames(num_frames, *, height_px=64, width_px=96, seed=0):
+    shape = (num_frames, 3, height_px, width_px)
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
+
+
+def draw(view, frames, *, num_frames=8, size_px=32, config=None, seed=0, video_id="s/a", view_index=0, window_index=0):
+    return view(
+        frames,
+        num_frames=num_frames,
+        size_px=size_px,
+        config=config or AugmentConfig(),
+        seed=seed,
+        video_id=video_id,
+        view_index=view_index,
+        window_index=window_index,
+    )
+
+
+@pytest.mark.parametrize("view", [weak_view, strong_view])
+def test_views_are_drawn_again_bit_for_bit(view):
+    """Equal arguments give equal bytes whatever the global generators do, which stay as they were; others differ."""
+    frames = textured_frames(30)
+    first = draw(view, frames)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    again = draw(view, frames.clone())
+    assert torch.equal(first.frames, again.frames)
+    assert torch.equal(first.source_index, again.source_index)
+    assert first.operations == again.operations
+    assert torch.equal(torch.get_rng_state(), state)
+    for other in ({"seed": 1}, {"video_id": "s/b"}, {"view_index": 1}):
+        assert not torch.equal(draw(view, frames, **other).frames, first.frames)
+
+
+@pytest.mark.parametrize("view", [weak_view, strong_view])
+def test_views_leave_their_input_alone(view):
+    """The stored frames are shared by all views of a video."""
+    frames = textured_frames(20)
+    kept = frames.clone()
+    draw(view, frames)
+    assert torch.equal(frames, kept)
+
+
+@pytest.mark.parametrize("view", [weak_view, strong_view])
+@pytest.mark.parametrize(("num_available", "size"), [(1, (1, 1)), (3, (32, 200)), (100, (97, 33))])
+def test_views_have_the_asked_for_shape(view, num_available, size):
+    """Any video of at least one frame gives a full clip."""
+    result = draw(view, textured_frames(num_available, height_px=size[0], width_px=size[1]))
+    assert result.frames.shape == (8, 3, 32, 32)
+    assert result.frames.dtype == torch.uint8
+    assert result.source_index.shape == (8,)
+    assert result.source_index.dtype == torch.int64
+
+
+def test_weak_view_is_the_recorded_crop_of_its_source_frames():
+    """Cropping, scaling and mirroring the frames at source_index as recorded gives the view."""
+    frames = textured_frames(30)
+    flips = set()
+    for view_index in range(6):
+        view = draw(weak_view, frames, view_index=view_index)
+        top, left, height, width = (int(value) for value in re.findall(r"=(\d+)", view.operations[1]))
+        size = [32, 32]
+        expected = functional.resized_crop(frames[view.source_index], top, left, height, width, size, antialias=True)
+        flips.add("flip" in view.operations)
+        expected = expected.flip(-1) if "flip" in view.operations else expected
+        assert torch.equal(view.frames, expected)
+        assert 0.75 * 64 * 96 < height * width <= 64 * 96
+        assert view.source_index.diff().eq(1).all()
+    assert flips == {True, False}
+
+
+@settings(deadline=None, max_examples=60)
+@given(num_available=st.integers(1, 120), view_index=st.integers(0, 10_000))
+def test_strong_view_shows_the_frames_it_says(num_available, view_index):
+    """Without changes of colour, each frame with a source shows that frame; the others are black or noise."""
+    view = draw(strong_view, numbered_frames(num_available), config=PLAIN, view_index=view_index)
+    for frame, source in zip(view.frames, view.source_index.tolist(), strict=True):
+        if source == NO_SOURCE:
+            assert frame.max() == 0 or frame.float().std() > 50
+        else:
+            assert torch.equal(frame, torch.full_like(frame, source))
+    assert (view.source_index >= 0).any()
+
+
+def test_views_of_one_window_overlap_and_other_windows_are_elsewhere():
+    """Views share a stretch of twice their length by window index; other window indices cover the rest of the video."""
+    frames = numbered_frames(200)
+    starts = set()
+    for window_index in range(5):
+        views = [draw(weak_view, frames, view_index=index, window_index=window_index) for index in range(12)]
+        seen = torch.cat([view.source_index for view in views])
+        assert seen.max() - seen.min() < 16
+        starts.add(int(seen.min()))
+    assert len(starts) > 2
+
+
+def test_views_of_a_short_video_loop_it():
+    """Frames missing at the end are taken from the start again."""
+    view = draw(weak_view, numbered_frames(3))
+    assert view.source_index.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_strong_view_records_everything_that_was_done():
+    """Over many draws each temporal augmentation comes up about as often as configured, and all kinds are named."""
+    frames = numbered_frames(40, height_px=8, width_px=8)
+    config = PLAIN.model_copy(update={"blur_probability": 0.5, "flip_probability": 0.5})
+    views = [draw(strong_view, frames, size_px=4, config=config, view_index=index) for index in range(400)]
+    first = [view.operations[0].split("(")[0] for view in views]
+    rates = {name: first.count(name) / len(first) for name in set(first)}
+    expected = {"shuffle_dropout": 0.5, "fast_forward": 0.1, "slow_motion": 0.1, "reverse": 0.1, "pause": 0.1}
+    assert rates == pytest.approx({**expected, "temporal_crop": 0.1}, abs=0.07)
+    assert all(view.operations[1].startswith("crop(") and view.strength == "strong" for view in views)
+    assert 0.4 < np.mean(["flip" in view.operations for view in views]) < 0.6
+
+
+def test_strong_view_applies_rand_augment_alike_to_all_frames():
+    """One draw for the clip: equal frames stay equal."""
+    still = textured_frames(1).expand(30, -1, -1, -1).contiguous()
+    config = PLAIN.model_copy(update={"randaugment_operations": 2, "shuffle_dropout_probability": 0.0})
+    changed = 0
+    for index in range(8):
+        view = draw(strong_view, still, config=config, view_index=index)
+        assert all(torch.equal(frame, view.frames[0]) for frame in view.frames)
+        plain = draw(strong_view, still, config=PLAIN, view_index=index)
+        changed += not torch.equal(view.frames[0], plain.frames[-1])
+    assert changed >= 6
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        torch.zeros(0, 3, 8, 8, dtype=torch.uint8),
+        torch.zeros(4, 8, 8, 3, dtype=torch.uint8),
+        torch.zeros(4, 3, 8, 8),
+        torch.zeros(3, 8, 8, dtype=torch.uint8),
+    ],
+)
+def test_views_refuse_what_are_no_frames(frames):
+    """The message shows what was given."""
+    with pytest.raises(ArgumentError, match=r"wanted uint8 \[N, 3, H, W\]"):
+        draw(weak_view, frames)
+
+
+def test_views_refuse_empty_clips():
+    """A clip has frames, and frames have pixels."""
+    for wrong in ({"num_frames": 0}, {"size_px": 0}):
+        with pytest.raises(ArgumentError, match="at least 1"):
+            draw(weak_view, textured_frames(4), **wrong)
+
+
+@pytest.mark.slow
+def test_views_are_made_faster_than_networks_use_them():
+    """28 frames of 224 px take well under 0.3 s on one core."""
+    frames = textured_frames(60, height_px=256, width_px=455)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        started = time.process_time()
+        for index in range(10):
+            draw(strong_view, frames, num_frames=28, size_px=224, view_index=index)
+        assert (time.process_time() - started) / 10 < 0.3
+    finally:
+        torch.set_num_threads(threads)

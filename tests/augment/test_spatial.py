@@ -1,0 +1,58 @@
+"""Crops and RandAugment of whole clips."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapvr.augment.spatial import CropBox, crop_resize, draw_crop, rand_augment
+
+
+@given(height_px=st.integers(1, 500), width_px=st.integers(1, 500), low=st.floats(0.01, 1), seed=st.integers(0, 99))
+def test_draw_crop_lies_inside_the_frame(height_px, width_px, low, seed):
+    """Any frame has a crop, even a strip of one pixel."""
+    box = draw_crop(height_px, width_px, scale=(low, 1.0), rng=np.random.default_rng(seed))
+    assert box.top_px >= 0 < box.height_px <= height_px - box.top_px
+    assert box.left_px >= 0 < box.width_px <= width_px - box.left_px
+
+
+def test_draw_crop_has_the_asked_for_area_and_aspect():
+    """Areas and aspect ratios stay within the limits and spread over them."""
+    rng = np.random.default_rng(0)
+    boxes = [draw_crop(300, 300, scale=(0.5, 0.8), rng=rng) for _ in range(300)]
+    areas = np.array([box.height_px * box.width_px / 300**2 for box in boxes])
+    aspects = np.array([box.width_px / box.height_px for box in boxes])
+    assert 0.49 < areas.min() < 0.53
+    assert 0.75 < areas.max() < 0.81
+    assert 0.74 < aspects.min() < 0.8
+    assert 1.2 < aspects.max() < 1.35
+
+
+def test_crop_resize_by_hand():
+    """A crop at its own size is a slice; flipping mirrors it."""
+    frames = torch.arange(2 * 3 * 6 * 8, dtype=torch.int64).reshape(2, 3, 6, 8).to(torch.uint8)
+    box = CropBox(top_px=1, left_px=2, height_px=4, width_px=4)
+    assert torch.equal(crop_resize(frames, box=box, size_px=4, flip=False), frames[:, :, 1:5, 2:6])
+    assert torch.equal(crop_resize(frames, box=box, size_px=4, flip=True), frames[:, :, 1:5, 2:6].flip(-1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rand_augment_depends_on_its_seed_alone(seed):
+    """The same seed gives the same pixels; the global generator neither matters nor moves."""
+    frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8))
+    torch.manual_seed(1)
+    first = rand_augment(frames, num_operations=2, magnitude=9, seed=seed)
+    state = torch.get_rng_state()
+    torch.manual_seed(2)
+    assert torch.equal(rand_augment(frames, num_operations=2, magnitude=9, seed=seed), first)
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_rand_augment_of_no_operations_is_nothing():
+    """Zero operations give the frames back."""
+    frames = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
+    assert torch.equal(rand_augment(frames, num_operations=0, magnitude=9, seed=0), frames)

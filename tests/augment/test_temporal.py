@@ -1,0 +1,128 @@
+"""Temporal augmentations on frame indices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapvr.augment.temporal import (
+    BLANK,
+    NOISE,
+    crop_or_loop,
+    draw_temporal,
+    draw_window,
+    fast_forward,
+    pause,
+    reverse,
+    shuffle_dropout,
+    slow_motion,
+)
+from hapvr.config import AugmentConfig
+
+WINDOW = np.arange(10, 16)
+CONFIG = AugmentConfig()
+
+
+def test_simple_operations_by_hand():
+    """Six frames, worked out by hand."""
+    assert fast_forward(WINDOW, rate=2).tolist() == [10, 12, 14]
+    assert fast_forward(WINDOW, rate=4).tolist() == [10, 14]
+    assert slow_motion(WINDOW, rate=2).tolist() == [10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15]
+    assert reverse(WINDOW).tolist() == [15, 14, 13, 12, 11, 10]
+    assert pause(WINDOW, position=2, num_paused=3).tolist() == [10, 11, 12, 12, 12, 12, 13, 14, 15]
+
+
+@given(num_available=st.integers(1, 300), num_frames=st.integers(1, 40), seed=st.integers(0, 99))
+def test_draw_window_lies_inside_the_video(num_available, num_frames, seed):
+    """Consecutive frames, twice the clip's length where there are so many."""
+    window = draw_window(num_available, num_frames=num_frames, rng=np.random.default_rng(seed))
+    assert len(window) == min(num_available, 2 * num_frames)
+    assert (np.diff(window) == 1).all()
+    assert window[0] >= 0
+    assert window[-1] < num_available
+
+
+@given(
+    indices=st.lists(st.integers(-2, 50), min_size=1, max_size=60).filter(lambda values: max(values) >= 0),
+    num_frames=st.integers(1, 30),
+    seed=st.integers(0, 9),
+)
+def test_crop_or_loop_gives_a_stretch_with_real_frames(indices, num_frames, seed):
+    """Long enough input is cut, short input repeated; a real frame is always in it."""
+    clip = crop_or_loop(np.array(indices), num_frames=num_frames, rng=np.random.default_rng(seed)).tolist()
+    assert len(clip) == num_frames
+    if len(indices) > num_frames:
+        assert any(indices[start : start + num_frames] == clip for start in range(len(indices)))
+        assert max(clip) >= 0
+    else:
+        assert clip == (indices * num_frames)[:num_frames]
+
+
+def segments(indices):
+    """Cut where an index does not follow the one before."""
+    cuts = np.flatnonzero(np.diff(indices) != 1) + 1
+    return [part.tolist() for part in np.split(indices, cuts)]
+
+
+def test_shuffle_dropout_without_dropping_reorders_segments():
+    """All frames are there, in segments of at least four but for the last."""
+    config = CONFIG.model_copy(update={"shuffle_probability": 1.0, "dropout_probability": 0.0})
+    window = np.arange(56)
+    result = shuffle_dropout(window, max_segment_frames=14, config=config, rng=np.random.default_rng(0))
+    assert sorted(result) == window.tolist()
+    parts = segments(result)
+    assert len(parts) > 2
+    assert sorted(map(len, parts))[1] >= 4
+
+
+def test_shuffle_dropout_without_shuffling_keeps_the_order():
+    """Dropped segments are cut out or replaced; what stays is in order, and something always stays."""
+    config = CONFIG.model_copy(update={"shuffle_probability": 0.0, "dropout_probability": 1.0})
+    kinds = set()
+    for seed in range(50):
+        window = np.arange(56)
+        result = shuffle_dropout(window, max_segment_frames=14, config=config, rng=np.random.default_rng(seed))
+        real = result[result >= 0]
+        assert 1 <= len(real) <= 14
+        assert (np.diff(real) == 1).all()
+        kinds |= set(result[result < 0].tolist())
+    assert kinds == {BLANK, NOISE}
+
+
+@pytest.mark.parametrize(("probability", "kept_length"), [(1.0, True), (0.0, False)])
+def test_shuffle_dropout_replaces_or_cuts_by_its_probability(probability, kept_length):
+    """With replacement the length stays; without it, it shrinks."""
+    config = CONFIG.model_copy(update={"dropout_probability": 0.9, "dropped_content_probability": probability})
+    result = shuffle_dropout(np.arange(56), max_segment_frames=8, config=config, rng=np.random.default_rng(3))
+    assert (len(result) == 56) == kept_length
+    assert (result < 0).any() == kept_length
+
+
+@given(num_available=st.integers(1, 100), num_frames=st.integers(1, 30), seed=st.integers(0, 500))
+def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames, seed):
+    """Whatever is drawn, the clip is full, comes from the window, and shows some of it."""
+    rng = np.random.default_rng(seed)
+    window = draw_window(num_available, num_frames=num_frames, rng=rng)
+    clip, done = draw_temporal(window, num_frames=num_frames, config=CONFIG, rng=rng)
+    assert len(clip) == num_frames
+    assert set(clip.tolist()) <= {*window.tolist(), BLANK, NOISE}
+    if len(window) == 2 * num_frames:
+        assert (clip >= 0).any()
+    assert done
+
+
+def test_draw_temporal_shows_the_pause():
+    """A paused clip of a long window has a stretch of one frame."""
+    config = AugmentConfig(
+        shuffle_dropout_probability=0,
+        fast_forward_probability=0,
+        slow_motion_probability=0,
+        reverse_probability=0,
+        pause_probability=1,
+    )
+    for seed in range(40):
+        clip, done = draw_temporal(np.arange(56), num_frames=28, config=config, rng=np.random.default_rng(seed))
+        assert done.startswith("pause(")
+        assert (np.diff(clip) == 0).any()
