@@ -24,9 +24,9 @@ def pseudo_labels(
     reference frames with the largest cosine are positive (1), the bottom_rate with the smallest negative (-1), the
     rest ignored (0); returns int8 [..., T, T'].
 
-    By default a frame is in the top when less than top_rate of its row lies strictly above it: cosines equal to within 1e-6
-    share a label, and one that is both top and bottom is ignored. exact: round(rate * T') frames each as in the release, at
-    least one unless the rate is 0, ties in frame order.
+    By default a frame is in the top when less than top_rate of its row lies strictly above it: cosines equal to within
+    1e-6 share a label, and one that is both top and bottom is ignored. exact: round(rate * T') frames each as in the
+    release, at least one unless the rate is 0, ties in frame order.
     """
     check_rate("top_rate", top_rate)
     check_rate("bottom_rate", bottom_rate)
