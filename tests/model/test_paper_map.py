@@ -1,0 +1,64 @@
+"""docs/paper_map.md names only what exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from hapvr.config import Config
+from hapvr.losses.objective import FRAME_OPTIONS, ObjectiveSettings
+from hapvr.losses.registry import RANKING_LOSSES, loss_options
+from hapvr.model.network import NetworkSettings
+
+CHECKOUT = Path(__file__).parents[2]
+TEXT = (CHECKOUT / "docs" / "paper_map.md").read_text(encoding="utf-8")
+SECTIONS = {"train.network": NetworkSettings, "train.objective": ObjectiveSettings}
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(hapvr(?:\.\w+)+)`", TEXT))))
+def test_functions_exist(name: str) -> None:
+    """Each dotted name leads to an object."""
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(tests/[\w/.]+)`", TEXT))))
+def test_tests_exist(path: str) -> None:
+    """Each test file is where the map says."""
+    assert (CHECKOUT / path).is_file()
+
+
+@pytest.mark.parametrize(
+    "key", sorted(set(re.findall(r"`((?:train|pseudo_labels|teacher|views|backbone|whitening)\.[\w.]+)", TEXT)))
+)
+def test_configuration_keys_exist(key: str) -> None:
+    """Each key is a field of the settings it belongs to."""
+    section, _, name = key.rpartition(".")
+    if section in SECTIONS:
+        assert name in {field.name for field in fields(SECTIONS[section])}
+        return
+    model: type[BaseModel] = Config
+    for part in key.split("."):
+        annotation = model.model_fields[part].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+
+
+def test_the_table_of_losses_is_complete() -> None:
+    """Every registered loss has a row with its function and the defaults of its options."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| `hapvr\.losses\.[\w.]+` \|(.*?)\| `tests", TEXT, flags=re.MULTILINE))
+    assert set(rows) == set(RANKING_LOSSES)
+    for name, described in rows.items():
+        stated = dict(re.findall(r"`(\w+): ([\w.-]+)`", described))
+        defaults = {
+            option: f"{value:g}" if isinstance(value, float) else str(value)
+            for option, value in loss_options(name).items()
+        }
+        assert stated == defaults
+    for options in FRAME_OPTIONS.values():
+        assert all(f"`{option}: {value:g}` of" in TEXT for option, value in options.items())
