@@ -26,8 +26,11 @@ def check_similarities(similarity: Tensor, labels: Tensor, *, square: bool = Fal
             f"{similarity.dtype} are NaN or infinite; wanted finite values: compare in float32 if half "
             "precision overflowed"
         )
-    if bool((labels.abs() > 1).any()):
-        raise ArgumentError("labels: wanted 1 (positive), -1 (negative) and 0 (ignored) only")
+    if labels.dtype == torch.bool or bool(((labels != 1) & (labels != 0) & (labels != -1)).any()):
+        raise ArgumentError(
+            f"labels: wanted 1 (positive), -1 (negative) and 0 (ignored) only, got {labels.dtype} with "
+            f"{torch.unique(labels)[:5].tolist()}"
+        )
     return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
 
 
@@ -39,6 +42,8 @@ def check_positive(name: str, value: float) -> None:
 
 def without_self(labels: Tensor) -> Tensor:
     """The labels with the diagonal, each clip against itself, ignored. labels: [N, N] ternary."""
+    if labels.ndim != 2 or labels.shape[0] != labels.shape[1]:
+        raise ArgumentError(f"labels: got shape {tuple(labels.shape)}, wanted a square matrix [clips, clips]")
     return labels * (1 - torch.eye(len(labels), dtype=labels.dtype, device=labels.device))
 
 

@@ -18,7 +18,7 @@ from hapvr.model.similarity import to_unit_interval
 FRAME_OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     {"quadlinear_ap": {"rho": 5.0}, "fast_ap": {"lowest": -1.0}, "dir": {"lowest": -1.0}}
 )
-"""Options whose default at frame level is not the loss function's own: HAP-VR's rho, the range of frame similarities."""
+"""Where a default at frame level is not the loss function's own: HAP-VR's rho, the range of frame similarities."""
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,8 @@ def test_leading_dimensions_are_more_rows(name: str) -> None:
         (torch.rand(2, 3), torch.ones(3, 2), r"labels: got shape \(3, 2\), wanted \(2, 3\)"),
         (torch.full((2, 3), torch.nan), torch.ones(2, 3), "similarity: 6 of 6 values in torch.float32 are NaN"),
         (torch.full((2, 3), 7e4).half(), torch.ones(2, 3), r"torch.float16.*half precision overflowed"),
-        (torch.rand(2, 3), torch.full((2, 3), 2), "labels: wanted 1"),
+        (torch.rand(2, 3), torch.full((2, 3), 2), r"labels: wanted 1 .*got torch.int64 with \[2\]"),
+        (torch.rand(2, 3), torch.ones(2, 3, dtype=torch.bool), "labels: wanted 1 .*got torch.bool"),
     ],
 )
 def test_bad_input_is_named(name: str, similarity: Tensor, labels: Tensor, message: str) -> None:
