@@ -6,6 +6,7 @@ run that was killed continues after its last part and ends with the same bytes.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import shutil
@@ -18,9 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.pairwise import Limits, Stack, score_stacks
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.network import SimilarityNetwork
 
@@ -31,6 +34,7 @@ SIMILARITY_SCHEMA = pa.schema(
         pa.field("similarity", pa.float32(), nullable=False),
     ]
 )
+PLAN_KEY = b"hapvr.scoring_plan"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -46,16 +50,18 @@ class FeatureReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSettings:
-    """How pairs are scored; all but the sizes of parts may change scores.
+    """How pairs are scored. The sizes of parts may change no more than the order of rows.
 
-    dtype: of the products of features. symmetric: mean of score(query, reference) and score(reference, query).
+    dtype: of the features in their products; on an accelerator also of the comparator, whose convolutions are slower
+      than float32's on most processors.
+    symmetric: mean of score(query, reference) and score(reference, query).
     references_per_part, frames_per_part: a part ends when it holds this many references or frames; its features are
       in memory at once.
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     symmetric: bool = False
-    references_per_part: int = 64
+    references_per_part: int = 128
     frames_per_part: int = 16384
 
     def __post_init__(self) -> None:
@@ -74,89 +80,125 @@ def score_benchmark(
     *,
     device: torch.device | str = "cpu",
     settings: ScoringSettings | None = None,
+    limits: Limits | None = None,
 ) -> Path:
-    """Scores every available query of `definition` against every available database video, and returns `out_path`.
+    """`score_videos` of every query of `definition` against every database video."""
+    return score_videos(
+        network,
+        definition.queries,
+        definition.database,
+        reader,
+        out_path,
+        name=f"benchmark {definition.name}",
+        device=device,
+        settings=settings,
+        limits=limits,
+    )
 
-    network: in evaluation mode on return; its weights are not changed. Writes columns query_id, reference_id,
-    similarity (float32, [-1, 1]). Unfinished work lies in `<out_path>.parts` and is continued only for the same
-    weights, ids and settings; anything else there is thrown away. A finished out_path of the same run is kept.
-    Raises DataError where no query or no database video has features, or features do not fit the network.
+
+def score_videos(
+    network: SimilarityNetwork,
+    queries: Sequence[str],
+    references: Sequence[str],
+    reader: FeatureReader,
+    out_path: Path,
+    *,
+    name: str = "scoring",
+    device: torch.device | str = "cpu",
+    settings: ScoringSettings | None = None,
+    limits: Limits | None = None,
+) -> Path:
+    """Scores every query that has features against every reference that has, and returns `out_path`.
+
+    network: not changed; a copy is moved to the device. Writes columns query_id, reference_id, similarity (float32,
+    [-1, 1]). Unfinished work lies in `<out_path>.parts` and is continued only for the same weights, ids and settings;
+    anything else there is thrown away. A finished out_path of the same run is kept. Memory grows with the frames of
+    the queries and of a part, not with the number of references.
+    limits: sizes of what is computed at once, by default fit for the device.
+    Raises DataError where no query or no reference has features, or features do not fit the network.
     """
-    settings = settings or ScoringSettings()
-    network = network.to(device).eval()
+    settings, device = settings or ScoringSettings(), torch.device(device)
     available = reader.available()
-    queries = [video for video in definition.queries if video in available]
-    database = [video for video in definition.database if video in available]
-    if not queries or not database:
+    found = [[video for video in ids if video in available] for ids in (queries, references)]
+    if not found[0] or not found[1]:
         raise DataError(
-            f"benchmark {definition.name}: features of {len(queries)} of {len(definition.queries)} queries and "
-            f"{len(database)} of {len(definition.database)} database videos; extract them first"
+            f"{name}: features of {len(found[0])} of {len(queries)} queries and {len(found[1])} of "
+            f"{len(references)} references; extract them first"
         )
-    plan = _plan_digest(network, queries, database, settings)
+    plan = _plan_digest(network, found[0], found[1], settings)
     if out_path.is_file() and _stored_plan(out_path) == plan:
         return out_path
     parts = out_path.with_name(out_path.name + ".parts")
     scored = _finished_references(parts, plan)
+    scorer = _Scorer(network, device=device, settings=settings, limits=limits)
     with torch.inference_mode():
-        embedded = _embed_queries(network, reader, queries, device=device)
+        embedded = {video: scorer.embed(video, features) for video, features in reader.read(found[0])}
+        query_ids = [video for video in found[0] if video in embedded]
+        query = Stack.of([embedded.pop(video) for video in query_ids])
         number = len(list(parts.glob("part-*.parquet")))
-        remaining = [video for video in database if video not in scored]
-        for batch in _reference_parts(reader, remaining, settings):
-            table = _score_part(network, embedded, batch, device=device, settings=settings)
+        remaining = [video for video in found[1] if video not in scored]
+        for part in _parts(reader, remaining, settings):
+            scores = scorer.score(query, Stack.of([scorer.embed(video, features) for video, features in part]))
+            table = similarity_table(query_ids, [video for video, _ in part], scores.cpu().numpy())
             _write_table(table, parts / f"part-{number:06d}.parquet", plan=plan)
             number += 1
     _join_parts(parts, out_path, plan=plan)
     return out_path
 
 
-def _plan_digest(
-    network: SimilarityNetwork, queries: Sequence[str], database: Sequence[str], settings: ScoringSettings
-) -> str:
-    digest = hashlib.sha256()
-    digest.update(json.dumps([asdict(settings), asdict(network.settings), list(queries), list(database)]).encode())
-    for name, tensor in sorted(network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+class _Scorer:
+    """The network on a device, with its comparator in the dtype of the settings."""
+
+    def __init__(
+        self, network: SimilarityNetwork, *, device: torch.device, settings: ScoringSettings, limits: Limits | None
+    ) -> None:
+        self.network = copy.deepcopy(network).to(device).eval()
+        self.settings = settings
+        self.limits = limits or Limits.for_device(device)
+        self.dtype = DTYPES[settings.dtype]
+        self.device = device
+        self.comparator = self.network.comparator
+        if self.comparator is not None and device.type != "cpu":
+            self.comparator = copy.deepcopy(self.comparator).to(self.dtype)
+
+    def embed(self, video: str, features: Tensor) -> Tensor:
+        """Embeddings [T, R, D] of one video. DataError unless its features fit the network."""
+        wanted = self.network.settings.dims
+        if features.ndim != 3 or features.shape[-1] != wanted or 0 in features.shape:
+            raise DataError(
+                f"features of {video}: shape {tuple(features.shape)}, wanted [frames, regions, {wanted}]; "
+                "they are empty or were made for another model"
+            )
+        if not bool(torch.isfinite(features).all()):
+            raise DataError(f"features of {video}: some values are not finite; extract the video again")
+        return self.network.embed(features.to(self.device)).to(self.dtype)
+
+    def score(self, query: Stack, reference: Stack) -> Tensor:
+        """[Q, N] float32."""
+        scores = self._score_one_way(query, reference)
+        if self.settings.symmetric:
+            scores = (scores + self._score_one_way(reference, query).T) / 2
+        return scores
+
+    def _score_one_way(self, query: Stack, reference: Stack) -> Tensor:
+        return score_stacks(self.network, query, reference, limits=self.limits, comparator=self.comparator)
 
 
-def _stored_plan(path: Path) -> str:
-    metadata = pq.read_schema(path).metadata or {}
-    return str(metadata.get(b"hapvr.scoring_plan", b"").decode())
+def similarity_table(queries: Sequence[str], references: Sequence[str], scores: NDArray[np.float32]) -> pa.Table:
+    """Rows by query, then by reference. scores: [Q, N]."""
+    query = np.repeat(np.arange(len(queries), dtype=np.int32), len(references))
+    reference = np.tile(np.arange(len(references), dtype=np.int32), len(queries))
+    return pa.Table.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(query, pa.array(queries, pa.string())),
+            pa.DictionaryArray.from_arrays(reference, pa.array(references, pa.string())),
+            pa.array(scores.ravel(), pa.float32()),
+        ],
+        schema=SIMILARITY_SCHEMA,
+    )
 
 
-def _finished_references(parts: Path, plan: str) -> set[str]:
-    scored: set[str] = set()
-    files = sorted(parts.glob("part-*.parquet"))
-    if files and _stored_plan(files[0]) != plan:
-        shutil.rmtree(parts)
-        files = []
-    parts.mkdir(parents=True, exist_ok=True)
-    for file in files:
-        scored.update(pq.read_table(file, columns=["reference_id"])["reference_id"].unique().to_pylist())
-    return scored
-
-
-def _embed_queries(
-    network: SimilarityNetwork, reader: FeatureReader, queries: Sequence[str], *, device: torch.device | str
-) -> dict[str, Tensor]:
-    found = {}
-    for video, features in reader.read(queries):
-        found[video] = network.embed(_checked(video, features, network).to(device))
-    return {video: found[video] for video in queries if video in found}
-
-
-def _checked(video: str, features: Tensor, network: SimilarityNetwork) -> Tensor:
-    wanted = network.settings.dims
-    if features.ndim != 3 or features.shape[-1] != wanted or 0 in features.shape:
-        raise DataError(
-            f"features of {video}: shape {tuple(features.shape)}, wanted [frames, regions, {wanted}]; "
-            "they are empty or were made for another model"
-        )
-    return features
-
-
-def _reference_parts(
+def _parts(
     reader: FeatureReader, references: Sequence[str], settings: ScoringSettings
 ) -> Iterator[list[tuple[str, Tensor]]]:
     part: list[tuple[str, Tensor]] = []
@@ -171,45 +213,45 @@ def _reference_parts(
         yield part
 
 
-def _score_part(
-    network: SimilarityNetwork,
-    queries: dict[str, Tensor],
-    part: list[tuple[str, Tensor]],
-    *,
-    device: torch.device | str,
-    settings: ScoringSettings,
-) -> pa.Table:
-    """Rows by query, then by reference in the order of the part."""
-    scores = np.empty((len(queries), len(part)), dtype=np.float32)
-    for column, (video, features) in enumerate(part):
-        reference = network.embed(_checked(video, features, network).to(device)).unsqueeze(0)
-        for row, query in enumerate(queries.values()):
-            score = network.score(query.unsqueeze(0), reference)
-            if settings.symmetric:
-                score = (score + network.score(reference, query.unsqueeze(0)).T) / 2
-            scores[row, column] = float(score)
-    query_index = np.repeat(np.arange(len(queries), dtype=np.int32), len(part))
-    reference_index = np.tile(np.arange(len(part), dtype=np.int32), len(queries))
-    return pa.Table.from_arrays(
-        [
-            pa.DictionaryArray.from_arrays(query_index, pa.array(list(queries), pa.string())),
-            pa.DictionaryArray.from_arrays(reference_index, pa.array([video for video, _ in part], pa.string())),
-            pa.array(scores.ravel()),
-        ],
-        schema=SIMILARITY_SCHEMA,
-    )
+def _plan_digest(
+    network: SimilarityNetwork, queries: Sequence[str], references: Sequence[str], settings: ScoringSettings
+) -> str:
+    digest = hashlib.sha256()
+    plan = [asdict(settings), asdict(network.settings), list(queries), list(references)]
+    digest.update(json.dumps(plan).encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _stored_plan(path: Path) -> str:
+    metadata = pq.read_schema(path).metadata or {}
+    return str(metadata.get(PLAN_KEY, b"").decode())
+
+
+def _finished_references(parts: Path, plan: str) -> set[str]:
+    files = sorted(parts.glob("part-*.parquet"))
+    if files and _stored_plan(files[0]) != plan:
+        shutil.rmtree(parts)
+        files = []
+    parts.mkdir(parents=True, exist_ok=True)
+    scored: set[str] = set()
+    for file in files:
+        scored.update(pq.read_table(file, columns=["reference_id"])["reference_id"].unique().to_pylist())
+    return scored
 
 
 def _write_table(table: pa.Table, path: Path, *, plan: str) -> None:
     beside = path.with_name(f".{path.name}.tmp")
-    pq.write_table(table.replace_schema_metadata({"hapvr.scoring_plan": plan}), beside, compression="zstd")
+    pq.write_table(table.replace_schema_metadata({PLAN_KEY: plan.encode()}), beside, compression="zstd")
     beside.replace(path)
 
 
 def _join_parts(parts: Path, out_path: Path, *, plan: str) -> None:
     """One file with a row group per part, in the order of the parts; the parts are removed once it is there."""
     beside = out_path.with_name(f".{out_path.name}.tmp")
-    schema = SIMILARITY_SCHEMA.with_metadata({"hapvr.scoring_plan": plan})
+    schema = SIMILARITY_SCHEMA.with_metadata({PLAN_KEY: plan.encode()})
     with pq.ParquetWriter(beside, schema, compression="zstd") as writer:
         for file in sorted(parts.glob("part-*.parquet")):
             writer.write_table(pq.read_table(file).replace_schema_metadata(schema.metadata))

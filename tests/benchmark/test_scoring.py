@@ -121,5 +121,5 @@ def test_score_benchmark_refuses_a_store_without_queries(tmp_path):
     """A feature store without any query is an error that counts what is there."""
     definition, network = make_definition(), make_network()
     features = random_features(definition.database)
-    with pytest.raises(DataError, match="0 of 3 queries and 11 of 11 database videos"):
+    with pytest.raises(DataError, match="0 of 3 queries and 11 of 11 references"):
         score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")

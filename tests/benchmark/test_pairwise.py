@@ -1,0 +1,99 @@
+"""The fast scoring of ragged stacks against the network, one pair at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hapvr.benchmark.pairwise import Limits, Stack, refine_in_strips, score_stacks
+from hapvr.errors import ArgumentError
+from hapvr.model.network import SimilarityNetwork
+from hapvr.seeding import torch_rng
+
+DIMS, REGIONS = 16, 9
+VARIANTS = {
+    "hapvr": {},
+    "s2vs": {"spatial_rate": 0.0, "temporal_rate": 0.0},
+    "wide": {"spatial_rate": 0.34, "temporal_rate": 0.25},
+    "frozen features": {"attention": False, "comparator": False},
+    "symmetric": {"symmetric": True},
+    "symmetric chamfer": {"symmetric_chamfer": True},
+    "max": {"spatial_pooling": "max", "temporal_pooling": "max"},
+}
+
+
+def make_videos(lengths, *, name="videos"):
+    rng = torch_rng(0, name)
+    return [
+        torch.nn.functional.normalize(torch.randn(length, REGIONS, DIMS, generator=rng), dim=-1) for length in lengths
+    ]
+
+
+def make_network(**options):
+    return SimilarityNetwork(dims=DIMS, generator=torch_rng(1, "network"), **options).eval()
+
+
+def one_by_one(network, queries, references):
+    with torch.inference_mode():
+        return torch.stack([torch.cat([network.score(q[None], r[None])[0] for r in references]) for q in queries])
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_score_stacks_equals_one_pair_at_a_time(variant):
+    """Lengths from one frame on, mixed in one stack, score as each pair does alone, in every variant."""
+    network = make_network(**VARIANTS[variant])
+    queries = [network.embed(video) for video in make_videos([1, 7, 28, 13], name="queries")]
+    references = [network.embed(video) for video in make_videos([33, 2, 28, 28, 5, 3, 61], name="references")]
+    got = score_stacks(network, Stack.of(queries), Stack.of(references))
+    torch.testing.assert_close(got, one_by_one(network, queries, references), rtol=0, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.sampled_from([1, 50, 700, 10**6]),
+    st.sampled_from([0, 2]),
+)
+def test_limits_change_no_score(query_lengths, reference_lengths, size, workers):
+    """However little or much is computed at once, in one thread or two, the scores are the same."""
+    network = make_network(temporal_rate=0.2)
+    queries, references = (
+        Stack.of([network.embed(video) for video in make_videos(lengths)])
+        for lengths in (query_lengths, reference_lengths)
+    )
+    limits = Limits(
+        query_frames=size, reference_frames=size, products=size, batch_cells=size, strip_cells=size, workers=workers
+    )
+    got = score_stacks(network, queries, references, limits=limits)
+    torch.testing.assert_close(got, score_stacks(network, queries, references), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
+@pytest.mark.parametrize("max_cells", [1, 300, 1000, 10**6])
+def test_refine_in_strips_equals_the_comparator(rows, columns, max_cells):
+    """Strips of any height give the comparator's output, rows that pooling drops included."""
+    comparator = make_network().comparator
+    frame = torch.randn(1, rows, columns, generator=torch_rng("frame"))
+    with torch.inference_mode():
+        got = refine_in_strips(comparator, frame, max_cells=max_cells)
+        torch.testing.assert_close(got, comparator(frame), rtol=0, atol=1e-5)
+
+
+def test_bfloat16_products_keep_the_ranking():
+    """Scores from bfloat16 embeddings are within a hundredth and rank clear cases alike."""
+    network = make_network()
+    videos = [network.embed(video) for video in make_videos([30, 25, 28])]
+    exact = score_stacks(network, Stack.of(videos), Stack.of(videos))
+    coarse = [video.bfloat16() for video in videos]
+    got = score_stacks(network, Stack.of(coarse), Stack.of(coarse))
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, exact, rtol=0, atol=1e-2)
+
+
+def test_limits_refuse_nothing_at_all():
+    """A limit of zero is named."""
+    with pytest.raises(ArgumentError, match="products is 0"):
+        Limits(products=0)
