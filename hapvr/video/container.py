@@ -14,6 +14,7 @@ from pathlib import Path
 
 import av
 from av.container import InputContainer
+from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -26,6 +27,14 @@ MAX_PIXELS = 8192 * 8192
 
 NOMINAL_FPS = 25.0
 """Assumed for streams that state no rate; only used where timestamps are missing or wrong."""
+
+# Containers of recordings. Left out on purpose: playlists and scripts (hls, dash, concat, sdp), which name other files
+# or servers to read, and still pictures. Sound formats are in so that they are not taken for damaged files.
+_FORMATS = (
+    "3gp,aac,ac3,asf,avi,dv,f4v,flac,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp3,mpeg,mpegts,"
+    "mpegvideo,mxf,nut,obu,ogg,rm,vc1,wav,webm,wtv,yuv4mpegpipe"
+)
+_OPEN_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,7 @@ class StreamFacts:
     pixel_aspect: float
     rotation_deg: int
     stored_px: tuple[int, int]
+    num_video_streams: int
 
 
 @dataclass(frozen=True)
@@ -81,20 +91,21 @@ def check_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The container and its main video stream, single-threaded.
+    """The container and its largest video stream (the first of equals), single-threaded.
 
     Raises VideoError with reason missing_file, empty_file, not_video or no_video_stream.
     """
     check_file(path)
     try:
-        container = av.open(f"file:{path}", metadata_errors="replace")
+        container = av.open(f"file:{path}", metadata_errors="replace", options=_OPEN_OPTIONS)
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
     with container:
-        stream = container.streams.best("video")
-        if stream is None or not isinstance(stream, VideoStream) or stream.codec_context is None:
+        streams = _pictures(container)
+        if not streams:
             kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
             raise VideoError("no_video_stream", f"video: {path.name} has no readable video stream, only: {kinds}")
+        stream = max(streams, key=lambda one: one.codec_context.width * one.codec_context.height)
         stream.thread_type = "NONE"
         yield container, stream
 
@@ -127,6 +138,7 @@ def read_facts(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamFacts:
             pixel_aspect=aspect,
             rotation_deg=rotation_deg,
             stored_px=(first.width, first.height),
+            num_video_streams=len(container.streams.video),
         )
 
 
@@ -209,6 +221,16 @@ def _packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Pack
             return
         except IndexError:  # PyAV knows no streams that begin later; their packet is passed over
             continue
+
+
+def _pictures(container: InputContainer) -> list[VideoStream]:
+    """Video streams that have a decoder and are no cover pictures of music."""
+    covers = Disposition.attached_pic | Disposition.timed_thumbnails
+    return [
+        stream
+        for stream in container.streams.video
+        if stream.codec_context is not None and not stream.disposition & covers
+    ]
 
 
 def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:

@@ -34,8 +34,8 @@ decord: Any = _untyped_decord
 DECORD = f"decord {decord.__version__}"
 PYAV = f"pyav {av.__version__}"
 
-# decord 0.6 garbles rotated frames, numbers frames wrongly where packets are dropped or out of order,
-# and fails on newer codecs.
+# decord 0.6 garbles rotated frames, numbers frames wrongly where packets are dropped or out of order, chooses its
+# stream by other rules, and fails on newer codecs.
 _DECORD_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
 _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4"})
 _DECORD_PIXEL_FORMATS = frozenset({"yuv420p", "yuvj420p"})
@@ -158,6 +158,7 @@ class _UnexpectedFrameError(Exception):
 def _decord_reads(facts: StreamFacts) -> bool:
     return (
         facts.rotation_deg == 0
+        and facts.num_video_streams == 1
         and bool(facts.formats & _DECORD_FORMATS)
         and facts.probe.codec in _DECORD_CODECS
         and facts.pixel_format in _DECORD_PIXEL_FORMATS

@@ -10,6 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from av.stream import Disposition
 from numpy.typing import NDArray
 
 SHARED_VIDEOS = Path(__file__).parents[3] / "shared" / "videos"
@@ -102,6 +103,23 @@ class VideoWriter:
             silence.sample_rate = 16000
             container.mux(stream.encode(silence))
             container.mux(stream.encode())
+        return path
+
+    def song(self, name: str = "song.m4v") -> Path:
+        """A second of sound with a cover picture."""
+        sound = self.sound()
+        path = self.folder / name
+        with av.open(str(sound)) as source, av.open(str(path), "w", format="mp4") as container:
+            track = container.add_stream_from_template(source.streams.audio[0])
+            cover = container.add_stream("mjpeg", rate=1)
+            cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
+            cover.disposition = Disposition.attached_pic
+            for packet in source.demux(audio=0):
+                if packet.dts is not None:
+                    packet.stream = track
+                    container.mux(packet)
+            container.mux(cover.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
+            container.mux(cover.encode())
         return path
 
 
