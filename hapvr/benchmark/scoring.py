@@ -29,8 +29,8 @@ from hapvr.model.network import SimilarityNetwork
 
 SIMILARITY_SCHEMA = pa.schema(
     [
-        pa.field("query_id", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("reference_id", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("query_id", pa.string(), nullable=False),
+        pa.field("reference_id", pa.string(), nullable=False),
         pa.field("similarity", pa.float32(), nullable=False),
     ]
 )
@@ -186,12 +186,12 @@ class _Scorer:
 
 def similarity_table(queries: Sequence[str], references: Sequence[str], scores: NDArray[np.float32]) -> pa.Table:
     """Rows by query, then by reference. scores: [Q, N]."""
-    query = np.repeat(np.arange(len(queries), dtype=np.int32), len(references))
-    reference = np.tile(np.arange(len(references), dtype=np.int32), len(queries))
+    query = np.repeat(np.arange(len(queries)), len(references))
+    reference = np.tile(np.arange(len(references)), len(queries))
     return pa.Table.from_arrays(
         [
-            pa.DictionaryArray.from_arrays(query, pa.array(queries, pa.string())),
-            pa.DictionaryArray.from_arrays(reference, pa.array(references, pa.string())),
+            pa.array(queries, pa.string()).take(pa.array(query)),
+            pa.array(references, pa.string()).take(pa.array(reference)),
             pa.array(scores.ravel(), pa.float32()),
         ],
         schema=SIMILARITY_SCHEMA,

@@ -95,6 +95,14 @@ CATALOG = {
 }
 
 
+def list_definitions() -> dict[str, str]:
+    """Benchmarks known by name, and what they are; those that are not shipped say which files they need."""
+    return {
+        entry.name: entry.description if entry.shipped else f"{entry.description} (needs {entry.published_files})"
+        for entry in CATALOG.values()
+    }
+
+
 def load_definition(name_or_folder: str | Path, *, published_files: Path | None = None) -> BenchmarkDefinition:
     """A benchmark by its name, or the one in a folder with a benchmark.json.
 
