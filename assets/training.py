@@ -29,7 +29,7 @@ def similarity_model(
     from hapvr.train.report import read_history
 
     opened = project.open()
-    dagster_run = context.run.root_run_id or context.run_id
+    dagster_run = context.run.tags.get("hapvr/parent_run_id") or context.run.root_run_id or context.run_id
     run = prepare_training(opened, dagster_run, tags={"dagster.run_id": dagster_run})
     link = project.run_link(opened, run.mlflow_run_id)
     context.log.info(f"MLflow run {run.mlflow_run_id}: {link.value}")

@@ -126,7 +126,7 @@ Weights = Annotated[PretrainedWeights | FileWeights | RandomWeights, Field(discr
 class BackboneConfig(Settings):
     """The frozen network g that gives region features (method 1.2)."""
 
-    architecture: Literal["resnet50", "resnet18"] = "resnet50"
+    architecture: Literal["resnet50.tv_in1k", "resnet18.tv_in1k"] = "resnet50.tv_in1k"
     weights: Weights = PretrainedWeights()
     crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
     batch_frames: Annotated[int, Field(ge=1)] = 32

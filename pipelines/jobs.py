@@ -1,21 +1,59 @@
 """Jobs: the whole chain, and what a re-training needs."""
 
+import sys
+import time
+from collections.abc import Sequence
+
 import dagster as dg
+
+from pipelines.chain import STAGES, Stage, run_stage
 
 RETRIES = {
     "dagster/max_retries": "2",
     "dagster/retry_on_asset_or_op_failure": "true",
     "dagster/retry_strategy": "FROM_FAILURE",
 }
+RETRAINED = ("training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model")
 
-demo = dg.define_asset_job(
-    "demo",
-    selection=dg.AssetSelection.all(),
-    description="Everything, from the sources to a registered model. `make demo` runs it; in the UI, launch it over all partitions.",
+
+def _stage_op(stage: Stage, position: int, total: int) -> dg.OpDefinition:
+    @dg.op(
+        name=f"materialize_{stage.asset}",
+        ins={"before": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+        description=f"Materialises `{stage.asset}`" + (", one run per partition." if stage.partitions else "."),
+    )
+    def materialize(context: dg.OpExecutionContext) -> None:
+        start = time.monotonic()
+        runs = run_stage(context, stage)
+        count = f"{runs} partitions" if stage.partitions else ""
+        line = f"[{position:2d}/{total}] {stage.asset:<18} {count:<14} {time.monotonic() - start:6.1f} s"
+        context.log.info(line)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    return materialize
+
+
+def chain_job(name: str, stages: Sequence[Stage], *, description: str, tags: dict[str, str]) -> dg.JobDefinition:
+    """A job that materialises the stages one after the other; a retry goes on at the one that failed."""
+
+    @dg.job(name=name, description=description, tags=tags, executor_def=dg.in_process_executor)
+    def chain() -> None:
+        before = None
+        for position, stage in enumerate(stages, start=1):
+            op = _stage_op(stage, position, len(stages))
+            before = op(before) if before is not None else op()
+
+    return chain
+
+
+demo = chain_job(
+    "demo", STAGES, description="Everything, from the sources to a registered model; `make demo` runs it.", tags={}
 )
-retrain = dg.define_asset_job(
+retrain = chain_job(
     "retrain",
-    selection=dg.AssetSelection.groups("training", "evaluation", "registry"),
+    [stage for stage in STAGES if stage.asset in RETRAINED],
     description="From views to a registered version.",
     tags=RETRIES,
 )

@@ -1,26 +1,141 @@
-"""Settings and reference numbers that tests of several folders share."""
+"""Real video files and a small project that all tests share; everything is made here, in temporary folders."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
 import pytest
-import torch
-from hypothesis import settings
-from torch import Tensor
 
-# No deadline: a busy machine is no fault of the code.
-settings.register_profile("default", deadline=None, max_examples=30)
-settings.load_profile("default")
+from hapvr.seeding import numpy_rng
+from hapvr.stages.project import Project
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "similarity_and_losses.npz"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+GOLDEN = CHECKOUT.parent / "shared" / "golden"
+
+WriteClip = Callable[..., Path]
+
+
+def write_clip(path: Path, *, seed: int, seconds: float = 6.0, fps: int = 8, size: tuple[int, int] = (160, 96)) -> Path:
+    """A real H.264 file: coloured blocks that drift over a seeded background, so that clips differ from each other."""
+    rng = numpy_rng(seed, "clip")
+    width, height = size
+    small = rng.integers(0, 255, (height // 16, width // 16, 3), dtype=np.uint8)
+    background = np.kron(small, np.ones((16, 16, 1), np.uint8))
+    blocks = [(rng.integers(0, 255, 3), rng.uniform(0, 1, 2), rng.uniform(-0.15, 0.15, 2)) for _ in range(4)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=fps, options={"crf": "28", "preset": "veryfast"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.codec_context.thread_count = 1
+        for number in range(max(1, round(seconds * fps))):
+            frame = background.copy()
+            for color, start, speed in blocks:
+                x, y = ((start + speed * number / fps) % 1 * (width - 24, height - 24)).astype(int)
+                frame[y : y + 24, x : x + 24] = color
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
+    """A configuration of the whole chain with a ResNet-18 and a ViT-Ti of seeded random weights at 128 px."""
+    random = {"source": "random", "seed": 1}
+    return {
+        "name": "small",
+        "data_root": str(data_root),
+        "shard_videos": 4,
+        "device": "cpu",
+        "sources": [
+            {"kind": "own_videos", "name": "own", "path": str(videos), "validation_rate": 0.2, "test_rate": 0.3}
+        ],
+        "sampling": {"short_side_px": 146, "timeout_s": 60, "workers": 2},
+        "backbone": {"architecture": "resnet18.tv_in1k", "weights": random, "crop_px": 128},
+        "teacher": {"architecture": "vit_tiny_patch16_224", "weights": random},
+        "whitening": {"dims": 32, "max_regions": 400},
+        "views": {"num_frames": 4, "num_weak": 1, "num_strong": 2},
+        "train": {
+            "steps": 8,
+            "batch_videos": 4,
+            "data_workers": 0,
+            "log_every_steps": 2,
+            "validate_every_steps": 4,
+            "checkpoint_every_steps": 2,
+            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
+        },
+        "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation"},
+    }
+
+
+def write_settings(path: Path, settings: dict[str, Any]) -> Path:
+    """Settings as a YAML file."""
+    import yaml
+
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")
-def golden() -> dict[str, Tensor]:
-    """Arrays of ../shared/golden/similarity_and_losses.npz; its README says where each comes from."""
-    if not GOLDEN.exists():
-        pytest.skip(f"reference numbers not found: {GOLDEN.name} in ../shared/golden")
-    with np.load(GOLDEN) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+def clips_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve good clips, one of a single frame, and five bad files, with names as people have them."""
+    folder = tmp_path_factory.mktemp("clips") / "my videos"
+    for number in range(12):
+        write_clip(folder / f"clip {number:02d}.mp4", seed=number)
+    write_clip(folder / "видео 'с' «кавычками».mp4", seed=100, seconds=0.125)
+    (folder / "text.mp4").write_text("this is no video")
+    (folder / "empty.mp4").write_bytes(b"")
+    whole = (folder / "clip 00.mp4").read_bytes()
+    (folder / "cut before its index.mp4").write_bytes(whole[: len(whole) // 2])
+    write_sound(folder / "sound only.mp4")
+    (folder / "README.md").write_text("not a video, and not said to be one")
+    return folder
+
+
+BAD_FILES = ("text.mp4", "empty.mp4", "cut before its index.mp4", "sound only.mp4")
+
+
+def write_sound(path: Path) -> Path:
+    """A second of AAC in mp4, without pictures."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=44100)
+        samples = np.sin(np.arange(44100, dtype=np.float32) / 20)[None]
+        for start in range(0, 44100 - 1024, 1024):
+            frame = av.AudioFrame.from_ndarray(samples[:, start : start + 1024], format="fltp", layout="mono")
+            frame.sample_rate = 44100
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_project(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose data is made up to pseudo labels, by the library's own stages."""
+    from hapvr.stages.features import make_features
+    from hapvr.stages.frames import make_frames
+    from hapvr.stages.manifest import make_manifest
+    from hapvr.stages.videos import make_videos
+    from hapvr.stages.views import make_pseudo_labels, make_training_views
+    from hapvr.stages.whitening import make_whitening
+
+    folder = tmp_path_factory.mktemp("project")
+    config = write_settings(folder / "config.yaml", small_settings(clips_folder, folder / "data"))
+    project = Project.open(config, folder=folder)
+    manifest = make_manifest(project)
+    for key in manifest.shards:
+        make_videos(project, key)
+        make_frames(project, key)
+    make_whitening(project, list(manifest.training_shards))
+    for key in manifest.shards:
+        make_features(project, key)
+    for key in manifest.training_shards:
+        make_training_views(project, key)
+        make_pseudo_labels(project, key)
+    return project

@@ -21,13 +21,18 @@ class Teacher:
     dims: int
 
     def embed(self, frames: Tensor) -> Tensor:
-        """frames: [B, 3, 224, 224] uint8. Returns [B, D'] float32, not normalised."""
+        """frames: [B, 3, S, S] uint8, S the crop it was loaded for. Returns [B, D'] float32, not normalised."""
         pixels = normalize_imagenet(frames) if self.input == "imagenet" else frames.float()
         embeddings: Tensor = self.network(pixels)
         return embeddings
 
 
-def load_teacher(config: TeacherConfig) -> Teacher:
-    """The teacher of a configuration. Raises WeightsUnavailableError."""
-    network, identity = create_network(config.architecture, config.weights, num_classes=0, global_pool="token")
+def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
+    """The teacher of a configuration, for frames of crop_px (its position embeddings are resampled if they must be).
+
+    Raises WeightsUnavailableError.
+    """
+    network, identity = create_network(
+        config.architecture, config.weights, num_classes=0, global_pool="token", img_size=crop_px
+    )
     return Teacher(network, identity, config.input, int(network.num_features))  # type: ignore[arg-type]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import socket
+import urllib.parse
+import urllib.request
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +13,16 @@ from typing import Any
 
 import timm
 import torch
+from huggingface_hub import constants, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hapvr.config import FileWeights, PretrainedWeights, RandomWeights, Weights
 from hapvr.errors import WeightsUnavailableError
+
+HUB_FILE = "model.safetensors"
+CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,11 @@ def create_network(architecture: str, weights: Weights, **timm_options: Any) -> 
         network = _random(architecture, 0, timm_options)
         _load_file(network, weights.path, architecture)
     else:
+        network = _random(architecture, 0, timm_options)
         try:
-            network = timm.create_model(architecture, pretrained=True, **timm_options)
-        except Exception as error:  # noqa: BLE001 - the hub client raises anything from OSError to its own types
-            network = _without_hub(architecture, weights, error, timm_options)
+            _load_file(network, _published_file(architecture), architecture)
+        except (OSError, HfHubHTTPError) as error:
+            _require_fallback(architecture, weights, error)
             source = "random"
     network.eval().requires_grad_(False)
     return network, WeightsIdentity(architecture, source, state_sha256(network.state_dict()))
@@ -72,16 +81,35 @@ def _random(architecture: str, seed: int, timm_options: dict[str, Any]) -> nn.Mo
     return network
 
 
-def _without_hub(
-    architecture: str, weights: PretrainedWeights, error: Exception, timm_options: dict[str, Any]
-) -> nn.Module:
+def _published_file(architecture: str) -> Path:
+    """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
+    repository = timm.get_pretrained_cfg(architecture).hf_hub_id
+    try:
+        return Path(hf_hub_download(repository, HUB_FILE, local_files_only=True))
+    except LocalEntryNotFoundError:
+        if constants.HF_HUB_OFFLINE:
+            raise
+    _require_hub()
+    return Path(hf_hub_download(repository, HUB_FILE))
+
+
+def _require_hub() -> None:
+    """Raises OSError within seconds if the hub cannot be reached; the hub's client would try again for a minute per file."""
+    if urllib.request.getproxies().get("https"):
+        return
+    address = urllib.parse.urlsplit(constants.ENDPOINT)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    socket.create_connection((address.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
+
+
+def _require_fallback(architecture: str, weights: PretrainedWeights, error: Exception) -> None:
     message = (
         f"weights: the published weights of {architecture} are neither in the local hub cache nor could they be "
         f"downloaded ({type(error).__name__})"
     )
     if weights.fallback == "random":
         warnings.warn(f"{message}; going on with seeded random weights, as this configuration allows", stacklevel=3)
-        return _random(architecture, 0, timm_options)
+        return
     raise WeightsUnavailableError(
         f"{message}. Two ways out: put them into the hub cache of this machine (run once with a network connection, or copy "
         f"the cache and set HF_HOME), or give a local file: weights: {{source: file, path: ...}}"

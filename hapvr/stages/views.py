@@ -13,7 +13,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hapvr.augment.policy import View, strong_view, video_in_video, weak_view
+from hapvr.augment.policy import strong_view, weak_view
+from hapvr.augment.video_in_video import takes_donor, video_in_video
+from hapvr.augment.view import View
 from hapvr.errors import DataError
 from hapvr.features.backbone import NUM_REGIONS, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
@@ -23,7 +25,7 @@ from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
-from hapvr.seeding import derive_seed, numpy_rng
+from hapvr.seeding import numpy_rng
 from hapvr.stages.features import failed_rows, feature_settings
 from hapvr.stages.project import Project, StageResult
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
@@ -110,7 +112,7 @@ def label_rates(shard: Shard) -> dict[str, float]:
 
 
 def _make_embeddings(project: Project, key: str, progress: Progress) -> Shard:
-    teacher = load_teacher(project.config.teacher)
+    teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
     device = choose_device(project.config.device)
     teacher.network.to(device)
     settings = _view_settings(project) | {"teacher": teacher.identity.as_dict(), "teacher_input": teacher.input}
@@ -181,32 +183,32 @@ def _make_views(
 def draw_views(project: Project, file: FrameFile, video_id: str) -> Iterator[tuple[ViewRow, View]]:
     """The views of one video, weak ones first; a strong one may carry a donor from the same shard (video-in-video)."""
     config = project.config.views
-    size_px = project.config.backbone.crop_px
     frames = decode_frames(file.read(video_id).jpegs)
-    options = {"num_frames": config.num_frames, "size_px": size_px, "config": config.augment}
+    others = [other for other in file.video_ids if other != video_id]
     for index in range(config.num_weak + config.num_strong):
-        seed = derive_seed(config.seed, video_id, index)
+        strong = index >= config.num_weak
+        view = _view(project, frames, video_id, index, strong=strong)
+        where = {"config": config.augment, "seed": config.seed, "video_id": video_id, "view_index": index}
         donor_id = ""
-        if index < config.num_weak:
-            view = weak_view(frames, seed=seed, **options)
-        else:
-            view = strong_view(frames, seed=seed, **options)
-            donor_id = _draw_donor(project, file, video_id, index)
-        if donor_id:
-            donor_seed = derive_seed(seed, "donor")
-            donor = strong_view(decode_frames(file.read(donor_id).jpegs), seed=donor_seed, **options)
-            view = video_in_video(view, donor, seed=donor_seed, config=config.augment)
+        if strong and others and takes_donor(**where):
+            donor_id = others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
+            donor = _view(project, decode_frames(file.read(donor_id).jpegs), donor_id, index, strong=True)
+            view = video_in_video(view, donor, **where)
         source = tuple(view.source_index.tolist())
         yield ViewRow(video_id, index, view.strength, view.operations, donor_id, source), view
 
 
-def _draw_donor(project: Project, file: FrameFile, video_id: str, index: int) -> str:
+def _view(project: Project, frames: Tensor, video_id: str, index: int, *, strong: bool) -> View:
     config = project.config.views
-    rng = numpy_rng(config.seed, video_id, index, "video_in_video")
-    others = [other for other in file.video_ids if other != video_id]
-    if not others or rng.random() >= config.augment.video_in_video_probability:
-        return ""
-    return others[int(rng.integers(len(others)))]
+    return (strong_view if strong else weak_view)(
+        frames,
+        num_frames=config.num_frames,
+        size_px=project.config.backbone.crop_px,
+        config=config.augment,
+        seed=config.seed,
+        video_id=video_id,
+        view_index=index,
+    )
 
 
 def _write_labels(writer: RowWriter, video_id: str, labels: Tensor) -> None:

@@ -71,8 +71,12 @@ class DataRoot:
         try:
             with self.filesystem.open_output_stream(part) as stream:
                 yield stream
-        except OSError as error:
-            raise DataError(f"storage: cannot write {name} below {self.url}: {error}") from error
+        except BaseException as error:
+            if part != target:
+                self.filesystem.delete_file(part)
+            if isinstance(error, OSError):
+                raise DataError(f"storage: cannot write {name} below {self.url}: {error}") from error
+            raise
         if part != target:
             self.filesystem.move(part, target)
 

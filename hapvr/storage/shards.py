@@ -119,8 +119,11 @@ class Shard:
         self.root.delete(self.index_name)
         with self.root.write(self.data_name) as stream:
             writer = RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows, compress=compress)
-            yield writer
-            writer.close()
+            # Closed also on an error, while the stream still is open; the file then never gets its name.
+            try:
+                yield writer
+            finally:
+                writer.close()
 
 
 class RowWriter:

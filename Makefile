@@ -1,0 +1,61 @@
+# Two commands on a fresh machine with Python 3.11 and make: `make demo`, `make test`.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+VIDEOS ?=
+
+export DAGSTER_HOME := $(CURDIR)/dagster_home
+export DAGSTER_DISABLE_TELEMETRY := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
+export DO_NOT_TRACK := 1
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+ifneq ($(VIDEOS),)
+export HAPVR_VIDEOS := $(abspath $(VIDEOS))
+export HAPVR_CONFIG ?= configs/own_videos.yaml
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo ui test test-all lint types lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with the pinned versions
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $(STAMP)
+
+demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own clips
+	$(BIN)/python -m pipelines.demo
+
+ui: $(STAMP) ## Dagster's UI and an MLflow server on 127.0.0.1 over what the demo made
+	$(BIN)/python -m pipelines.ui
+
+test: $(STAMP) ## the fast tests
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+test-all: $(STAMP) ## also the slow tests
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "not gpu and not browser"
+
+lint: $(STAMP) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy, strict
+	$(BIN)/mypy
+
+lock: ## write requirements.lock anew from pyproject.toml
+	$(PYTHON) -m venv .lock-venv
+	.lock-venv/bin/python -m pip install --quiet --disable-pip-version-check ".[orchestration,dev]"
+	.lock-venv/bin/python -m pip freeze --exclude hapvr > requirements.lock
+	rm -rf .lock-venv
+
+clean: ## remove what the chain made, and Dagster's runs
+	rm -rf data
+	find dagster_home -mindepth 1 ! -name dagster.yaml -delete

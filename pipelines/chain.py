@@ -1,0 +1,83 @@
+"""Running the asset graph stage by stage from inside a job.
+
+An asset job cannot hold assets of different partitions (Dagster 1.13), and this graph has three kinds: shards, training
+shards and benchmarks, registered only while it runs. So a job here is a row of ops, one per stage; each materialises
+its asset once per partition, as ordinary asset runs that the UI lists with their events and links.
+"""
+
+from dataclasses import dataclass
+
+import dagster as dg
+
+from assets import evaluation, features, frames, registry, training, videos, views
+from assets.partitions import BENCHMARKS, SHARDS, TRAINING_SHARDS
+from pipelines.resources import pipes_client, project_resource
+
+PARENT_RUN_TAG = "hapvr/parent_run_id"
+QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+
+assets = dg.load_assets_from_modules([videos, frames, features, views, training, evaluation, registry])
+resources = {"project": project_resource(), "pipes_subprocess_client": pipes_client()}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An asset and the partitions it is materialised for; None: it has none."""
+
+    asset: str
+    partitions: dg.DynamicPartitionsDefinition | None = None
+
+
+STAGES = (
+    Stage("video_manifest"),
+    Stage("videos", SHARDS),
+    Stage("frames", SHARDS),
+    Stage("whitening"),
+    Stage("features", SHARDS),
+    Stage("training_views", TRAINING_SHARDS),
+    Stage("pseudo_labels", TRAINING_SHARDS),
+    Stage("similarity_model"),
+    Stage("benchmark_scores", BENCHMARKS),
+    Stage("registered_model"),
+)
+
+
+def run_stage(context: dg.OpExecutionContext, stage: Stage) -> int:
+    """Materialise the stage for all its partitions, one run each; returns their number. Raises dg.Failure with the reason."""
+    instance = context.instance
+    keys: list[str | None] = [None]
+    if stage.partitions is not None:
+        keys = sorted(instance.get_dynamic_partitions(stage.partitions.name or ""))
+    definitions = dg.Definitions(assets=assets, resources=resources, executor=dg.in_process_executor)
+    job = definitions.resolve_implicit_global_asset_job_def()
+    # Retries of the parent keep one training run: it is named after the first attempt.
+    root = context.run.root_run_id or context.run_id
+    for key in keys:
+        context.log.info(f"materialising {stage.asset}" + (f" of partition {key}" if key else ""))
+        result = job.execute_in_process(
+            instance=instance,
+            asset_selection=[dg.AssetKey(stage.asset)],
+            partition_key=key,
+            run_config=QUIET,
+            tags={PARENT_RUN_TAG: root},
+            raise_on_error=False,
+        )
+        if not result.success:
+            where = f"{stage.asset} of partition {key}" if key else stage.asset
+            raise dg.Failure(
+                f"{where}: {failure_reason(result)}",
+                metadata={"run": dg.MetadataValue.dagster_run(result.run_id)},
+                allow_retries=False,
+            )
+    return len(keys)
+
+
+def failure_reason(result: dg.ExecuteInProcessResult) -> str:
+    """The innermost error of the failed step: what the library said, without the framework's trace."""
+    for event in result.all_events:
+        if event.is_step_failure:
+            error = event.step_failure_data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
+            return error.message.strip() if error is not None else "no error was recorded"
+    return "the run failed before its first step; see its log"

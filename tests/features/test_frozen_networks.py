@@ -1,0 +1,173 @@
+"""Frozen networks: regions, weights, whitening, batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from hapvr.config import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TeacherConfig
+from hapvr.errors import ArgumentError, WeightsUnavailableError
+from hapvr.features.backbone import center_crop, load_backbone, normalize_imagenet, region_vectors
+from hapvr.features.extract import embed_in_batches
+from hapvr.features.teacher import load_teacher
+from hapvr.features.weights import create_network
+from hapvr.features.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
+from hapvr.seeding import torch_rng
+from tests.conftest import GOLDEN
+
+RANDOM = RandomWeights(source="random", seed=3)
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference numbers are not beside the checkout")
+
+
+@needs_golden
+def test_region_vectors_and_whitening_equal_the_release() -> None:
+    """L3-iMAC regions and PCA whitening to 10 dimensions match the reference arrays."""
+    golden = np.load(GOLDEN / "region_features.npz")
+    regions = region_vectors([torch.from_numpy(golden[f"map{stage}"]) for stage in range(1, 5)])
+    torch.testing.assert_close(regions, torch.from_numpy(golden["regions"]), rtol=1e-4, atol=1e-5)
+    # The reference stores eigenvalues rising; ours fall.
+    eigenvectors = torch.from_numpy(golden["whitening/eigenvectors"]).flip(1)[:, :10]
+    eigenvalues = torch.from_numpy(golden["whitening/eigenvalues"]).flip(0)[:10]
+    whitening = Whitening(torch.from_numpy(golden["whitening/mean"]), eigenvectors, eigenvalues)
+    whitened = whitening.apply(regions.flatten(0, 1))
+    torch.testing.assert_close(whitened, torch.from_numpy(golden["whitened_10d"]), rtol=1e-4, atol=1e-5)
+
+
+def test_region_vectors_refuse_maps_without_nine_regions() -> None:
+    """A frame size that gives another grid is refused with the sizes."""
+    maps = [torch.rand(1, 2, size, size) for size in (24, 12, 6, 3)]
+    with pytest.raises(ArgumentError, match=r"map 2 of size \(6, 6\)"):
+        region_vectors(maps)
+
+
+def test_backbone_gives_unit_regions_that_depend_on_the_seed() -> None:
+    """[B, 9, C] unit vectors; equal seeds give equal weights, others not."""
+    frames = torch.randint(0, 256, (2, 3, 128, 128), generator=torch_rng(0), dtype=torch.uint8)
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=RANDOM, crop_px=128)
+    first, second = load_backbone(config), load_backbone(config)
+    other = load_backbone(config.model_copy(update={"weights": RandomWeights(source="random", seed=4)}))
+    regions = first.regions(frames)
+    assert regions.shape == (2, 9, 64 + 128 + 256 + 512)
+    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(2, 9))
+    assert first.identity == second.identity != other.identity
+    assert torch.equal(regions, second.regions(frames))
+    assert not torch.allclose(regions, other.regions(frames))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, suffix: str) -> None:
+    """timm's own state dict, classifier included, loads from both kinds of file."""
+    torch.manual_seed(0)
+    source = timm.create_model("resnet18.tv_in1k", pretrained=False).eval()
+    path = tmp_path / f"weights{suffix}"
+    state = source.state_dict()
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    config = BackboneConfig(
+        architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path), crop_px=128
+    )
+    backbone = load_backbone(config)
+    assert backbone.identity.source == "file"
+    frames = torch.randint(0, 256, (1, 3, 128, 128), generator=torch_rng(1), dtype=torch.uint8)
+    with torch.no_grad():
+        last = source.forward_features(normalize_imagenet(frames))
+        torch.testing.assert_close(backbone.network(normalize_imagenet(frames))[-1], last)
+
+
+def test_file_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """Missing files, other networks' tensors and pickled objects are refused by name; nothing is unpickled."""
+    path = tmp_path / "weights.pth"
+    config = FileWeights(source="file", path=path)
+    with pytest.raises(WeightsUnavailableError, match="does not exist"):
+        create_network("resnet18.tv_in1k", config)
+    torch.save({"conv1.weight": torch.zeros(1)}, path)
+    with pytest.raises(WeightsUnavailableError, match=r"lacks \d+ tensors of resnet18"):
+        create_network("resnet18.tv_in1k", config)
+    torch.save({"state_dict": {}, "args": Path("an object")}, path)
+    with pytest.raises(WeightsUnavailableError, match="cannot be read"):
+        create_network("resnet18.tv_in1k", config)
+
+
+@pytest.fixture
+def empty_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub cache without any file, and no way to the hub."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.usefixtures("empty_hub_cache")
+def test_pretrained_weights_out_of_reach_are_an_error_with_two_ways_out() -> None:
+    """Without cache and hub, the message names the weights and both ways out; nothing falls back by itself."""
+    with pytest.raises(WeightsUnavailableError, match=r"resnet18\.tv_in1k .* Two ways out: .* HF_HOME.*source: file"):
+        create_network("resnet18.tv_in1k", PretrainedWeights())
+
+
+@pytest.mark.usefixtures("empty_hub_cache")
+def test_pretrained_weights_fall_back_only_where_the_configuration_says_so() -> None:
+    """The fallback warns, and the identity says random."""
+    with pytest.warns(UserWarning, match="going on with seeded random weights"):
+        _, identity = create_network("resnet18.tv_in1k", PretrainedWeights(fallback="random"))
+    assert identity.source == "random"
+
+
+def test_teacher_gives_one_embedding_per_frame_and_both_inputs_differ() -> None:
+    """[B, D'] embeddings; `raw` repeats the release's unnormalised pixels."""
+    frames = torch.randint(0, 256, (2, 3, 128, 128), generator=torch_rng(2), dtype=torch.uint8)
+    config = TeacherConfig(architecture="vit_tiny_patch16_224", weights=RANDOM)
+    correct = load_teacher(config, crop_px=128)
+    raw = load_teacher(config.model_copy(update={"input": "raw"}), crop_px=128)
+    assert correct.embed(frames).shape == (2, correct.dims)
+    assert not torch.allclose(correct.embed(frames), raw.embed(frames))
+
+
+@pytest.mark.parametrize("count", [40, 400], ids=["fewer samples than channels", "more samples than channels"])
+def test_fit_whitening_decorrelates_its_sample(count: int) -> None:
+    """Before the last L2, whitened samples have zero mean and unit covariance, by either way of computing it."""
+    sample = torch.randn(count, 60, generator=torch_rng(4)) @ torch.randn(60, 60, generator=torch_rng(5))
+    whitening = fit_whitening(sample, dims=8)
+    projected = (sample - whitening.mean) @ whitening.eigenvectors * whitening.eigenvalues.rsqrt()
+    torch.testing.assert_close(torch.cov(projected.T), torch.eye(8), rtol=1e-3, atol=1e-3)
+    assert (whitening.eigenvalues.diff() <= 0).all()
+    torch.testing.assert_close(whitening.apply(sample).norm(dim=-1), torch.ones(count))
+
+
+def test_whitening_round_trips_and_refuses_too_small_a_sample() -> None:
+    """Bytes give back equal tensors; fewer regions than dimensions and NaN are refused with the numbers."""
+    sample = torch.randn(50, 20, generator=torch_rng(6))
+    whitening = fit_whitening(sample, dims=5, eps=1e-6)
+    again = whitening_from_bytes(whitening_to_bytes(whitening))
+    assert again.sha256 == whitening.sha256
+    assert again.eps == whitening.eps
+    with pytest.raises(ArgumentError, match="got 5 of 20; add training videos or lower whitening.dims"):
+        fit_whitening(sample[:5], dims=5)
+    with pytest.raises(ArgumentError, match="NaN"):
+        fit_whitening(sample / 0, dims=5)
+
+
+@pytest.mark.parametrize("batch_frames", [1, 3, 7, 100])
+def test_embed_in_batches_gives_each_clip_its_own_rows(batch_frames: int) -> None:
+    """Results come back per clip, in order, whatever the batch size."""
+    lengths = {"a": 5, "b": 1, "c": 9, "d": 3}
+    clips = {key: torch.randint(0, 256, (n, 3, 4, 4), dtype=torch.uint8) for key, n in lengths.items()}
+    found = list(
+        embed_in_batches(clips.items(), lambda frames: frames.float().mean((1, 2, 3)), batch_frames=batch_frames)
+    )
+    assert [key for key, _ in found] == list(clips)
+    for key, values in found:
+        torch.testing.assert_close(values, clips[key].float().mean((1, 2, 3)))
+
+
+@pytest.mark.parametrize("size", [(256, 400), (146, 146), (90, 300), (600, 500)])
+def test_center_crop_is_square_from_any_size(size: tuple[int, int]) -> None:
+    """Every frame size gives a crop of the wanted side, with the middle in the middle."""
+    frames = torch.zeros(1, 3, *size, dtype=torch.uint8)
+    frames[..., size[0] // 2 - 8 : size[0] // 2 + 8, size[1] // 2 - 8 : size[1] // 2 + 8] = 255
+    crop = center_crop(frames, 128)
+    assert crop.shape == (1, 3, 128, 128)
+    assert (crop[..., 63:65, 63:65] > 200).all()

@@ -1,0 +1,167 @@
+"""The stages from sources to pseudo labels, on real files good and bad."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from hapvr.errors import DataError
+from hapvr.features.images import decode_frames
+from hapvr.labels.pseudo import pseudo_labels
+from hapvr.stages.features import make_features
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.summary import video_status
+from hapvr.stages.videos import make_videos
+from hapvr.stages.views import draw_views, label_rates, make_training_views
+from hapvr.stages.whitening import make_whitening
+from hapvr.storage.features import FeatureStore
+from hapvr.storage.frames import FrameFile
+from hapvr.storage.manifest import read_manifest, shard_keys
+from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile
+from tests.conftest import BAD_FILES, small_settings, write_clip, write_settings
+
+
+def training_shards(project: Project) -> list[str]:
+    """Keys of the training shards."""
+    manifest = read_manifest(project.root)
+    return manifest.filter(pl.col("split") == "train")["shard"].unique().sort().to_list()
+
+
+def test_every_clip_is_accounted_for(small_project: Project, clips_folder: Path) -> None:
+    """All files with a video's name are in the manifest; the bad ones failed with a reason, the others are ok."""
+    status = video_status(small_project)
+    names = {Path(video_id).name: row for row in status.iter_rows(named=True) for video_id in [row["video_id"]]}
+    for path in clips_folder.glob("*.mp4"):
+        row = next(row for name, row in names.items() if path.stem in name)
+        assert (row["status"] == "failed") == (path.name in BAD_FILES), row
+        assert bool(row["reason"]) == (path.name in BAD_FILES)
+    assert not any("README" in name for name in names)
+
+
+def test_one_frame_clip_goes_through_the_whole_chain(small_project: Project) -> None:
+    """A clip of one frame has one row of features and full views."""
+    manifest = read_manifest(small_project.root)
+    (row,) = manifest.filter(pl.col("video_id").str.contains("видео") & ~pl.col("video_id").str.contains("copies")).rows(
+        named=True
+    )[:1]
+    index = small_project.shard("features", row["shard"]).index()
+    assert index.filter(pl.col("video_id") == row["video_id"])["num_rows"].item() == 1
+
+
+def test_finished_stages_are_left_alone(small_project: Project) -> None:
+    """With nothing changed, no stage does anything again."""
+    before = {key: small_project.shard("features", key).digest() for key in shard_keys(small_project.root)}
+    manifest = make_manifest(small_project)
+    assert manifest.new_shards == ()
+    assert not make_whitening(small_project, training_shards(small_project)).done
+    for key in manifest.shards:
+        assert not make_videos(small_project, key).done
+        assert not make_frames(small_project, key).done
+        assert not make_features(small_project, key).done
+    for key in training_shards(small_project):
+        assert not make_training_views(small_project, key).done
+    assert before == {key: small_project.shard("features", key).digest() for key in before}
+
+
+def test_features_are_unit_vectors_of_every_good_video(small_project: Project) -> None:
+    """[T, 9, D] with T the number of sampled frames and unit norm per region."""
+    keys = shard_keys(small_project.root)
+    store = FeatureStore(small_project.root, keys)
+    status = video_status(small_project)
+    good = set(status.filter(pl.col("status") == "ok")["video_id"])
+    assert store.available() == good
+    for video_id, features in store.read(sorted(good)):
+        assert features.shape[1:] == (9, 32), video_id
+        torch.testing.assert_close(
+            features.float().norm(dim=-1), torch.ones(features.shape[:2]), rtol=2e-3, atol=2e-3
+        )
+
+
+def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small_project: Project) -> None:
+    """Rows of both stages agree, and drawing a video's views again gives the same bytes and descriptions."""
+    key = training_shards(small_project)[0]
+    views = ViewFile(small_project.shard(VIEWS_STAGE, key))
+    assert views.rows == ViewFile(small_project.shard(EMBEDDINGS_STAGE, key)).rows
+    file = FrameFile(small_project.shard("frames", key))
+    video_id = views.video_ids[0]
+    first, second = (list(draw_views(small_project, file, video_id)) for _ in range(2))
+    assert [row for row, _ in first] == [row for row in views.rows if row.video_id == video_id]
+    assert [row.strength for row, _ in first] == ["weak", "strong", "strong"]
+    assert all(torch.equal(a.frames, b.frames) for (_, a), (_, b) in zip(first, second, strict=True))
+    assert views.read(video_id).shape == (3, 4, 9, 32)
+
+
+def test_stored_pseudo_labels_equal_those_of_the_stored_embeddings(small_project: Project) -> None:
+    """Labels of view i against view j are Eq. 14 of their embeddings."""
+    key = training_shards(small_project)[0]
+    embeddings = ViewFile(small_project.shard(EMBEDDINGS_STAGE, key))
+    shard = small_project.shard(LABELS_STAGE, key)
+    labels = LabelFile(shard)
+    for video_id in labels.video_ids:
+        values = embeddings.read(video_id).float()
+        assert torch.equal(labels.read(video_id)[1, 2], pseudo_labels(values[1], values[2]))
+    rates = label_rates(shard)
+    assert 0 < rates["positive"] < 1
+    np.testing.assert_allclose(sum(rates.values()), 1, rtol=1e-6)
+
+
+def test_changed_sampling_is_refused_until_frames_are_made_again(small_project: Project) -> None:
+    """Frames of another rate are no input for features of this configuration."""
+    config = small_project.config.model_copy(
+        update={"sampling": small_project.config.sampling.model_copy(update={"fps": 2.0})}
+    )
+    changed = Project(config, small_project.root, small_project.folder)
+    with pytest.raises(DataError, match=r"frames of shard .* sampling\.fps: wanted 2\.0, found 1\.0"):
+        make_features(changed, shard_keys(small_project.root)[0])
+
+
+def test_new_files_make_new_shards_and_leave_old_ones(tmp_path: Path) -> None:
+    """The manifest only grows: a clip that arrives later is in a shard of its own."""
+    folder = tmp_path / "in"
+    for number in range(3):
+        write_clip(folder / f"{number}.mp4", seed=number, seconds=1)
+    settings = small_settings(folder, tmp_path / "data")
+    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(folder)}]
+    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
+    assert make_manifest(project).shards == ("in-00000",)
+    before = project.root.sha256("manifest/in-00000/rows.parquet")
+    write_clip(folder / "0 earlier in the alphabet.mp4", seed=9, seconds=1)
+    result = make_manifest(project)
+    assert result.new_shards == ("in-00001",)
+    assert project.root.sha256("manifest/in-00000/rows.parquet") == before
+
+
+def test_touched_files_are_looked_at_but_not_decoded_again(tmp_path: Path) -> None:
+    """A new modification time with the same bytes re-does the cheap stage only; new bytes re-do the frames."""
+    folder = tmp_path / "in"
+    clip = write_clip(folder / "a.mp4", seed=1, seconds=1)
+    settings = small_settings(folder, tmp_path / "data")
+    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(folder)}]
+    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    make_frames(project, "in-00000")
+    clip.touch()
+    assert make_videos(project, "in-00000").done
+    assert not make_frames(project, "in-00000").done
+    write_clip(clip, seed=2, seconds=1)
+    make_videos(project, "in-00000")
+    assert make_frames(project, "in-00000").done
+    jpegs = FrameFile(project.shard("frames", "in-00000")).read("in/a.mp4").jpegs
+    assert decode_frames(jpegs).shape[0] == len(jpegs) == 1
+
+
+def test_folder_without_videos_names_the_folder(tmp_path: Path) -> None:
+    """An empty source is refused with its path."""
+    (tmp_path / "nothing").mkdir()
+    settings = small_settings(tmp_path, tmp_path / "data")
+    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(tmp_path / "nothing")}]
+    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
+    with pytest.raises(DataError, match="nothing"):
+        make_manifest(project)

@@ -1,0 +1,107 @@
+"""Shards: atomic, contiguous, refused where they do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hapvr.errors import DataError
+from hapvr.provenance import Provenance
+from hapvr.seeding import numpy_rng
+from hapvr.storage.features import STAGE, FeatureStore, fields, write_features
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.shards import Shard, index_row
+
+LENGTHS = {"a": 3, "b": 300, "c": 1, "d": 40}
+
+
+def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], lengths: dict[str, int] = LENGTHS) -> Shard:
+    """Random features of videos of these lengths, over several row groups."""
+    shard = Shard(root, STAGE, key)
+    rng = numpy_rng(0, key)
+    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=64, compress=False) as writer:
+        for video_id, count in lengths.items():
+            write_features(writer, video_id, rng.standard_normal((count, 9, 4)), list(np.arange(count, dtype=float)))
+    rows = [index_row(video_id, count) for video_id, count in lengths.items()]
+    rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
+    shard.write_index(rows, provenance=Provenance(STAGE, settings))
+    return shard
+
+
+def test_feature_store_gives_back_what_was_written(tmp_path: Path) -> None:
+    """Features read by id equal those written, to half precision, whatever row groups they straddle and in any order asked."""
+    root = DataRoot(tmp_path)
+    write_shard(root, "s-00000", settings={"w": 1})
+    store = FeatureStore(root, ["s-00000"])
+    rng = numpy_rng(0, "s-00000")
+    wanted = {video_id: rng.standard_normal((count, 9, 4)) for video_id, count in LENGTHS.items()}
+    found = dict(store.read(["d", "lost", "a", "unknown", "b", "c"]))
+    assert set(found) == set(LENGTHS) == store.available()
+    for video_id, values in wanted.items():
+        assert torch.equal(found[video_id], torch.from_numpy(values.astype(np.float16)))
+
+
+def test_feature_store_refuses_shards_of_different_settings(tmp_path: Path) -> None:
+    """Features of other weights do not mix, and the message says which setting differs."""
+    root = DataRoot(tmp_path)
+    write_shard(root, "s-00000", settings={"backbone": {"sha256": "aa"}})
+    write_shard(root, "s-00001", settings={"backbone": {"sha256": "bb"}})
+    with pytest.raises(DataError, match=r"s-00001 .* backbone\.sha256: wanted aa, found bb"):
+        FeatureStore(root, ["s-00000", "s-00001"])
+
+
+def test_shard_is_unfinished_until_its_index_is_there(tmp_path: Path) -> None:
+    """A writer that dies leaves neither data nor index, and one that starts over takes the finished mark away."""
+    root = DataRoot(tmp_path)
+    shard = Shard(root, STAGE, "s-00000")
+    with (
+        pytest.raises(RuntimeError, match="pulled"),
+        shard.write_data(fields(num_regions=9, dims=4), row_group_rows=8, compress=False) as writer,
+    ):
+        write_features(writer, "a", np.zeros((2, 9, 4)), [0.0, 1.0])
+        raise RuntimeError("plug pulled")
+    assert shard.provenance() is None
+    assert not root.exists(shard.data_name)
+    write_shard(root, "s-00000", settings={})
+    assert shard.is_finished(Provenance(STAGE, {}))
+    assert not shard.is_finished(Provenance(STAGE, {"other": 1}))
+    with (
+        pytest.raises(RuntimeError, match="pulled"),
+        shard.write_data(fields(num_regions=9, dims=4), row_group_rows=8, compress=False),
+    ):
+        raise RuntimeError("plug pulled")
+    assert shard.provenance() is None
+
+
+def test_shard_bytes_are_the_same_each_time(tmp_path: Path) -> None:
+    """Equal content makes equal files."""
+    first = write_shard(DataRoot(tmp_path / "1"), "s-00000", settings={"a": 1})
+    second = write_shard(DataRoot(tmp_path / "2"), "s-00000", settings={"a": 1})
+    assert first.data_digest() == second.data_digest()
+    assert first.digest() == second.digest()
+
+
+def test_reading_notices_data_that_is_not_its_index(tmp_path: Path) -> None:
+    """Rows of another video under an id are an error, not a wrong feature."""
+    root = DataRoot(tmp_path)
+    shard = write_shard(root, "s-00000", settings={})
+    other = write_shard(root, "s-00001", settings={}, lengths={"x": 3, "b": 300, "c": 1, "d": 40})
+    Path(root.path(shard.data_name)).write_bytes(Path(root.path(other.data_name)).read_bytes())
+    with pytest.raises(DataError, match="does not hold a where its index says"):
+        list(FeatureStore(root, ["s-00000"]).read(["a"]))
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a//b", "a/../../b"])
+def test_data_root_refuses_names_that_leave_it(tmp_path: Path, name: str) -> None:
+    """No name reaches outside the root."""
+    with pytest.raises(DataError, match="relative path below the data root"):
+        DataRoot(tmp_path).path(name)
+
+
+def test_missing_stage_names_what_to_do(tmp_path: Path) -> None:
+    """A shard that is not there says what makes it."""
+    with pytest.raises(DataError, match="materialise features first"):
+        FeatureStore(DataRoot(tmp_path), ["s-00000"])

@@ -1,0 +1,91 @@
+"""The configuration: what is refused, and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hapvr.config import PretrainedWeights, TrainConfig, digest, dump_config, load_config, parse_config
+from hapvr.errors import ConfigError
+from tests.conftest import CHECKOUT
+
+MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": {"stpes": 10}}, "train.stpes: unknown key; allowed here: batch_videos"),
+        ({"train": {"device": "tpu"}}, "train.device: unknown key"),
+        ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
+        ({"backbone": {"weights": {"source": "file", "pth": "x"}}}, "weights.file.pth: unknown key; allowed here: path"),
+        ({"sampling": {"fps": 0}}, "sampling.fps: Input should be greater than 0"),
+        ({"pseudo_labels": {"top_rate": 0.7, "bottom_rate": 0.5}}, "must be at most 1, got 1.2"),
+        ({"train": {"network": {"spatial_rate": 1.5}}}, "train.network.spatial_rate: Input should be less than or equal to 1"),
+        ({"views": {"augment": {"pause_probability": 0.9}}}, "exclude each other"),
+        ({"sources": []}, "at least one"),
+        ({"sources": [{"kind": "folder", "name": "../x", "path": "p"}]}, "sources.0.folder.name"),
+        ({"evaluation": {"validation": "t", "benchmarks": ["t"]}}, "must not also be a test benchmark"),
+        ({"train": {"batch_videos": 5, "num_processes": 2}}, "multiple of num_processes"),
+    ],
+)
+def test_parse_config_names_key_value_and_what_is_allowed(change: dict[str, object], message: str) -> None:
+    """A wrong key or value is refused at once, with the place and the limits."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(MINIMAL | change, origin="test.yaml")
+    assert message in str(caught.value)
+    assert "test.yaml" in str(caught.value)
+
+
+def test_defaults_are_the_papers() -> None:
+    """HAP-VR section 4: 30,000 steps of 64 videos, AdamW 4e-5 with 1e-2, warm-up 1,000, weights 6, 4, 1, 3, 1."""
+    train = parse_config(MINIMAL, origin="").train
+    assert (train.steps, train.batch_videos) == (30_000, 64)
+    optimizer = train.optimizer
+    assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.warmup_steps) == (4e-5, 1e-2, 1000)
+    objective = train.objective
+    assert [objective.frame_ap_weight, objective.video_ap_weight, objective.infonce_weight] == [6, 4, 1]
+    assert [objective.hard_negative_weight, objective.regularization_weight, objective.temperature] == [3, 1, 0.03]
+
+
+def test_config_round_trips_through_yaml() -> None:
+    """What a run stores as its configuration reads back equal."""
+    config = parse_config(MINIMAL | {"train": {"steps": 7}}, origin="")
+    assert parse_config(yaml.safe_load(dump_config(config)), origin="") == config
+
+
+def test_digest_tells_settings_apart() -> None:
+    """Equal settings have equal digests, and one changed value another one."""
+    assert digest(TrainConfig()) == digest(TrainConfig())
+    assert digest(TrainConfig()) != digest(TrainConfig(steps=1))
+
+
+def test_load_config_applies_overrides(tmp_path: Path) -> None:
+    """Dotted keys reach into sections and lists; a place that is not there is an error."""
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL))
+    config = load_config(path, overrides={"sources.0.path": "other", "train.steps": 3})
+    assert config.train.steps == 3
+    assert str(config.sources[0].path) == "other"  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="there is no '7'"):
+        load_config(path, overrides={"sources.7.path": "x"})
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", ""])
+def test_load_config_refuses_what_is_no_mapping(tmp_path: Path, text: str) -> None:
+    """Broken YAML and other shapes are refused with the file's name."""
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"broken\.yaml"):
+        load_config(path)
+
+
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "configs").rglob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_configurations_are_valid_and_only_the_demos_may_fall_back(path: Path) -> None:
+    """Every file under configs/ loads; random weights may replace published ones in demo.yaml and own_videos.yaml alone."""
+    config = load_config(path)
+    for weights in (config.backbone.weights, config.teacher.weights):
+        if isinstance(weights, PretrainedWeights) and weights.fallback == "random":
+            assert path.name in ("demo.yaml", "own_videos.yaml")

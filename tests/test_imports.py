@@ -1,0 +1,91 @@
+"""The layers of the code, as its imports show them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Dotted names of all modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def roots(folder: str) -> dict[Path, set[str]]:
+    return {
+        path.relative_to(CHECKOUT): {name.split(".")[0] for name in imported_modules(path)}
+        for path in sorted((CHECKOUT / folder).rglob("*.py"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("hapvr", {"assets", "pipelines", "dagster"}),
+        ("assets", {"pipelines"}),
+    ],
+)
+def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
+    """pipelines -> assets -> hapvr, never back; the library does not know Dagster."""
+    assert {path: names & forbidden for path, names in roots(folder).items() if names & forbidden} == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "allowed"),
+    [
+        ("mlflow", {Path("hapvr/tracking")}),
+        ("dagster_pipes", {Path("hapvr/tracking")}),
+        ("decord", {Path("hapvr/video/decode.py")}),
+    ],
+)
+def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:
+    """MLflow is imported in tracking alone, decord in one module."""
+    users = {path for path, names in roots("hapvr").items() if module in names}
+    assert users
+    assert {path for path in users if not any(path.is_relative_to(door) for door in allowed)} == set()
+
+
+LAYERS = (
+    {"config", "errors", "seeding", "provenance", "progress"},
+    {"model", "augment", "video"},
+    {"labels", "losses", "features", "storage"},
+    {"train", "benchmark", "corpus", "scorer", "tracking"},
+    {"stages"},
+    {"commands"},
+    {"cli"},
+)
+
+
+def test_layers_of_the_library_run_one_way() -> None:
+    """A module imports from its own layer and those below; the trainer's entry point alone sits above its package."""
+    level = {name: number for number, names in enumerate(LAYERS) for name in names}
+    wrong = []
+    for path in sorted((CHECKOUT / "hapvr").rglob("*.py")):
+        relative = path.relative_to(CHECKOUT / "hapvr")
+        own = relative.parts[0].removesuffix(".py")
+        if own == "__init__" or relative == Path("train/__main__.py"):
+            continue
+        for name in imported_modules(path):
+            parts = name.split(".")
+            if parts[0] == "hapvr" and len(parts) > 1 and level[parts[1]] > level[own]:
+                wrong.append(f"{relative} imports {name}")
+    assert wrong == []
+
+
+def test_importing_the_package_is_cheap() -> None:
+    """`import hapvr` and the command line's module load neither torch nor mlflow."""
+    code = "import sys, hapvr, hapvr.cli; print(sorted({'torch', 'mlflow', 'timm', 'polars'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stdout.strip() == "[]"

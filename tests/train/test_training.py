@@ -1,0 +1,208 @@
+"""Training on cached views: batches, resume, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from hapvr.config import Config, OptimizerConfig
+from hapvr.errors import DataError
+from hapvr.model.checkpoint import load_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.stages.project import Project
+from hapvr.stages.training import training_shards
+from hapvr.storage.filesystem import DataRoot
+from hapvr.train.checkpoint import list_checkpoints
+from hapvr.train.data import CachedViews
+from hapvr.train.loop import NotFiniteError, TrainingResult, train
+from hapvr.train.report import History, Listener, read_history
+from hapvr.train.schedule import build_optimizer, build_scheduler
+from hapvr.train.step import build_objective
+
+
+def cached_views(project: Project, **changes: int) -> CachedViews:
+    """All training views of a project."""
+    options = {"batch_videos": 4, "seed": 0} | changes
+    return CachedViews(project.root, training_shards(project), rates=project.config.pseudo_labels, **options)
+
+
+def run(project: Project, folder: Path, config: Config | None = None) -> TrainingResult:
+    """Train in this process, on the CPU."""
+
+    def listen(first_step: int) -> Listener:
+        return History(folder, first_step=first_step)
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    config = config or project.config
+    shards = training_shards(project)
+    return train(config, project.root, shards, folder=folder, fabric=fabric, validate=None, listen=listen)
+
+
+def with_train(project: Project, **changes: object) -> Config:
+    """The project's configuration with other training settings."""
+    return project.config.model_copy(update={"train": project.config.train.model_copy(update=changes)})
+
+
+def test_batch_is_a_function_of_seed_and_step(small_project: Project) -> None:
+    """The same step gives the same batch from a fresh reader, and another seed another one."""
+    first, second = cached_views(small_project)[5], cached_views(small_project)[5]
+    assert first.video_ids == second.video_ids
+    assert torch.equal(first.regions, second.regions)
+    other = cached_views(small_project, seed=1)
+    assert any(other.batch_video_ids(step) != cached_views(small_project).batch_video_ids(step) for step in range(3))
+
+
+def test_batch_pairs_a_weak_and_a_strong_view_of_each_video(small_project: Project) -> None:
+    """2 V clips; labels say which share a video; every positive pair has its frame labels, the self pairs included."""
+    data = cached_views(small_project)
+    batch = data[0]
+    assert batch.regions.shape == (8, 4, 9, 32)
+    assert batch.video_ids[0::2] == batch.video_ids[1::2]
+    assert batch.view_index[0::2].tolist() == [0] * 4
+    assert set(batch.view_index[1::2].tolist()) <= {1, 2}
+    same = np.equal.outer(batch.video_ids, batch.video_ids)
+    assert (batch.labels.numpy()[same] == 1).all()
+    assert batch.pair_index.tolist() == (batch.labels > 0).nonzero().tolist()
+    assert batch.frame_labels.shape == (len(batch.pair_index), 4, 4)
+
+
+def test_epoch_holds_every_video_at_most_once(small_project: Project) -> None:
+    """Batches of one epoch do not repeat a video, and epochs are ordered differently."""
+    data = cached_views(small_project, batch_videos=2)
+    per_epoch = len(data.video_ids) // 2
+    epochs = [
+        [video for step in range(start, start + per_epoch) for video in data.batch_video_ids(step)]
+        for start in (0, per_epoch)
+    ]
+    for epoch in epochs:
+        assert len(set(epoch)) == len(epoch)
+    assert epochs[0] != epochs[1]
+
+
+def test_ranks_partition_the_batch(small_project: Project) -> None:
+    """Two ranks see disjoint videos that make up the batch of one."""
+    whole = cached_views(small_project).batch_video_ids(3)
+    parts = [cached_views(small_project, rank=rank, world_size=2)[3].video_ids[0::2] for rank in (0, 1)]
+    assert sorted([*parts[0], *parts[1]]) == sorted(whole)
+
+
+def test_small_collections_train_with_smaller_batches(small_project: Project) -> None:
+    """A batch larger than the collection becomes the collection."""
+    data = cached_views(small_project, batch_videos=1000)
+    assert data.batch_videos == len(data.video_ids)
+
+
+def test_training_lowers_its_loss_and_writes_a_network(small_project: Project, tmp_path: Path) -> None:
+    """Over 30 steps the total loss falls; the result folder loads as a network that differs from a fresh one."""
+    result = run(small_project, tmp_path, with_train(small_project, steps=30))
+    losses = [line["loss/total"] for line in read_history(tmp_path)]
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
+    assert result.first_step == 0
+    network, metadata = load_network(tmp_path / "network")
+    assert metadata["steps"] == 30
+    assert network.settings.spatial_rate == 0.10
+
+
+def test_resumed_training_equals_an_uninterrupted_one(small_project: Project, tmp_path: Path) -> None:
+    """A run that loses its newest checkpoints and goes on ends with the same weights, bit for bit, and the same history."""
+    run(small_project, tmp_path / "whole")
+    run(small_project, tmp_path / "cut")
+    (tmp_path / "cut" / "result.json").unlink()
+    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
+    again = run(small_project, tmp_path / "cut")
+    assert again.first_step == 6
+    whole, cut = (load_network(tmp_path / name / "network")[0].state_dict() for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    for one, two in zip(read_history(tmp_path / "whole"), read_history(tmp_path / "cut"), strict=True):
+        assert {k: v for k, v in one.items() if k != "wait_rate"} == {k: v for k, v in two.items() if k != "wait_rate"}
+
+
+def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: Path) -> None:
+    """The network that is kept is the one of the best validation, not the last."""
+    seen: list[torch.Tensor] = []
+    values = iter([0.9, 0.1])
+
+    def validate(network: SimilarityNetwork) -> dict[str, float]:
+        seen.append(next(network.parameters()).detach().clone())
+        return {"mean": next(values)}
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    result = train(
+        small_project.config,
+        small_project.root,
+        training_shards(small_project),
+        folder=tmp_path,
+        fabric=fabric,
+        validate=validate,
+        listen=lambda step: History(tmp_path, first_step=step),
+    )
+    kept = next(load_network(tmp_path / "network")[0].parameters())
+    assert result.best_step == 3
+    assert torch.equal(kept, seen[0])
+    assert not torch.equal(kept, seen[1])
+
+
+def test_checkpoint_of_another_configuration_is_refused(small_project: Project, tmp_path: Path) -> None:
+    """Going on with other settings names the file and what to do."""
+    run(small_project, tmp_path)
+    with pytest.raises(DataError, match=r"step-00000008\.pt belongs to configuration"):
+        run(small_project, tmp_path, with_train(small_project, steps=9))
+
+
+def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_path: Path) -> None:
+    """A learning rate that breaks training ends it with the step, and a file that lists its videos."""
+    optimizer = OptimizerConfig(learning_rate=1e30, warmup_steps=0)
+    with pytest.raises(NotFiniteError, match=r"the loss of step \d+ is nan.*learning_rate"):
+        run(small_project, tmp_path, with_train(small_project, optimizer=optimizer, steps=50))
+    (dump,) = tmp_path.glob("not-finite-*.json")
+    assert len(json.loads(dump.read_text())["video_ids"]) == 8
+
+
+def test_views_of_different_draws_are_refused(small_project: Project, tmp_path: Path) -> None:
+    """Pseudo labels that were made of other embeddings than those there are no labels for these views."""
+    import shutil
+
+    key = training_shards(small_project)[0]
+    root = DataRoot(tmp_path)
+    for stage in ("training_views", "teacher_embeddings", "pseudo_labels"):
+        shutil.copytree(small_project.root.local_path(f"{stage}/{key}"), tmp_path / stage / key)
+    embeddings = tmp_path / "teacher_embeddings" / key / "index.parquet"
+    other = small_project.root.local_path(f"teacher_embeddings/{training_shards(small_project)[1]}/index.parquet")
+    embeddings.write_bytes(other.read_bytes())
+    with pytest.raises(DataError, match="not of the same views; materialise both again"):
+        CachedViews(root, [key], batch_videos=2, seed=0, rates=small_project.config.pseudo_labels)
+
+
+def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
+    """Linear from 1 % to the full rate, then cosine to 10 %."""
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
+    optimizer = build_optimizer(SimilarityNetwork(dims=4), config)
+    scheduler = build_scheduler(optimizer, config, steps=110)
+    rates = []
+    for _ in range(110):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[10] == pytest.approx(1.0)
+    assert rates[60] == pytest.approx(0.55)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+    assert rates.index(max(rates)) == 10
+
+
+def test_objective_defaults_equal_the_configurations(small_project: Project) -> None:
+    """The library's objective and the configuration state the paper's numbers alike."""
+    from dataclasses import asdict
+
+    from hapvr.config import ObjectiveConfig
+    from hapvr.losses.objective import ObjectiveSettings
+
+    ours, theirs = asdict(build_objective(ObjectiveConfig()).settings), asdict(ObjectiveSettings())
+    assert {k: v for k, v in ours.items() if not k.endswith("options")} == {
+        k: v for k, v in theirs.items() if not k.endswith("options")
+    }
