@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,25 @@ from hapvr.benchmark.result import EvaluationResult
 from hapvr.errors import ArgumentError
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
+
+
+FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
+PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float | None, ...]]]] = {
+    "fivr-200k": (
+        FIVR_TASKS,
+        {
+            "S2VS (VCDB)": (92.53, 87.73, 74.51, 86.12, 77.41, 63.26),
+            "S2VS (DnS-100K)": (92.5, 87.8, 73.9, 89.3, 80.2, 64.9),
+            "HAP-VR": (92.83, 88.21, 74.72, 88.41, 79.85, 64.79),
+        },
+    ),
+    "evve": (
+        ("EVVE_mAP", "EVVE_uAP"),
+        {"S2VS (VCDB)": (67.17, 80.72), "S2VS (DnS-100K)": (65.9, 78.9), "HAP-VR": (69.15, 82.88)},
+    ),
+    "svd": (("mAP", "uAP"), {"S2VS (VCDB)": (88.40, 65.04), "HAP-VR": (89.00, 67.87)}),
+}
+"""What the papers report, in percent: columns, then rows. HAP-VR (MM'24) and S2VS (CVPRW'23)."""
 
 
 def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
@@ -84,11 +103,27 @@ def per_query_figure(first: EvaluationResult, second: EvaluationResult, *, task:
     return figure
 
 
-def metrics_markdown(results: Mapping[str, Mapping[str, float]]) -> str:
-    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" where there is none."""
-    tasks = list(dict.fromkeys(task for row in results.values() for task in row))
+def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None) -> str:
+    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" where there is none.
+
+    tasks: the columns; None for every task that some row has.
+    """
+    tasks = list(dict.fromkeys(task for row in results.values() for task in row)) if tasks is None else tasks
     lines = ["| | " + " | ".join(tasks) + " |", "| --- |" + " ---: |" * len(tasks)]
     for name, row in results.items():
         cells = [f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
+    """`metrics_markdown` in the papers' layout, the published rows of the benchmark first, if there are any."""
+    published = PUBLISHED.get(benchmark)
+    if published is None:
+        return metrics_markdown(results)
+    tasks, rows = published
+    known = {
+        name: {task: value / 100 for task, value in zip(tasks, values, strict=True) if value is not None}
+        for name, values in rows.items()
+    }
+    return metrics_markdown({**known, **results}, tasks=tasks)

@@ -1,0 +1,69 @@
+"""`clips` benchmarks: written, read back, and refused where ids, files and labels do not agree."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.clips import write_clips
+from hapvr.errors import DataError
+
+
+def write(folder, *, name="mine", videos=None, labels=None, touch=True):
+    rows = videos or [("mine/a b.mp4", "videos/a b.mp4", "query"), ("mine/sub/c.mp4", "videos/sub/c.mp4", "database")]
+    for _, path, _ in rows:
+        if touch:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).touch()
+    table = pl.DataFrame(
+        [(video, path, role, "incident", "original") for video, path, role in rows],
+        schema=["video_id", "path", "role", "group", "edit"],
+        orient="row",
+    )
+    pairs = labels or [("mine/a b.mp4", "mine/sub/c.mp4", "ND")]
+    label_table = pl.DataFrame(pairs, schema=["query_id", "reference_id", "label"], orient="row")
+    return write_clips(folder, name=name, videos=table, labels=label_table, provenance={"seed": 3})
+
+
+def test_write_clips_round_trip(tmp_path):
+    """What was written is read back, with the tasks that the labels allow and the files of the ids."""
+    write(tmp_path)
+    definition = load_definition(tmp_path)
+    assert definition.queries == ("mine/a b.mp4",)
+    assert definition.database == ("mine/sub/c.mp4",)
+    assert [task.name for task in definition.tasks] == ["DSVR", "DSVD"]
+    assert definition.video_files()["mine/sub/c.mp4"] == tmp_path / "videos/sub/c.mp4"
+    assert definition.provenance == {"seed": 3}
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"touch": False}, "2 video files are missing"),
+        ({"videos": [("x/a.mp4", "videos/a.mp4", "query")]}, "id 'x/a.mp4' and path 'videos/a.mp4' do not agree"),
+        ({"videos": [("mine/a.mp4", "a.mp4", "query")]}, "do not agree"),
+        ({"videos": [("mine/a.mp4", "videos/a.mp4", "donor")]}, r"roles \['donor'\]; wanted query or database"),
+        ({"labels": [("mine/a b.mp4", "mine/z.mp4", "ND")]}, "labels.reference_id are not in its database"),
+        ({"labels": [("mine/a b.mp4", "mine/sub/c.mp4", "ND")] * 2}, "labels are given twice"),
+        ({"labels": [("mine/a b.mp4", "mine/sub/c.mp4", "XX")]}, "no label gives any task a positive pair"),
+        ({"videos": [("mine/a.mp4", "videos/a.mp4", "query")]}, "1 queries and 0 database videos"),
+    ],
+)
+def test_write_clips_refuses(tmp_path, options, message):
+    """Files, ids, roles and labels that do not agree are refused, and no benchmark.json is left."""
+    with pytest.raises(DataError, match=message):
+        write(tmp_path, **options)
+    assert not (tmp_path / "benchmark.json").exists()
+
+
+def test_load_definition_refuses_another_version(tmp_path):
+    """A folder of a later format says what this version reads."""
+    write(tmp_path)
+    head = json.loads((tmp_path / "benchmark.json").read_text())
+    (tmp_path / "benchmark.json").write_text(json.dumps(head | {"format_version": 2}))
+    with pytest.raises(DataError, match="kind 'clips' in format 2; this version reads clips"):
+        load_definition(tmp_path)

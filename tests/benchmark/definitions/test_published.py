@@ -1,0 +1,190 @@
+"""Readers of published files and the shipped tables: counts known from the papers, and small made-up files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hapvr.benchmark.definitions.catalog import CATALOG, list_definitions, load_definition
+from hapvr.benchmark.definitions.stored import write_definition
+from hapvr.errors import DataError
+
+PUBLISHED = Path(__file__).parents[4] / "shared" / "benchmarks"
+FOLDERS = {"fivr-5k": "fivr", "fivr-200k": "fivr", "evve": "evve", "svd": "svd", "cc_web_video": "cc_web_video"}
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "database", "labels", "tasks"),
+    [
+        ("fivr-5k", 50, 5000, 2639, 12),
+        ("fivr-200k", 100, 225_960, 16_265, 12),
+        ("evve", 620, 2373, 135_213, 2),
+        ("svd", 206, 5951, 6355, 2),
+        # 13,115 files and 10 labelled numbers without one
+        ("cc_web_video", 24, 13_125, 12_876, 4),
+    ],
+)
+def test_shipped_definitions_have_the_published_sizes(name, queries, database, labels, tasks):
+    """Queries, database, labels and tasks of every shipped benchmark."""
+    definition = load_definition(name)
+    assert (len(definition.queries), len(definition.database)) == (queries, database)
+    assert (definition.labels.height, len(definition.tasks)) == (labels, tasks)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="../shared/benchmarks is not here")
+@pytest.mark.parametrize("name", list(FOLDERS))
+def test_shipped_definitions_equal_the_published_files(name):
+    """The shipped tables hold what the readers find in the authors' files."""
+    shipped, read = load_definition(name), load_definition(name, published_files=PUBLISHED / FOLDERS[name])
+    assert set(shipped.queries) == set(read.queries)
+    assert set(shipped.database) == set(read.database)
+    assert shipped.tasks == read.tasks
+    for table in ("labels", "exclusions"):
+        first, second = (getattr(definition, table) for definition in (shipped, read))
+        assert first.sort(first.columns).equals(second.sort(second.columns))
+
+
+def test_hard_fivr_leaves_out_the_easy_duplicates():
+    """4,873 videos leave ranking and ground truth in the tasks that end in _h."""
+    definition = load_definition("fivr-200k")
+    assert definition.exclusions.height == 4873
+    assert [task.exclusion for task in definition.tasks[:6]] == [None] * 6
+    assert {task.exclusion for task in definition.tasks[6:]} == {"easy_duplicates"}
+
+
+def test_shipped_definitions_stay_small():
+    """All shipped tables together stay below three megabytes."""
+    import hapvr.benchmark
+
+    folder = Path(hapvr.benchmark.__file__).parent / "data"
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 3_000_000
+
+
+def test_list_definitions_names_what_is_needed():
+    """Every known benchmark is listed; those that are not shipped say which files they need."""
+    listed = list_definitions()
+    assert list(listed) == list(CATALOG)
+    assert "annotation/*.txt" in listed["vcdb"]
+
+
+def test_load_definition_refuses_unknown_names_and_missing_files():
+    """An unknown name lists the known ones; VCDB without its files says what to give."""
+    with pytest.raises(DataError, match=r"neither a known name .*fivr-5k.* nor a folder"):
+        load_definition("fivr-6k")
+    with pytest.raises(DataError, match=r"vcdb: its ids are not shipped; .*annotation/\*\.txt"):
+        load_definition("vcdb")
+
+
+def write_vcdb(folder):
+    (folder / "annotation").mkdir(parents=True)
+    lines = ["a.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08", "a.flv,a.flv,00:00:01,00:00:09,00:00:01,00:00:09"]
+    (folder / "annotation" / "event.txt").write_text("\n".join(lines) + "\n")
+    for name in ("a.flv", "b.mp4", "c.flv"):
+        path = folder / "core_dataset" / "event" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (folder / "distractors.txt").write_text("d\ne\n")
+
+
+def test_read_vcdb(tmp_path):
+    """A pair in the annotation is relevant both ways, a video is no copy of itself, distractors only add negatives."""
+    write_vcdb(tmp_path)
+    core = load_definition("vcdb", published_files=tmp_path)
+    assert core.queries == core.database == ("a", "b", "c")
+    assert sorted(core.labels.iter_rows()) == [("a", "b", "copy"), ("b", "a", "copy")]
+    assert load_definition("vcdb-distractors", published_files=tmp_path).database == ("a", "b", "c", "d", "e")
+    (tmp_path / "distractors.txt").unlink()
+    with pytest.raises(DataError, match=r"neither distractors\.txt nor files"):
+        load_definition("vcdb-distractors", published_files=tmp_path)
+
+
+def test_read_evve_annotations(tmp_path):
+    """The published annotation: positives of the event's queries, ambiguous videos out of their rankings."""
+    (tmp_path / "annots").mkdir()
+    (tmp_path / "annots" / "one.dat").write_text("q1 1 query\nq2 1 query\np 1 database\nn 0 database\nx -1 database\n")
+    (tmp_path / "annots" / "two.dat").write_text("q3 1 query\ny 1 database\n")
+    definition = load_definition("evve", published_files=tmp_path)
+    assert definition.queries == ("q1", "q2", "q3")
+    assert definition.database == ("p", "n", "x", "y")
+    assert sorted(definition.labels.select("query_id", "reference_id").iter_rows()) == [
+        ("q1", "p"),
+        ("q2", "p"),
+        ("q3", "y"),
+    ]
+    assert definition.exclusions["reference_id"].to_list() == ["n", "n"]
+    assert {task.exclusion for task in definition.tasks} == {"ambiguous"}
+
+
+def test_read_svd_with_unlabelled_videos(tmp_path):
+    """The unlabelled videos join the database."""
+    (tmp_path / "test_groundtruth").write_text("q.mp4 a.mp4 1\nq.mp4 b.mp4 0\n")
+    (tmp_path / "unlabeled-data-id").write_text("u.mp4\nv.mp4\n")
+    assert load_definition("svd", published_files=tmp_path).database == ("a.mp4", "b.mp4", "u.mp4", "v.mp4")
+
+
+def test_read_cc_web_video_lists(tmp_path):
+    """The original lists: ids from set and file name, labelled numbers without a file kept, -1 left out."""
+    (tmp_path / "GT").mkdir()
+    (tmp_path / "Video_List.txt").write_text("1\t1\tYouTube\t1_1_Y.flv\turl\n2\t1\tGoogle\t1_2_G.flv\turl\n")
+    (tmp_path / "Seed.txt").write_text("1\t1\n")
+    (tmp_path / "GT" / "GT_1.rst").write_text("1 E\n2 X\n7 S\n8 -1\n")
+    definition = load_definition("cc_web_video", published_files=tmp_path)
+    assert definition.queries == ("1/1_1_Y",)
+    assert definition.database == ("1/1_1_Y", "1/1_2_G", "unnamed/7")
+    assert definition.labels["label"].to_list() == ["E", "X", "S"]
+    assert [task.name for task in definition.tasks] == ["mAP", "mAP_star"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "message"),
+    [
+        ("fivr-5k", "annotation.json", "{", "cannot be read as JSON"),
+        ("fivr-5k", "annotation.json", "[]", "holds a list, wanted a JSON object"),
+        ("svd", "test_groundtruth", "q a\n", "has 2 fields, wanted 3"),
+        ("svd", "test_groundtruth", "q a 2\n", "label '2', wanted 0 or 1"),
+        ("evve", "annots/e.dat", "q 1 query\nv 5 database\n", "label '5', wanted 1, 0 or -1"),
+        ("cc_web_video", "Video_List.txt", "x\t1\tY\tf\n", "'x' is not a video number"),
+        ("vcdb", "annotation/e.txt", "a,b\n", "has 2 fields, wanted 6"),
+    ],
+)
+def test_readers_refuse_damaged_files(tmp_path, name, file, content, message):
+    """A damaged file is an error that names file, line and what was wanted."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_definition(name, published_files=tmp_path)
+
+
+def test_write_definition_round_trip(tmp_path):
+    """A written definition is read back from its folder with the same tasks and tables."""
+    write_vcdb(tmp_path / "files")
+    definition = load_definition("vcdb", published_files=tmp_path / "files")
+    folder = write_definition(definition, tmp_path / "vcdb", source="test", licence="none")
+    again = load_definition(folder)
+    assert (again.name, again.queries, again.database) == (definition.name, definition.queries, definition.database)
+    assert again.tasks == definition.tasks
+    assert again.labels.equals(definition.labels.sort(definition.labels.columns))
+    head = json.loads((folder / "benchmark.json").read_text())
+    (folder / "benchmark.json").write_text(json.dumps(head | {"format_version": 99}))
+    with pytest.raises(DataError, match="kind 'vcdb' in format 99"):
+        load_definition(folder)
+
+
+def test_stored_definition_with_a_damaged_table(tmp_path):
+    """A table that is no Parquet file is named."""
+    write_vcdb(tmp_path / "files")
+    definition = load_definition("vcdb", published_files=tmp_path / "files")
+    folder = write_definition(definition, tmp_path / "vcdb", source="test", licence="none")
+    (folder / "labels.parquet").write_text("not a table")
+    with pytest.raises(DataError, match=r"labels\.parquet"):
+        load_definition(folder)
+
+
+def test_labels_of_unknown_videos_are_refused(tmp_path):
+    """A label of a video outside the database is named."""
+    write_vcdb(tmp_path)
+    (tmp_path / "annotation" / "more.txt").write_text("z.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08\n")
+    with pytest.raises(DataError, match=r"labels\.query_id are not in its queries, e\.g\. 'z'"):
+        load_definition("vcdb", published_files=tmp_path)

@@ -1,0 +1,108 @@
+"""Tables and figures of results: what they show, and that they leave no global state."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.figure import Figure
+
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.fivr import fivr_tasks
+from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.protocol import evaluate
+from hapvr.benchmark.report import (
+    metrics_markdown,
+    per_query_figure,
+    pr_curve_figure,
+    published_markdown,
+    similarity_distribution_figure,
+    similarity_matrix_figure,
+)
+from hapvr.errors import ArgumentError
+from hapvr.seeding import numpy_rng
+
+
+@pytest.fixture
+def definition():
+    labels = [("q0", "r0", "ND"), ("q0", "r1", "IS"), ("q1", "r2", "DS")]
+    schema = {"query_id": pl.String, "reference_id": pl.String, "label": pl.String}
+    return BenchmarkDefinition(
+        name="small",
+        kind="clips",
+        queries=("q0", "q1"),
+        database=("r0", "r1", "r2", "r3"),
+        labels=pl.DataFrame(labels, schema=schema, orient="row"),
+        tasks=fivr_tasks({"ND", "DS", "IS"}),
+    )
+
+
+def similarities(seed):
+    rng = numpy_rng(seed, "report")
+    return pl.DataFrame(
+        [(f"q{q}", f"r{r}", float(rng.random())) for q in range(2) for r in range(4)],
+        schema={"query_id": pl.String, "reference_id": pl.String, "similarity": pl.Float32},
+        orient="row",
+    )
+
+
+def texts(figure):
+    axes = figure.axes[0]
+    legend = axes.get_legend()
+    return [text.get_text() for text in legend.get_texts()] if legend else []
+
+
+def test_relevant_and_irrelevant_split_the_ranked_pairs(definition):
+    """Under DSVR the ND and DS pairs are relevant, all six others not."""
+    relevant, irrelevant = relevant_and_irrelevant(definition, similarities(1), task="DSVR")
+    assert (len(relevant), len(irrelevant)) == (2, 6)
+    with pytest.raises(ArgumentError, match="no task 'CSVR'"):
+        relevant_and_irrelevant(definition, similarities(1), task="CSVR")
+
+
+def test_figures_are_drawn_from_results(definition):
+    """Every figure is a matplotlib Figure with one entry per row or class."""
+    first, second = (evaluate(definition, similarities(seed)) for seed in (1, 2))
+    curves = pr_curve_figure({"baseline": first, "trained": second}, task="DSVD")
+    assert [text.split(" ")[0] for text in texts(curves)] == ["baseline", "trained"]
+    scatter = per_query_figure(first, second, task="DSVR", names=("baseline", "trained"))
+    assert len(scatter.axes[0].collections[0].get_offsets()) == 2
+    densities = similarity_distribution_figure(*relevant_and_irrelevant(definition, similarities(1), task="DSVR"))
+    assert texts(densities) == ["irrelevant (6 pairs)", "relevant (2 pairs)"]
+    heat_map = similarity_matrix_figure(np.eye(4, 6))
+    for figure in (curves, scatter, densities, heat_map):
+        assert isinstance(figure, Figure)
+        figure.canvas.draw()
+
+
+def test_figures_refuse_what_they_cannot_show(definition):
+    """An unknown task, no similarities, and no matrix are errors that say what was wanted."""
+    result = evaluate(definition, similarities(1))
+    with pytest.raises(ArgumentError, match="no task 'CSVD'"):
+        pr_curve_figure({"x": result}, task="CSVD")
+    with pytest.raises(ArgumentError, match="0 relevant and 1 irrelevant"):
+        similarity_distribution_figure(np.zeros(0), np.zeros(1))
+    with pytest.raises(ArgumentError, match=r"shape \(3,\)"):
+        similarity_matrix_figure(np.zeros(3))
+    with pytest.raises(ArgumentError, match="no query has an average precision"):
+        per_query_figure(result, result, task="DSVD", names=("a", "b"))
+
+
+def test_metrics_markdown_by_hand():
+    """Percentages with two digits, a dash where a row lacks a task."""
+    table = metrics_markdown({"one": {"DSVR": 0.5, "ISVR": 0.12345}, "two": {"DSVR": 1.0}})
+    assert table.splitlines() == [
+        "| | DSVR | ISVR |",
+        "| --- | ---: | ---: |",
+        "| one | 50.00 | 12.35 |",
+        "| two | 100.00 | - |",
+    ]
+
+
+def test_published_markdown_puts_the_papers_rows_beside():
+    """Results on FIVR-200K stand under those of S2VS and HAP-VR, in the papers' columns."""
+    lines = published_markdown("fivr-200k", {"mine": {"DSVR": 0.9, "DSVD": 0.8}}).splitlines()
+    assert lines[0] == "| | DSVR | CSVR | ISVR | DSVD | CSVD | ISVD |"
+    assert "| HAP-VR | 92.83 | 88.21 | 74.72 | 88.41 | 79.85 | 64.79 |" in lines
+    assert lines[-1] == "| mine | 90.00 | - | - | 80.00 | - | - |"
+    assert published_markdown("my clips", {"mine": {"DSVR": 0.9}}) == metrics_markdown({"mine": {"DSVR": 0.9}})
