@@ -28,8 +28,8 @@ PLAIN = AugmentConfig(
 
 
 def numbered_frames(num_frames, *, height_px=64, width_px=96):
-    """[N, 3, H, W] uint8: frame n has the level n everywhere, so that any crop tells which frame it is."""
-    levels = torch.arange(num_frames, dtype=torch.uint8)
+    """[N, 3, H, W] uint8: frame n has the level n + 1 everywhere, so that any crop tells which frame it is."""
+    levels = torch.arange(1, num_frames + 1, dtype=torch.uint8)
     return levels[:, None, None, None].expand(num_frames, 3, height_px, width_px).contiguous()
 
 
@@ -113,7 +113,7 @@ def test_strong_view_shows_the_frames_it_says(num_available, view_index):
         if source == NO_SOURCE:
             assert frame.max() == 0 or frame.float().std() > 50
         else:
-            assert torch.equal(frame, torch.full_like(frame, source))
+            assert torch.equal(frame, torch.full_like(frame, source + 1))
     assert (view.source_index >= 0).any()
 
 
