@@ -14,7 +14,7 @@ class ProjectResource(dg.ConfigurableResource):
 
     config_path: str
     folder: str
-    overrides: dict[str, str] = {}
+    overrides: dict[str, str]
     mlflow_page: str = "http://127.0.0.1:5000"
 
     def open(self) -> "Project":

@@ -19,6 +19,7 @@ from hapvr.errors import ConfigError
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 Probability = Rate
 Split = Literal["train", "validation", "test"]
+Policy = Literal["official", "strict", "frozen"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
@@ -102,7 +103,8 @@ class PretrainedWeights(Settings):
 
     source: Literal["pretrained"] = "pretrained"
     fallback: Literal["none", "random"] = Field(
-        default="none", description="`random`: if they cannot be had, warn and use seeded random weights; for the demo only"
+        default="none",
+        description="`random`: if they cannot be had, warn and use seeded random weights; for the demo only",
     )
 
 
@@ -137,7 +139,9 @@ class TeacherConfig(Settings):
 
     architecture: Literal["vit_small_patch16_224.dino", "vit_tiny_patch16_224"] = "vit_small_patch16_224.dino"
     weights: Weights = PretrainedWeights()
-    input: Literal["imagenet", "raw"] = Field(default="imagenet", description="`raw` repeats the release: pixels 0..255")
+    input: Literal["imagenet", "raw"] = Field(
+        default="imagenet", description="`raw` repeats the release: pixels 0..255"
+    )
     batch_frames: Annotated[int, Field(ge=1)] = 32
 
 
@@ -182,7 +186,9 @@ class AugmentConfig(Settings):
             + self.pause_probability
         )
         if temporal > 1 + 1e-9:
-            raise ValueError(f"the temporal augmentations exclude each other; their probabilities sum to {temporal:g} > 1")
+            raise ValueError(
+                f"the temporal augmentations exclude each other; their probabilities sum to {temporal:g} > 1"
+            )
         for name in ("weak_crop_scale", "strong_crop_scale", "video_in_video_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
@@ -205,7 +211,9 @@ class PseudoLabelConfig(Settings):
 
     top_rate: Rate = 0.35
     bottom_rate: Rate = 0.35
-    exact: bool = Field(default=False, description="the release's exactly round(r*T) of each instead of the threshold of Eq. 14")
+    exact: bool = Field(
+        default=False, description="the release's exactly round(r*T) of each instead of the threshold of Eq. 14"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> PseudoLabelConfig:
@@ -219,23 +227,29 @@ class NetworkConfig(Settings):
 
     spatial_rate: Rate = 0.10
     temporal_rate: Rate = 0.03
+    spatial_pooling: Literal["chamfer", "max"] = "chamfer"
+    temporal_pooling: Literal["chamfer", "max"] = "chamfer"
     attention: bool = True
+    attention_form: Literal["gated", "cosine", "linear"] = "gated"
+    binary_bits: Annotated[int, Field(ge=0)] = Field(default=0, description="bits of DnS' binarisation layer; 0: none")
     comparator: bool = True
-    symmetric: bool = False
+    symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
+    symmetric: bool = Field(default=False, description="the mean of score(q, r) and score(r, q)")
 
 
 class ObjectiveConfig(Settings):
     """Terms of the loss, their weights and constants (HAP-VR Eq. 15). A weight of 0 leaves a term out.
 
-    The options of an AP loss are its own, e.g. `delta` and `rho` of quadlinear_ap; what is not given is the paper's.
+    The AP losses are those of `hapvr.losses.registry`; their options are each loss's own, e.g. `delta` and `rho` of
+    quadlinear_ap, and what is not given is the paper's (delta 0.05; rho 0.10 for videos, 5 for frames).
     """
 
     frame_ap_loss: str = "quadlinear_ap"
     frame_ap_weight: Annotated[float, Field(ge=0)] = 6.0
-    frame_ap_options: dict[str, float] = {"delta": 0.05, "rho": 5.0}
+    frame_ap_options: dict[str, float | str] = {}
     video_ap_loss: str = "quadlinear_ap"
     video_ap_weight: Annotated[float, Field(ge=0)] = 4.0
-    video_ap_options: dict[str, float] = {"delta": 0.05, "rho": 0.10}
+    video_ap_options: dict[str, float | str] = {}
     infonce_weight: Annotated[float, Field(ge=0)] = 1.0
     temperature: Annotated[float, Field(gt=0)] = 0.03
     hard_negative_weight: Annotated[float, Field(ge=0)] = 3.0
@@ -261,7 +275,9 @@ class TrainConfig(Settings):
     batch_videos: Annotated[int, Field(ge=2)] = 64
     seed: int = 0
     num_processes: Annotated[int, Field(ge=1)] = 1
-    data_workers: Annotated[int, Field(ge=0)] = Field(default=2, description="processes that read views ahead of training")
+    data_workers: Annotated[int, Field(ge=0)] = Field(
+        default=2, description="processes that read views ahead of training"
+    )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     log_every_steps: Annotated[int, Field(ge=1)] = 20
     validate_every_steps: Annotated[int, Field(ge=1)] = 1000
@@ -274,7 +290,9 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> TrainConfig:
         if self.batch_videos % self.num_processes:
-            raise ValueError(f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}")
+            raise ValueError(
+                f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}"
+            )
         return self
 
 
@@ -291,7 +309,7 @@ class EvaluationConfig(Settings):
 
     benchmarks: tuple[str, ...] = ()
     validation: str | None = None
-    policy: Literal["official", "strict", "frozen"] = "strict"
+    policy: Policy = "strict"
     target_metrics: tuple[str, ...] = Field(
         default=("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"),
         description="metrics whose mean decides between two versions; those that a benchmark lacks are left out",
@@ -349,7 +367,9 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"config: {path} is not readable YAML: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml")
+        raise ConfigError(
+            f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml"
+        )
     for key, value in (overrides or {}).items():
         _set(data, key, value, path)
     return parse_config(data, origin=str(path))

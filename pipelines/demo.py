@@ -1,6 +1,6 @@
 """`make demo`: the demo job in this process, without a daemon; its runs are in the UI afterwards.
 
-    python -m pipelines.demo
+python -m pipelines.demo
 """
 
 import logging

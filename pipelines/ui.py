@@ -1,6 +1,6 @@
 """`make ui`: Dagster's UI and an MLflow server over one configuration's data, on 127.0.0.1 only.
 
-    python -m pipelines.ui
+python -m pipelines.ui
 """
 
 import os
@@ -33,7 +33,9 @@ def main() -> int:
     """Runs until interrupted or until one of the servers ends; then ends the other."""
     os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home"))
     servers = [subprocess.Popen(command, cwd=CHECKOUT) for command in commands()]
-    sys.stdout.write(f"Dagster: http://{HOST}:{DAGSTER_PORT}  MLflow: http://{HOST}:{MLFLOW_PORT}  (Ctrl-C ends both)\n")
+    sys.stdout.write(
+        f"Dagster: http://{HOST}:{DAGSTER_PORT}  MLflow: http://{HOST}:{MLFLOW_PORT}  (Ctrl-C ends both)\n"
+    )
     try:
         return _wait(servers)
     except KeyboardInterrupt:

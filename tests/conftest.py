@@ -89,7 +89,7 @@ def clips_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clips") / "my videos"
     for number in range(12):
         write_clip(folder / f"clip {number:02d}.mp4", seed=number)
-    write_clip(folder / "видео 'с' «кавычками».mp4", seed=100, seconds=0.125)
+    write_clip(folder / "видео 'кавычки' «и».mp4", seed=100, seconds=0.125)
     (folder / "text.mp4").write_text("this is no video")
     (folder / "empty.mp4").write_bytes(b"")
     whole = (folder / "clip 00.mp4").read_bytes()

@@ -20,10 +20,16 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ({"train": {"stpes": 10}}, "train.stpes: unknown key; allowed here: batch_videos"),
         ({"train": {"device": "tpu"}}, "train.device: unknown key"),
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
-        ({"backbone": {"weights": {"source": "file", "pth": "x"}}}, "weights.file.pth: unknown key; allowed here: path"),
+        (
+            {"backbone": {"weights": {"source": "file", "pth": "x"}}},
+            "weights.file.pth: unknown key; allowed here: path",
+        ),
         ({"sampling": {"fps": 0}}, "sampling.fps: Input should be greater than 0"),
         ({"pseudo_labels": {"top_rate": 0.7, "bottom_rate": 0.5}}, "must be at most 1, got 1.2"),
-        ({"train": {"network": {"spatial_rate": 1.5}}}, "train.network.spatial_rate: Input should be less than or equal to 1"),
+        (
+            {"train": {"network": {"spatial_rate": 1.5}}},
+            "train.network.spatial_rate: Input should be less than or equal to 1",
+        ),
         ({"views": {"augment": {"pause_probability": 0.9}}}, "exclude each other"),
         ({"sources": []}, "at least one"),
         ({"sources": [{"kind": "folder", "name": "../x", "path": "p"}]}, "sources.0.folder.name"),

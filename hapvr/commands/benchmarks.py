@@ -9,7 +9,9 @@ import typer
 
 from hapvr.commands.terminal import JsonOption, exit_codes, progress_bar, show
 
-app = typer.Typer(no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips.")
+app = typer.Typer(
+    no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips."
+)
 
 
 @app.command("list")
@@ -34,15 +36,14 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found."""
-    from hapvr.corpus.own_videos import make_clips_benchmark
+    from hapvr.corpus.clips_benchmark import make_clips_benchmark
 
     with progress_bar("copies") as progress:
         made = make_clips_benchmark(videos, out, name=name, copies_per_clip=copies, seed=seed, progress=progress)
-    definition = made.definition
     result = {
-        "folder": str(definition.folder),
-        "queries": len(definition.queries),
-        "database": len(definition.database),
-        "skipped": made.skipped,
+        "folder": str(made.folder),
+        "queries": made.num_queries,
+        "database": made.num_database,
+        "unusable": {str(file.path): file.reason for file in made.unusable},
     }
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))

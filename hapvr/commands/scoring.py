@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, show
+from hapvr.config import Policy
 
 if TYPE_CHECKING:
     from hapvr.scorer.scorer import VideoScorer
 
 DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = "sqlite:///data/demo/mlflow/mlflow.db"
-ModelOption = Annotated[str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
+]
 TrackingOption = Annotated[
     str, typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="Where models:/ names are looked up.")
 ]
@@ -32,7 +35,9 @@ def score(
     scorer = load_scorer(model, tracking_uri)
     rows = scorer.score_pairs([(query, reference) for reference in references])
     lines = [
-        f"{row.similarity:+.4f}  {row.reference}" if row.similarity is not None else f"failed   {row.reference}: {row.error}"
+        f"{row.similarity:+.4f}  {row.reference}"
+        if row.similarity is not None
+        else f"failed   {row.reference}: {row.error}"
         for row in rows
     ]
     show({"model": model, "pairs": [row.__dict__ for row in rows]}, as_json=as_json, text="\n".join(lines))
@@ -44,7 +49,7 @@ def score(
 def evaluate(
     benchmark: Annotated[str, typer.Option(help="A shipped benchmark (`hapvr benchmarks list`) or the folder of one.")],
     similarities: Annotated[Path, typer.Option(help="Parquet: query_id, reference_id, similarity.")],
-    policy: Annotated[str, typer.Option(help="For missing videos: official, strict or frozen.")] = "strict",
+    policy: Annotated[Policy, typer.Option(help="For missing videos.")] = "strict",
     available: Annotated[
         Path | None, typer.Option(help="For `frozen`: Parquet or CSV with a column video_id of the videos that count.")
     ] = None,
@@ -59,7 +64,11 @@ def evaluate(
     definition = load_definition(benchmark)
     ids = _video_ids(available) if available is not None else None
     result = evaluate_benchmark(
-        definition, similarities, policy=policy, available=ids, bootstrap_samples=bootstrap  # type: ignore[arg-type]
+        definition,
+        similarities,
+        policy=policy,
+        available=ids,
+        bootstrap_samples=bootstrap,
     )
     counts: dict[str, Any] = result.to_json()["availability"]  # type: ignore[assignment]
     text = metrics_markdown({f"{definition.name} ({policy})": result.metrics}) + "".join(

@@ -20,7 +20,9 @@ Stage = Callable[..., "StageResult"]
 
 
 @exit_codes
-def download(config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False) -> None:
+def download(
+    config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
+) -> None:
     """Read the sources into the manifest, fetch what is remote, and look into every file."""
     from hapvr.stages.manifest import make_manifest
     from hapvr.stages.videos import make_videos
@@ -32,7 +34,9 @@ def download(config: ConfigOption, set_: SetOption = None, shard: ShardOption = 
 
 
 @exit_codes
-def sample(config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False) -> None:
+def sample(
+    config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
+) -> None:
     """Decode videos and store their sampled frames."""
     from hapvr.stages.frames import make_frames
     from hapvr.storage.manifest import shard_keys
@@ -42,7 +46,9 @@ def sample(config: ConfigOption, set_: SetOption = None, shard: ShardOption = No
 
 
 @exit_codes
-def extract(config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False) -> None:
+def extract(
+    config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
+) -> None:
     """Whitening, features of all shards, and views and pseudo labels of the training shards."""
     from hapvr.stages.features import make_features
     from hapvr.stages.views import make_pseudo_labels, make_training_views
@@ -57,7 +63,9 @@ def extract(config: ConfigOption, set_: SetOption = None, shard: ShardOption = N
     keys = _chosen(shard_keys(project.root), shard)
     stages: dict[str, Stage] = {"features": make_features}
     of_training: dict[str, Stage] = {"training_views": make_training_views, "pseudo_labels": make_pseudo_labels}
-    rows = _stage_rows(project, stages, keys) + _stage_rows(project, of_training, [key for key in keys if key in training])
+    rows = _stage_rows(project, stages, keys) + _stage_rows(
+        project, of_training, [key for key in keys if key in training]
+    )
     _show_rows(rows, as_json)
 
 
@@ -90,7 +98,9 @@ def _chosen(keys: tuple[str, ...] | list[str], wanted: list[str] | None) -> list
 
     unknown = sorted(set(wanted or []) - set(keys))
     if unknown:
-        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys) or 'none'}")
+        raise ArgumentError(
+            f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys) or 'none'}"
+        )
     return list(wanted or keys)
 
 

@@ -21,10 +21,13 @@ from hapvr.progress import Progress
 FAILED = 1
 WRONG_CALL = 2
 
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file; configs/ has those that ship.")]
+ConfigOption = Annotated[
+    Path, typer.Option("--config", "-c", help="The configuration file; configs/ has those that ship.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."),
 ]
 
 Verb = TypeVar("Verb", bound=Callable[..., None])

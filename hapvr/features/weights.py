@@ -83,7 +83,8 @@ def _random(architecture: str, seed: int, timm_options: dict[str, Any]) -> nn.Mo
 
 def _published_file(architecture: str) -> Path:
     """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
-    repository = timm.get_pretrained_cfg(architecture).hf_hub_id
+    published = timm.get_pretrained_cfg(architecture)
+    repository: str = published.hf_hub_id
     try:
         return Path(hf_hub_download(repository, HUB_FILE, local_files_only=True))
     except LocalEntryNotFoundError:

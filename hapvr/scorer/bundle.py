@@ -1,9 +1,9 @@
 """The bundle: sampling, backbone weights, whitening and network in one folder; no pickle, no hub, no data root.
 
-    scorer.json               format, sampling, backbone identity, crop, where it came from; written last
-    backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
-    whitening.safetensors
-    network/                  network.safetensors, network.json
+scorer.json               format, sampling, backbone identity, crop, where it came from; written last
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
+whitening.safetensors
+network/                  network.safetensors, network.json
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -15,7 +16,7 @@ from hapvr.storage.manifest import VIDEOS_STAGE
 from hapvr.storage.shards import STATUS_OK, index_row
 from hapvr.video.pool import sample_videos
 
-NO_FRAMES = {"width_px": 0, "height_px": 0, "decoder": ""}
+NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": ""}
 
 
 def make_frames(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -35,12 +36,18 @@ def make_frames(project: Project, key: str, *, progress: Progress = no_progress)
             reason, message = video.reason, video.message
             if not reason and len(video.jpegs) < sampling.min_frames:
                 reason = "too_short"
-                message = f"{len(video.jpegs)} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
+                message = (
+                    f"{len(video.jpegs)} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
+                )
             if reason:
                 rows[video.video_id] = index_row(video.video_id, 0, reason=reason, message=message, **NO_FRAMES)
             else:
                 write_frames(writer, VideoFrames(video.video_id, video.jpegs, video.timestamps_s))
-                columns = {"width_px": video.width_px, "height_px": video.height_px, "decoder": video.decoder}
+                columns: dict[str, Any] = {
+                    "width_px": video.width_px,
+                    "height_px": video.height_px,
+                    "decoder": video.decoder,
+                }
                 rows[video.video_id] = index_row(video.video_id, len(video.jpegs), message=message, **columns)
             progress(done, len(items))
     for row in videos.filter(pl.col("status") != STATUS_OK).iter_rows(named=True):

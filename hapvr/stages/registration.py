@@ -37,7 +37,9 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     run = current_run(project)
     scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
-    benchmarks = hashlib.sha256(json.dumps({name: data["digest"] for name, data in scores.items()}).encode()).hexdigest()
+    benchmarks = hashlib.sha256(
+        json.dumps({name: data["digest"] for name, data in scores.items()}).encode()
+    ).hexdigest()
     backbone = load_backbone(project.config.backbone)
     bundle = write_bundle(
         run.folder / "bundle",

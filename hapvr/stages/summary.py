@@ -44,10 +44,17 @@ def summarize(project: Project) -> Summary:
     name = project.config.tracking.registered_model
     versions = tracker.client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
     champion = tracker.client.get_model_version_by_alias(name, CHAMPION)
-    lines = [f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}" + (f" ({reasons})" if reasons else "")]
-    lines += [f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)]
+    lines = [
+        f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}"
+        + (f" ({reasons})" if reasons else "")
+    ]
+    lines += [
+        f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)
+    ]
     weights = {part: tags[f"{part}.weights"] for part in ("backbone", "teacher")}
-    lines.append(f"backbone weights: {weights['backbone']}, teacher weights: {weights['teacher']}" + _random_note(weights))
+    lines.append(
+        f"backbone weights: {weights['backbone']}, teacher weights: {weights['teacher']}" + _random_note(weights)
+    )
     lines += [f"registered: {name} version {version.version}: {version.description}" for version in versions]
     lines.append(f"champion: models:/{name}@{CHAMPION} is version {champion.version}")
     lines.append(f"data: {project.root.url}; model: {run.folder}")

@@ -126,12 +126,12 @@ def training_environment(project: Project) -> dict[str, str]:
 
 def run_training(project: Project, run: TrainingRun) -> None:
     """Train in a torchrun process of our own. Raises DataError if it fails; its output goes to this terminal."""
-    done = subprocess.run(
-        training_command(project, run), env=os.environ | training_environment(project), check=False
-    )
+    done = subprocess.run(training_command(project, run), env=os.environ | training_environment(project), check=False)
     if done.returncode:
         fail_training(project, run)
-        raise DataError(f"training: the process ended with code {done.returncode}; run it again to go on from {run.folder}")
+        raise DataError(
+            f"training: the process ended with code {done.returncode}; run it again to go on from {run.folder}"
+        )
 
 
 def fail_training(project: Project, run: TrainingRun) -> None:
@@ -148,7 +148,10 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     tracker = tracker_of(project)
     for name in (RUN_NAME, HISTORY_NAME):
         tracker.file(run.mlflow_run_id, run.folder / name, "training")
-    tracker.metrics(run.mlflow_run_id, {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)})
+    tracker.metrics(
+        run.mlflow_run_id,
+        {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)},
+    )
     tracker.end(run.mlflow_run_id)
     project.root.write_json(CURRENT_NAME, {"key": run.key})
     return result

@@ -12,8 +12,8 @@ from hapvr.provenance import Provenance, environment
 from hapvr.stages.project import Project, StageResult
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
 from hapvr.storage.shards import index_row
-from hapvr.video.download import download_video, is_remote
-from hapvr.video.manifest import ManifestEntry
+from hapvr.video.download import download_video
+from hapvr.video.manifest import ManifestEntry, is_remote
 from hapvr.video.pool import inspect_videos
 
 DOWNLOAD_FOLDER = "downloads"
@@ -56,13 +56,17 @@ def _inspect(project: Project, rows: list[ManifestRow]) -> Iterator[dict[str, An
             continue
         video = next(inspected)
         probe = video.probe
-        facts: dict[str, Any] = {} if probe is None else {
-            "duration_s": probe.duration_s,
-            "fps": probe.fps,
-            "width_px": probe.width_px,
-            "height_px": probe.height_px,
-            "codec": probe.codec,
-        }
+        facts: dict[str, Any] = (
+            {}
+            if probe is None
+            else {
+                "duration_s": probe.duration_s,
+                "fps": probe.fps,
+                "width_px": probe.width_px,
+                "height_px": probe.height_px,
+                "codec": probe.codec,
+            }
+        )
         facts |= {"num_bytes": video.num_bytes, "sha256": video.sha256}
         yield _row(video.video_id, str(video.path), video.reason, video.message, **facts)
 

@@ -188,7 +188,12 @@ def draw_views(project: Project, file: FrameFile, video_id: str) -> Iterator[tup
     for index in range(config.num_weak + config.num_strong):
         strong = index >= config.num_weak
         view = _view(project, frames, video_id, index, strong=strong)
-        where = {"config": config.augment, "seed": config.seed, "video_id": video_id, "view_index": index}
+        where: dict[str, Any] = {
+            "config": config.augment,
+            "seed": config.seed,
+            "video_id": video_id,
+            "view_index": index,
+        }
         donor_id = ""
         if strong and others and takes_donor(**where):
             donor_id = others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]

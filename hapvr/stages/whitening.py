@@ -72,7 +72,9 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
         for frame in range(file.num_frames(video_id))
     ]
     if not places:
-        raise DataError("whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos")
+        raise DataError(
+            "whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos"
+        )
     wanted = min(len(places), -(-config.whitening.max_regions // NUM_REGIONS))
     rng = numpy_rng(config.whitening.seed, STAGE)
     chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]

@@ -67,4 +67,6 @@ class FrameFile:
     def read(self, video_id: str) -> VideoFrames:
         """The frames of a video. Raises DataError if it has none."""
         table = self._rows.read(video_id)
-        return VideoFrames(video_id, tuple(table.column("jpeg").to_pylist()), tuple(table.column("timestamp_s").to_pylist()))
+        return VideoFrames(
+            video_id, tuple(table.column("jpeg").to_pylist()), tuple(table.column("timestamp_s").to_pylist())
+        )

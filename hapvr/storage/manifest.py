@@ -14,10 +14,7 @@ from hapvr.storage.filesystem import DataRoot
 MANIFEST_STAGE = "manifest"
 VIDEOS_STAGE = "videos"
 MANIFEST_SCHEMA = pa.schema(
-    [
-        pa.field(name, pa.string(), nullable=False)
-        for name in ("video_id", "source", "split", "shard", "uri")
-    ]
+    [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")]
 )
 VIDEO_COLUMNS = (
     pa.field("path", pa.string(), nullable=False),
@@ -56,7 +53,7 @@ def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
 def read_manifest(root: DataRoot) -> pl.DataFrame:
     """All rows: video_id, source, split, shard, uri."""
     rows = [asdict(row) for shard in shard_keys(root) for row in read_manifest_shard(root, shard)]
-    return pl.DataFrame(rows, schema={name: pl.String for name in MANIFEST_SCHEMA.names})
+    return pl.DataFrame(rows, schema=dict.fromkeys(MANIFEST_SCHEMA.names, pl.String))
 
 
 def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]) -> None:

@@ -17,7 +17,9 @@ class VideoRows:
         self._columns = ["video_id", *columns]
         self._file = shard.open_data()
         metadata = self._file.metadata
-        self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)], dtype=int)
+        self._ends = np.cumsum(
+            [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)], dtype=int
+        )
         self._group = -1
         self._table: pa.Table | None = None
         self._places: dict[str, tuple[int, int]] = {}
@@ -42,7 +44,9 @@ class VideoRows:
     def read(self, video_id: str) -> pa.Table:
         """The rows of a video. Raises DataError if it has none or the file does not agree with its index."""
         if video_id not in self._places:
-            raise DataError(f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index")
+            raise DataError(
+                f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index"
+            )
         start, count = self._places[video_id]
         stop = start + count
         parts = []
@@ -55,5 +59,7 @@ class VideoRows:
             start += parts[-1].num_rows
         table = pa.concat_tables(parts)
         if table.column("video_id").unique().to_pylist() != [video_id]:
-            raise DataError(f"storage: {self._shard.data_name} does not hold {video_id} where its index says; make the shard again")
+            raise DataError(
+                f"storage: {self._shard.data_name} does not hold {video_id} where its index says; make the shard again"
+            )
         return table

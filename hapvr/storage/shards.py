@@ -136,7 +136,9 @@ class RowWriter:
         self._count = 0
         # Tensors and JPEGs do not compress; a codec would only cost time.
         codec = "zstd" if compress else "none"
-        self._writer = pq.ParquetWriter(stream, schema, compression=codec, use_dictionary=["video_id"], write_statistics=["video_id"])
+        self._writer = pq.ParquetWriter(
+            stream, schema, compression=codec, use_dictionary=["video_id"], write_statistics=["video_id"]
+        )
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows of the writer's schema."""

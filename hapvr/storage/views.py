@@ -75,7 +75,9 @@ class ViewFile:
     def __init__(self, shard: Shard) -> None:
         self._file: pq.ParquetFile = shard.open_data()
         self.field = self._file.schema_arrow.field(len(self._file.schema_arrow) - 1)
-        table = self._file.read(columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"])
+        table = self._file.read(
+            columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"]
+        )
         self.rows = [
             ViewRow(
                 row["video_id"],
@@ -87,7 +89,9 @@ class ViewFile:
             )
             for row in table.to_pylist()
         ]
-        self._group_of = {video_id: group for group, video_id in enumerate(dict.fromkeys(row.video_id for row in self.rows))}
+        self._group_of = {
+            video_id: group for group, video_id in enumerate(dict.fromkeys(row.video_id for row in self.rows))
+        }
 
     @property
     def video_ids(self) -> list[str]:

@@ -29,7 +29,9 @@ class ProgressLog:
             return
         self._last = now
         shown = validation or {name: values[name] for name in ("loss/total", "learning_rate") if name in values}
-        self.message(f"step {step + 1}/{self._steps}: " + ", ".join(f"{key} {value:.4g}" for key, value in shown.items()))
+        self.message(
+            f"step {step + 1}/{self._steps}: " + ", ".join(f"{key} {value:.4g}" for key, value in shown.items())
+        )
 
     def message(self, text: str) -> None:
         if self._pipes is not None:

@@ -132,4 +132,7 @@ def _decide(tracker: Tracker, name: str, number: int, target: float, benchmarks:
     before = float(champion.tags[TARGET_TAG])
     if target >= before:
         return True, f"promoted: mean target metric {target:.4f} against {before:.4f} of version {champion.version}"
-    return False, f"not promoted: mean target metric {target:.4f} against {before:.4f} of champion version {champion.version}"
+    return (
+        False,
+        f"not promoted: mean target metric {target:.4f} against {before:.4f} of champion version {champion.version}",
+    )

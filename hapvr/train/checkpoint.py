@@ -83,7 +83,9 @@ def load_latest(
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise DataError(f"checkpoint: {path} cannot be read ({error}); delete it to go on from the one before") from error
+        raise DataError(
+            f"checkpoint: {path} cannot be read ({error}); delete it to go on from the one before"
+        ) from error
     if state["config_digest"] != config_digest:
         raise DataError(
             f"checkpoint: {path} belongs to configuration {state['config_digest']}, this run has {config_digest}; "

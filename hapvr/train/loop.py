@@ -23,7 +23,6 @@ from hapvr.features.weights import state_sha256
 from hapvr.losses.objective import ObjectiveOutput
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.seeding import derive_seed
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.checkpoint import Best, load_latest, save_checkpoint
 from hapvr.train.data import Batch, CachedViews
@@ -89,9 +88,7 @@ def train(
         rank=fabric.global_rank,
         world_size=fabric.world_size,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(settings.seed, "network"))
-        network = build_network(settings.network, dims=config.whitening.dims)
+    network = build_network(settings.network, dims=config.whitening.dims, seed=settings.seed)
     optimizer = build_optimizer(network, settings.optimizer)
     scheduler = build_scheduler(optimizer, settings.optimizer, steps=settings.steps)
     config_digest = digest(settings, config.views, config.pseudo_labels)
@@ -159,7 +156,9 @@ def train(
             if done % settings.checkpoint_every_steps == 0 or done == settings.steps or stop:
                 checkpoint(done)
             if stop and done < settings.steps:
-                raise TrainingStoppedError(f"training: stopped after step {done} of {settings.steps}; run it again to go on from there")
+                raise TrainingStoppedError(
+                    f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
+                )
         result = TrainingResult(
             steps=settings.steps,
             first_step=first_step,
@@ -188,9 +187,7 @@ def _clip(fabric: Fabric, module: torch.nn.Module, optimizer: torch.optim.Optimi
     return float(norm) if isinstance(norm, Tensor) else 0.0
 
 
-def _validate(
-    validate: Validate, network: SimilarityNetwork, step: int, best: Best, listener: Listener | None
-) -> Best:
+def _validate(validate: Validate, network: SimilarityNetwork, step: int, best: Best, listener: Listener | None) -> Best:
     network.eval()
     with torch.no_grad():
         metrics = validate(network)

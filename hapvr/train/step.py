@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from torch import Tensor, nn
 
 from hapvr.config import NetworkConfig, ObjectiveConfig
 from hapvr.losses.objective import Objective, ObjectiveOutput, ObjectiveSettings
 from hapvr.model.network import SimilarityNetwork
+from hapvr.seeding import torch_rng
 
 
 class TrainingStep(nn.Module):
@@ -25,13 +24,11 @@ class TrainingStep(nn.Module):
         return self.objective(similarities, labels, frame_labels, pair_index)
 
 
-def build_network(config: NetworkConfig, *, dims: int) -> SimilarityNetwork:
-    """A freshly initialised network; seed the global generator around this call."""
-    return SimilarityNetwork(dims=dims, **config.model_dump())
+def build_network(config: NetworkConfig, *, dims: int, seed: int) -> SimilarityNetwork:
+    """A freshly initialised network; equal seeds give equal weights."""
+    return SimilarityNetwork(dims=dims, generator=torch_rng(seed, "network"), **config.model_dump())
 
 
 def build_objective(config: ObjectiveConfig) -> Objective:
     """Raises ConfigError for a loss or an option that does not exist."""
-    settings = ObjectiveSettings(**config.model_dump())
-    assert set(asdict(settings)) == set(config.model_dump())
-    return Objective(settings)
+    return Objective(ObjectiveSettings(**config.model_dump()))

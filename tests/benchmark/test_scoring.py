@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.scoring import ScoringSettings, score_benchmark
-from hapvr.errors import DataError
+from hapvr.errors import ArgumentError, DataError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.seeding import torch_rng
 
@@ -20,10 +29,13 @@ class Features:
     """Features in memory, read in the order they were given; `fail_after` stops a read as a killed run would."""
 
     def __init__(self, features, fail_after=None):
-        self.features, self.fail_after = features, fail_after
+        self.features, self.fail_after, self.digest = features, fail_after, "0"
 
     def available(self):
         return set(self.features)
+
+    def digests(self):
+        return {"memory": self.digest}
 
     def read(self, video_ids):
         wanted = set(video_ids)
@@ -43,9 +55,7 @@ def random_features(names, *, dims=DIMS, lengths=(5, 9, 4, 30, 1, 12)):
 
 
 def make_network(**options):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return SimilarityNetwork(dims=DIMS, **options).eval()
+    return SimilarityNetwork(dims=DIMS, generator=torch_rng(1, "network"), **options).eval()
 
 
 def make_definition(num_queries=3, num_references=11):
@@ -123,3 +133,176 @@ def test_score_benchmark_refuses_a_store_without_queries(tmp_path):
     features = random_features(definition.database)
     with pytest.raises(DataError, match="0 of 3 queries and 11 of 11 references"):
         score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
+
+
+CHILD = """
+import importlib.util, sys, time
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("scoring_test", sys.argv[1])
+test = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(test)
+test.score_slowly(Path(sys.argv[2]), delay_s=float(sys.argv[3]))
+"""
+
+
+MEMORY_CHILD = """
+import importlib.util, resource, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("scoring_test", sys.argv[1])
+test = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(test)
+test.score_made_on_reading(Path(sys.argv[2]), num_references=int(sys.argv[3]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def score_made_on_reading(path, *, num_references):
+    """Scores videos of 100 frames whose features exist only while they are read."""
+    definition = make_definition(num_references=num_references)
+    reader = Features(dict.fromkeys(definition.video_ids))
+
+    def read(video_ids):
+        for video in video_ids:
+            yield video, torch.randn(100, REGIONS, 256, generator=torch_rng(video)).half()
+
+    reader.read = read
+    network = SimilarityNetwork(dims=256, comparator=False, generator=torch_rng("memory"))
+    score_benchmark(network, definition, reader, path, settings=ScoringSettings(references_per_part=64))
+
+
+def score_slowly(path, *, delay_s):
+    """Scores the small benchmark, one reference per part, waiting before each read."""
+    definition = make_definition()
+    features = Features(random_features(definition.video_ids))
+    read = features.read
+
+    def slow_read(video_ids):
+        for item in read(video_ids):
+            time.sleep(delay_s)
+            yield item
+
+    features.read = slow_read
+    score_benchmark(make_network(), definition, features, path, settings=ScoringSettings(references_per_part=1))
+
+
+def test_score_benchmark_survives_being_killed(tmp_path):
+    """After kill -9 between two parts, the next run leaves the bytes of an uninterrupted one."""
+    score_slowly(tmp_path / "whole.parquet", delay_s=0)
+    killed = tmp_path / "killed.parquet"
+    parts = tmp_path / "killed.parquet.parts"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", CHILD, __file__, str(killed), "0.2"], env=environment) as child:
+        deadline = time.monotonic() + 120
+        while len(list(parts.glob("part-*"))) < 3 and child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    assert not killed.exists()
+    assert 3 <= len(list(parts.glob("part-*"))) < 11
+    score_slowly(killed, delay_s=0)
+    assert killed.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+def test_score_benchmark_starts_over_with_other_weights(tmp_path):
+    """Parts of another network are not mixed in, and a finished file of another network is made again."""
+    definition = make_definition()
+    reader = Features(random_features(definition.video_ids))
+    path, settings = tmp_path / "s.parquet", ScoringSettings(references_per_part=3)
+    reader.fail_after = 7
+    with pytest.raises(KeyboardInterrupt):
+        score_benchmark(make_network(), definition, reader, path, settings=settings)
+    reader.fail_after = None
+    other = make_network(temporal_rate=0.5)
+    score_benchmark(other, definition, reader, path, settings=settings)
+    wanted = pairwise_scores(other, definition, reader.features)
+    np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
+    score_benchmark(make_network(), definition, reader, path, settings=settings)
+    wanted = pairwise_scores(make_network(), definition, reader.features)
+    np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
+
+
+def test_score_benchmark_keeps_a_finished_file(tmp_path):
+    """The same run again reads no feature; other features do."""
+    definition, network = make_definition(), make_network()
+    reader = Features(random_features(definition.video_ids))
+    path = score_benchmark(network, definition, reader, tmp_path / "s.parquet")
+    reader.fail_after = 0
+    assert score_benchmark(network, definition, reader, path) == path
+    reader.digest = "1"
+    with pytest.raises(KeyboardInterrupt):
+        score_benchmark(network, definition, reader, path)
+
+
+def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
+    """Videos without features have no rows; the evaluation counts them."""
+    definition, network = make_definition(), make_network()
+    features = random_features([video for video in definition.video_ids if video not in ("q1", "r4")])
+    table = pl.read_parquet(score_benchmark(network, definition, Features(features), tmp_path / "s.parquet"))
+    assert sorted(table["query_id"].unique()) == ["q0", "q2"]
+    assert table.height == 2 * 10
+    assert "r4" not in table["reference_id"]
+
+
+def test_score_benchmark_refuses_features_that_are_not_finite(tmp_path):
+    """A video with NaN features is named."""
+    definition, network = make_definition(), make_network()
+    features = random_features(definition.video_ids)
+    features["r3"] = features["r3"] * float("nan")
+    with pytest.raises(DataError, match="features of r3: some values are not finite"):
+        score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_score_benchmark_leaves_the_network_alone(tmp_path, dtype):
+    """The caller's network keeps mode, dtype and weights, whatever the settings."""
+    definition, network = make_definition(), make_network().train()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    reader = Features(random_features(definition.video_ids))
+    score_benchmark(network, definition, reader, tmp_path / "s.parquet", settings=ScoringSettings(dtype=dtype))
+    assert network.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+def test_bfloat16_keeps_the_metrics(tmp_path):
+    """On noisy copies that are hard to find, mAP from bfloat16 products is within 0.001 of float32's."""
+    rng = torch_rng(5, "copies")
+    definition, network = make_definition(num_queries=12, num_references=60), make_network(comparator=False)
+    features = random_features(definition.video_ids)
+    for number, query in enumerate(definition.queries):
+        copied = features[f"r{number}"] + 0.6 * torch.randn(features[f"r{number}"].shape, generator=rng)
+        features[query] = torch.nn.functional.normalize(copied, dim=-1)
+    labels = pl.DataFrame(
+        [(query, f"r{number}", "ND") for number, query in enumerate(definition.queries)],
+        schema=definition.labels.schema,
+        orient="row",
+    )
+    definition = dataclasses.replace(definition, labels=labels)
+    values = []
+    for dtype in ("float32", "bfloat16"):
+        path = tmp_path / f"{dtype}.parquet"
+        score_benchmark(network, definition, Features(features), path, settings=ScoringSettings(dtype=dtype))
+        values.append(evaluate(definition, path).metrics["mAP"])
+    assert 0.3 < values[0] < 0.98
+    assert values[1] == pytest.approx(values[0], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_references(tmp_path):
+    """Peak memory of a process that scores eight times as many references is the same within a tenth."""
+    peaks = []
+    for num_references in (200, 1600):
+        command = [sys.executable, "-c", MEMORY_CHILD, __file__, str(tmp_path / f"{num_references}.parquet")]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        output = subprocess.run(
+            [*command, str(num_references)], env=environment, check=True, capture_output=True, text=True
+        ).stdout
+        peaks.append(int(output.split()[-1]))
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_scoring_settings_refuse_wrong_values():
+    """Unknown dtypes and empty parts are named with what is allowed."""
+    with pytest.raises(ArgumentError, match="dtype is 'float16'; wanted one of float32, bfloat16"):
+        ScoringSettings(dtype="float16")
+    with pytest.raises(ArgumentError, match="references_per_part is 0"):
+        ScoringSettings(references_per_part=0)

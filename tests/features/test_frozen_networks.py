@@ -67,9 +67,7 @@ def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, su
     path = tmp_path / f"weights{suffix}"
     state = source.state_dict()
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
-    config = BackboneConfig(
-        architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path), crop_px=128
-    )
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path), crop_px=128)
     backbone = load_backbone(config)
     assert backbone.identity.source == "file"
     frames = torch.randint(0, 256, (1, 3, 128, 128), generator=torch_rng(1), dtype=torch.uint8)
@@ -144,7 +142,7 @@ def test_whitening_round_trips_and_refuses_too_small_a_sample() -> None:
     again = whitening_from_bytes(whitening_to_bytes(whitening))
     assert again.sha256 == whitening.sha256
     assert again.eps == whitening.eps
-    with pytest.raises(ArgumentError, match="got 5 of 20; add training videos or lower whitening.dims"):
+    with pytest.raises(ArgumentError, match=r"got 5 of 20; add training videos or lower whitening\.dims"):
         fit_whitening(sample[:5], dims=5)
     with pytest.raises(ArgumentError, match="NaN"):
         fit_whitening(sample / 0, dims=5)

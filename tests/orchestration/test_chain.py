@@ -151,14 +151,14 @@ def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_pat
     copy = tmp_path / "elsewhere"
     mlflow.artifacts.download_artifacts(artifact_uri="models:/hapvr@champion", dst_path=str(copy))
     code = (
-        "import sys, json; sys.path = [p for p in sys.path if p not in ('', %r)]\n"
+        f"import sys, json; sys.path = [p for p in sys.path if p not in ('', {str(CHECKOUT)!r})]\n"
         "sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
         "import mlflow, pandas as pd\n"
         "model = mlflow.pyfunc.load_model(sys.argv[1])\n"
         "import hapvr\n"
         "rows = model.predict(pd.DataFrame({'query': [sys.argv[2]], 'reference': [sys.argv[2]]}))\n"
         "print(json.dumps([hapvr.__file__, float(rows['similarity'][0])]))"
-    ) % str(CHECKOUT)
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, str(copy), str(clips_folder / "clip 01.mp4")],
         capture_output=True,

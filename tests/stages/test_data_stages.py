@@ -47,9 +47,9 @@ def test_every_clip_is_accounted_for(small_project: Project, clips_folder: Path)
 def test_one_frame_clip_goes_through_the_whole_chain(small_project: Project) -> None:
     """A clip of one frame has one row of features and full views."""
     manifest = read_manifest(small_project.root)
-    (row,) = manifest.filter(pl.col("video_id").str.contains("видео") & ~pl.col("video_id").str.contains("copies")).rows(
-        named=True
-    )[:1]
+    (row,) = manifest.filter(
+        pl.col("video_id").str.contains("видео") & ~pl.col("video_id").str.contains("copies")
+    ).rows(named=True)[:1]
     index = small_project.shard("features", row["shard"]).index()
     assert index.filter(pl.col("video_id") == row["video_id"])["num_rows"].item() == 1
 
@@ -78,9 +78,7 @@ def test_features_are_unit_vectors_of_every_good_video(small_project: Project) -
     assert store.available() == good
     for video_id, features in store.read(sorted(good)):
         assert features.shape[1:] == (9, 32), video_id
-        torch.testing.assert_close(
-            features.float().norm(dim=-1), torch.ones(features.shape[:2]), rtol=2e-3, atol=2e-3
-        )
+        torch.testing.assert_close(features.float().norm(dim=-1), torch.ones(features.shape[:2]), rtol=2e-3, atol=2e-3)
 
 
 def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small_project: Project) -> None:

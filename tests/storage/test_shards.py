@@ -31,6 +31,13 @@ def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], length
     return shard
 
 
+def write_half(shard: Shard) -> None:
+    """A writer that dies after its first rows."""
+    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=8, compress=False) as writer:
+        write_features(writer, "a", np.zeros((2, 9, 4)), [0.0, 1.0])
+        raise RuntimeError("plug pulled")
+
+
 def test_feature_store_gives_back_what_was_written(tmp_path: Path) -> None:
     """Features read by id equal those written, to half precision, whatever row groups they straddle and in any order asked."""
     root = DataRoot(tmp_path)
@@ -57,22 +64,15 @@ def test_shard_is_unfinished_until_its_index_is_there(tmp_path: Path) -> None:
     """A writer that dies leaves neither data nor index, and one that starts over takes the finished mark away."""
     root = DataRoot(tmp_path)
     shard = Shard(root, STAGE, "s-00000")
-    with (
-        pytest.raises(RuntimeError, match="pulled"),
-        shard.write_data(fields(num_regions=9, dims=4), row_group_rows=8, compress=False) as writer,
-    ):
-        write_features(writer, "a", np.zeros((2, 9, 4)), [0.0, 1.0])
-        raise RuntimeError("plug pulled")
+    with pytest.raises(RuntimeError, match="pulled"):
+        write_half(shard)
     assert shard.provenance() is None
     assert not root.exists(shard.data_name)
     write_shard(root, "s-00000", settings={})
     assert shard.is_finished(Provenance(STAGE, {}))
     assert not shard.is_finished(Provenance(STAGE, {"other": 1}))
-    with (
-        pytest.raises(RuntimeError, match="pulled"),
-        shard.write_data(fields(num_regions=9, dims=4), row_group_rows=8, compress=False),
-    ):
-        raise RuntimeError("plug pulled")
+    with pytest.raises(RuntimeError, match="pulled"):
+        write_half(shard)
     assert shard.provenance() is None
 
 

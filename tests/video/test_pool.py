@@ -112,6 +112,24 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     assert alive == []
 
 
+@pytest.mark.parametrize("how", ["file", "stdin", "command"])
+def test_plain_scripts_can_use_the_pool(videos, how):
+    """A program needs no `__main__` guard: workers do not run it again."""
+    path = videos.numbered("clip.mp4", num_frames=30)
+    script = (
+        "from pathlib import Path\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.pool import sample_videos\n"
+        f"rows = list(sample_videos([('s/clip', Path({str(path)!r}))], config=SamplingConfig(workers=1)))\n"
+        "print([(row.reason, len(row.jpegs)) for row in rows])\n"
+    )
+    (videos.folder / "script.py").write_text(script)
+    arguments = {"file": [str(videos.folder / "script.py")], "stdin": ["-"], "command": ["-c", script]}[how]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, *arguments], input=script, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("[('', 3)]\n", "")
+
+
 def test_workers_do_not_load_torch(tmp_path):
     """Decoding processes stay small: they never import the deep learning stack."""
     script = (
