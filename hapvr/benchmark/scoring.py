@@ -44,6 +44,9 @@ class FeatureReader(Protocol):
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
 
+    def digests(self) -> dict[str, str]:
+        """What identifies the features, by shard; unfinished work on other features is not continued."""
+
     def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """(id, features [T, R, D]) of those ids that are there, in an order that never changes."""
 
@@ -111,9 +114,9 @@ def score_videos(
     """Scores every query that has features against every reference that has, and returns `out_path`.
 
     network: not changed; a copy is moved to the device. Writes columns query_id, reference_id, similarity (float32,
-    [-1, 1]). Unfinished work lies in `<out_path>.parts` and is continued only for the same weights, ids and settings;
-    anything else there is thrown away. A finished out_path of the same run is kept. Memory grows with the frames of
-    the queries and of a part, not with the number of references.
+    [-1, 1]). Unfinished work lies in `<out_path>.parts` and is continued only for the same weights, features, ids and
+    settings; anything else there is thrown away. A finished out_path of the same run is kept. Memory grows with the
+    frames of the queries and of a part, not with the number of references.
     limits: sizes of what is computed at once, by default fit for the device.
     Raises DataError where no query or no reference has features, or features do not fit the network.
     """
@@ -125,10 +128,12 @@ def score_videos(
             f"{name}: features of {len(found[0])} of {len(queries)} queries and {len(found[1])} of "
             f"{len(references)} references; extract them first"
         )
-    plan = _plan_digest(network, found[0], found[1], settings)
-    if out_path.is_file() and _stored_plan(out_path) == plan:
-        return out_path
+    plan = _plan_digest(network, [found, reader.digests(), asdict(settings), asdict(network.settings)])
     parts = out_path.with_name(out_path.name + ".parts")
+    if out_path.is_file() and _stored_plan(out_path) == plan:
+        if parts.exists():
+            shutil.rmtree(parts)
+        return out_path
     scored = _finished_references(parts, plan)
     scorer = _Scorer(network, device=device, settings=settings, limits=limits)
     with torch.inference_mode():
@@ -213,12 +218,8 @@ def _parts(
         yield part
 
 
-def _plan_digest(
-    network: SimilarityNetwork, queries: Sequence[str], references: Sequence[str], settings: ScoringSettings
-) -> str:
-    digest = hashlib.sha256()
-    plan = [asdict(settings), asdict(network.settings), list(queries), list(references)]
-    digest.update(json.dumps(plan).encode())
+def _plan_digest(network: SimilarityNetwork, plan: list[object]) -> str:
+    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode())
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
