@@ -27,6 +27,7 @@ from hapvr.config import SamplingConfig
 from hapvr.errors import VideoError
 from hapvr.video.container import VideoProbe, check_file
 from hapvr.video.decode import Decoder, probe_video, sample_video
+from hapvr.video.processes import CleanContext
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -114,7 +115,7 @@ def in_workers(
         max_tasks=TASKS_PER_WORKER,
         initializer=_prepare_worker,
         initargs=(config.max_memory_bytes,),
-        context=multiprocessing.get_context("spawn"),
+        context=CleanContext(),
     ) as pool:
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         try:

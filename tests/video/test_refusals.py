@@ -1,0 +1,96 @@
+"""Files that are no usable video: each is refused with its reason, silently."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from PIL import Image
+
+from hapvr.errors import VideoError
+from hapvr.video.decode import probe_video, sample_frames
+
+
+def sampled(path):
+    return sample_frames(path, fps=1, short_side_px=None)
+
+
+def write_text(folder):
+    path = folder / "text.mp4"
+    path.write_text("no video at all")
+    return path
+
+
+def write_empty(folder):
+    path = folder / "empty.mp4"
+    path.touch()
+    return path
+
+
+def write_pipe(folder):
+    path = folder / "pipe.mp4"
+    os.mkfifo(path)
+    return path
+
+
+def write_picture(folder):
+    path = folder / "picture.mp4"
+    Image.new("RGB", (64, 48)).save(path, format="PNG")
+    return path
+
+
+def write_script(videos, text):
+    videos.numbered("target.mp4")
+    path = videos.folder / "script.mp4"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda videos: write_picture(videos.folder), "not_video"),
+        (lambda videos: write_script(videos, "ffconcat version 1.0\nfile target.mp4\n"), "not_video"),
+        (lambda videos: write_script(videos, "#EXTM3U\n#EXTINF:3,\ntarget.mp4\n#EXT-X-ENDLIST\n"), "not_video"),
+        (lambda videos: videos.song(), "no_video_stream"),
+        (lambda videos: write_text(videos.folder), "not_video"),
+        (lambda videos: write_empty(videos.folder), "empty_file"),
+        (lambda videos: write_pipe(videos.folder), "not_video"),
+        (lambda videos: videos.folder, "not_video"),
+        (lambda videos: videos.folder / "gone.mp4", "missing_file"),
+        (lambda videos: videos.folder / ("x" * 300), "missing_file"),
+        (lambda videos: videos.sound(), "no_video_stream"),
+    ],
+)
+def test_probe_and_sampling_name_the_reason(videos, make, reason):
+    """What is no usable video is refused with a code, by both entry points."""
+    path = make(videos)
+    for function in (probe_video, sampled):
+        with pytest.raises(VideoError) as caught:
+            function(path)
+        assert caught.value.reason == reason
+
+
+def test_sample_frames_refuses_headers_without_frames(videos):
+    """A file whose index is whole but whose pictures are zeros has no frame to show."""
+    path = videos.noise(num_frames=10, container_options={"movflags": "faststart"})
+    data = bytearray(path.read_bytes())
+    start = data.index(b"mdat") + 4
+    data[start:] = bytes(len(data) - start)
+    path.write_bytes(data)
+    with pytest.raises(VideoError) as caught:
+        sampled(path)
+    assert caught.value.reason in {"no_frames", "decode_error"}
+
+
+def test_damaged_files_stay_silent(videos, capfd):
+    """Decoders do not write on the user's terminal."""
+    path = videos.noise(num_frames=20)
+    data = bytearray(path.read_bytes())
+    data[2000:2400] = bytes(400)
+    path.write_bytes(data)
+    sampled(path)
+    write_text(videos.folder)
+    with pytest.raises(VideoError):
+        sampled(videos.folder / "text.mp4")
+    assert capfd.readouterr().err == ""
