@@ -22,7 +22,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """Raised whenever the same arguments would give other pictures; corpora of another version are made again."""
 FPS = 12.0
 
