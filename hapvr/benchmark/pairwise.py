@@ -226,14 +226,16 @@ def _batches(order: Sequence[int], lengths: Sequence[int], *, max_columns: int) 
 
 def _gather(frame: Tensor, reference: Stack, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:
     """Blocks [P, T, width] of a batch of references and the mask [P, width] of their real frames, None if all are."""
+    lengths = [reference.lengths[index] for index in batch]
+    width = max(lengths)
     starts = torch.tensor([reference.starts[index] for index in batch], device=frame.device)
-    lengths = torch.tensor([reference.lengths[index] for index in batch], device=frame.device)
-    position = torch.arange(int(lengths.max()), device=frame.device)
+    last = torch.tensor(lengths, device=frame.device) - 1
+    position = torch.arange(width, device=frame.device)
     # what stands in for padding is some real frame, which the mask then clears
-    block = frame[:, starts[:, None] + position.minimum(lengths[:, None] - 1)].transpose(0, 1)
-    if int(lengths.min()) == len(position):
+    block = frame[:, starts[:, None] + position.minimum(last[:, None])].transpose(0, 1)
+    if min(lengths) == width:
         return block, None
-    mask = position < lengths[:, None]
+    mask = position <= last[:, None]
     return block.masked_fill(~mask[:, None], 0), mask
 
 

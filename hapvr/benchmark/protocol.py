@@ -8,7 +8,8 @@ frozen: strict, on the videos of a named availability manifest, so that two runs
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -76,41 +77,20 @@ def evaluate(
     if bootstrap_samples:
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
-    judged: dict[Hashable, Judgement] = {}
+    judged: dict[Task, Judgement] = {}
     results, curves, tables = [], [], []
     for task in definition.tasks:
         # retrieval and detection tasks on the same labels share one judgement
-        key = (task.positives, task.pool, task.exclusion, task.query_stays, task.official_missing_positive,
-               task.official_empty_query)  # fmt: skip
+        key = dataclasses.replace(task, name="", metric="mAP", average_precision="step")
         if key not in judged:
             judged[key] = judge(definition, task, ranking, covered, policy=policy)
-        truth = judged[key]
-        if task.metric == "mAP":
-            table, precision = _per_query(definition, task, truth, ranking)
-            tables.append(table)
-            value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
-            interval = _mean_interval(table["average_precision"].to_numpy(), truth, weights)
-            recall_at_90 = None
-        else:
-            value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
-            interval = _pooled_interval(truth, ranking, weights)
-        curves.append(pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": precision}, schema=CURVE_SCHEMA))
-        results.append(
-            TaskResult(
-                task=task.name,
-                metric=task.metric,
-                value=value,
-                order_free=order_free,
-                interval=interval,
-                num_queries=int(truth.counted.sum()),
-                num_queries_skipped=int((~truth.counted & covered.queries_in_scope).sum()),
-                num_queries_missing=int((~covered.queries_scored & covered.queries_in_scope).sum()),
-                num_relevant=int(truth.num_relevant.sum()),
-                num_relevant_scored=int(truth.relevant.sum()),
-                num_relevant_unavailable=int(truth.num_unavailable.sum()),
-                recall_at_precision_90=recall_at_90,
-            )
+        measured = _measure(definition, task, judged[key], ranking, weights)
+        results.append(_task_result(task, judged[key], covered, measured))
+        curves.append(
+            pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": measured.precision}, schema=CURVE_SCHEMA)
         )
+        if measured.per_query is not None:
+            tables.append(measured.per_query)
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
@@ -118,6 +98,62 @@ def evaluate(
         availability=_availability(definition, pairs, ranking, covered),
         per_query=pl.concat(tables) if tables else pl.DataFrame(schema=PER_QUERY_SCHEMA),
         curves=pl.concat(curves),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Measured:
+    """What one task gives: see TaskResult. precision: interpolated, at RECALLS; per_query: of mAP tasks only."""
+
+    value: float
+    order_free: float
+    interval: tuple[float, float] | None
+    precision: Floats
+    recall_at_precision_90: float | None = None
+    per_query: pl.DataFrame | None = None
+
+
+def _measure(
+    definition: BenchmarkDefinition,
+    task: Task,
+    truth: Judgement,
+    ranking: Ranking,
+    weights: NDArray[np.float64] | None,
+) -> _Measured:
+    if task.metric == "micro-AP":
+        value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
+        interval = _pooled_interval(truth, ranking, weights)
+        return _Measured(
+            value=value,
+            order_free=order_free,
+            interval=interval,
+            precision=precision,
+            recall_at_precision_90=recall_at_90,
+        )
+    table, precision = _per_query(definition, task, truth, ranking)
+    return _Measured(
+        value=_mean(table["average_precision"]),
+        order_free=_mean(table["average_precision_order_free"]),
+        interval=_mean_interval(table["average_precision"].to_numpy(), truth, weights),
+        precision=precision,
+        per_query=table,
+    )
+
+
+def _task_result(task: Task, truth: Judgement, covered: Coverage, measured: _Measured) -> TaskResult:
+    return TaskResult(
+        task=task.name,
+        metric=task.metric,
+        value=measured.value,
+        order_free=measured.order_free,
+        interval=measured.interval,
+        num_queries=int(truth.counted.sum()),
+        num_queries_skipped=int((~truth.counted & covered.queries_in_scope).sum()),
+        num_queries_missing=int((~covered.queries_scored & covered.queries_in_scope).sum()),
+        num_relevant=int(truth.num_relevant.sum()),
+        num_relevant_scored=int(truth.relevant.sum()),
+        num_relevant_unavailable=int(truth.num_unavailable.sum()),
+        recall_at_precision_90=measured.recall_at_precision_90,
     )
 
 
