@@ -41,7 +41,9 @@ def similarity_model(
             cwd=str(opened.folder),
             env=training_environment(opened),
         )
-    except Exception:
+    except Exception as error:
+        raise dg.Failure(fail_training(opened, run)) from error
+    except BaseException:  # the run was cancelled
         fail_training(opened, run)
         raise
     result = finish_training(opened, run)

@@ -30,7 +30,7 @@ class Settings(BaseModel):
 
 
 class FolderSource(Settings):
-    """All files below a folder, whatever their names; those that are no videos become failed rows."""
+    """All files below a folder that have a video's suffix; those that are no videos inside become failed rows."""
 
     kind: Literal["folder"]
     name: SourceName
@@ -83,6 +83,10 @@ class SamplingConfig(Settings):
     max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
         default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
     )
+
+    def content(self) -> dict[str, Any]:
+        """What determines the frames; the rest only says how the work is done."""
+        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes"})
 
 
 class DownloadConfig(Settings):

@@ -12,5 +12,9 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 def decode_frames(jpegs: Sequence[bytes]) -> Tensor:
     """N JPEGs of one video -> [N, 3, H, W] uint8 RGB."""
-    buffers = [torch.from_numpy(np.frombuffer(jpeg, np.uint8).copy()) for jpeg in jpegs]
-    return torch.stack([decode_jpeg(buffer, mode=ImageReadMode.RGB) for buffer in buffers])
+    frames: list[Tensor] = []
+    for jpeg in jpegs:
+        decoded = decode_jpeg(torch.from_numpy(np.frombuffer(jpeg, np.uint8).copy()), mode=ImageReadMode.RGB)
+        assert isinstance(decoded, Tensor)  # a list comes back only for a list
+        frames.append(decoded)
+    return torch.stack(frames)

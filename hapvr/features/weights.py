@@ -84,7 +84,9 @@ def _random(architecture: str, seed: int, timm_options: dict[str, Any]) -> nn.Mo
 def _published_file(architecture: str) -> Path:
     """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
     published = timm.get_pretrained_cfg(architecture)
-    repository: str = published.hf_hub_id
+    if published is None or not published.hf_hub_id:
+        raise OSError(f"no weights of {architecture} are published")
+    repository = str(published.hf_hub_id)
     try:
         return Path(hf_hub_download(repository, HUB_FILE, local_files_only=True))
     except LocalEntryNotFoundError:

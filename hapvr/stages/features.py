@@ -24,7 +24,7 @@ from hapvr.storage.shards import STATUS_OK, index_row
 def feature_settings(project: Project, backbone: Backbone, whitening: Whitening) -> dict[str, Any]:
     """What determines features: sampling, backbone, crop and whitening."""
     return {
-        "sampling": project.config.sampling.model_dump(mode="json", exclude={"workers", "timeout_s"}),
+        "sampling": project.config.sampling.content(),
         "backbone": backbone.identity.as_dict(),
         "crop_px": backbone.crop_px,
         "whitening": whitening.sha256,
@@ -35,7 +35,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their failed row."""
     config = project.config
     frames = project.shard(FRAMES_STAGE, key)
-    frames.require({"sampling": config.sampling.model_dump(mode="json", exclude={"workers", "timeout_s"})})
+    frames.require({"sampling": config.sampling.content()})
     backbone = load_backbone(config.backbone)
     whitening = load_whitening(project.root)
     settings = feature_settings(project, backbone, whitening)

@@ -24,7 +24,7 @@ def make_frames(project: Project, key: str, *, progress: Progress = no_progress)
     videos = project.shard(VIDEOS_STAGE, key).index()
     shard = project.shard(STAGE, key)
     sampling = project.config.sampling
-    settings = sampling.model_dump(mode="json", exclude={"workers", "timeout_s"})
+    settings = sampling.content()
     provenance = Provenance(STAGE, {"sampling": settings}, {"videos": _content_digest(videos)}, environment())
     if shard.is_finished(provenance):
         return StageResult.of(shard, done=False)

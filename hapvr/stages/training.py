@@ -28,6 +28,7 @@ MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 CONFIG_NAME = "config.yaml"
 RUN_NAME = "run.json"
+FAILURE_NAME = "failure.txt"
 RUN_KEY = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
 
 
@@ -74,6 +75,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     shards = training_shards(project)
     folder = project.root.local_path(f"{MODELS}/{key}")
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILURE_NAME).unlink(missing_ok=True)
     config_path = folder / CONFIG_NAME
     config_path.write_text(dump_config(project.config), encoding="utf-8")
     digests = data_digests(project, shards)
@@ -128,15 +130,15 @@ def run_training(project: Project, run: TrainingRun) -> None:
     """Train in a torchrun process of our own. Raises DataError if it fails; its output goes to this terminal."""
     done = subprocess.run(training_command(project, run), env=os.environ | training_environment(project), check=False)
     if done.returncode:
-        fail_training(project, run)
-        raise DataError(
-            f"training: the process ended with code {done.returncode}; run it again to go on from {run.folder}"
-        )
+        raise DataError(fail_training(project, run))
 
 
-def fail_training(project: Project, run: TrainingRun) -> None:
-    """Close the MLflow run of a training that did not end well."""
+def fail_training(project: Project, run: TrainingRun) -> str:
+    """Close the MLflow run of a training that did not end well; returns what the trainer said, and what to do."""
     tracker_of(project).end(run.mlflow_run_id, failed=True)
+    failure = run.folder / FAILURE_NAME
+    said = failure.read_text(encoding="utf-8") if failure.is_file() else "training: the process died; see its output"
+    return f"{said} (run folder: {run.folder}; the same run goes on from its last checkpoint)"
 
 
 def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def _view_settings(project: Project) -> dict[str, Any]:
     config = project.config
     return {
         "views": config.views.model_dump(mode="json"),
-        "sampling": config.sampling.model_dump(mode="json", exclude={"workers", "timeout_s"}),
+        "sampling": config.sampling.content(),
         "crop_px": config.backbone.crop_px,
     }
 

@@ -45,7 +45,7 @@ def make_whitening(project: Project, shards: list[str], *, progress: Progress = 
         "whitening": config.whitening.model_dump(mode="json"),
         "backbone": backbone.identity.as_dict(),
         "crop_px": config.backbone.crop_px,
-        "sampling": config.sampling.model_dump(mode="json", exclude={"workers", "timeout_s"}),
+        "sampling": config.sampling.content(),
     }
     inputs = {key: project.shard(FRAMES_STAGE, key).data_digest() for key in shards}
     found = whitening_provenance(project.root)

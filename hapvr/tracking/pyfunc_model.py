@@ -21,7 +21,8 @@ class PairScorer(PythonModel):  # type: ignore[misc]
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        pairs = [(Path(row.query), Path(row.reference)) for row in model_input.itertuples()]
+        columns = zip(model_input["query"], model_input["reference"], strict=True)
+        pairs = [(Path(query), Path(reference)) for query, reference in columns]
         rows = self._scorer.score_pairs(pairs)
         return pd.DataFrame(
             {

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
+from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, Schema
 
 import hapvr
@@ -99,6 +101,28 @@ def register(
         client.set_registered_model_alias(name, CHAMPION, str(number))
     client.update_model_version(name, str(number), description=reason)
     return RegisteredVersion(name, number, promoted, reason)
+
+
+def list_versions(name: str, tracking_uri: str) -> list[dict[str, Any]]:
+    """Version, aliases, description, run id and tags of every version, newest first. Raises DataError if there is none."""
+    client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    versions = client.search_model_versions(f"name = '{name}'")
+    if not versions:
+        raise DataError(f"model: the registry at {tracking_uri} has no model named {name}; `make demo` registers one")
+    aliases: dict[str, list[str]] = {}
+    for alias, number in client.get_registered_model(name).aliases.items():
+        aliases.setdefault(str(number), []).append(alias)
+    rows = [
+        {
+            "version": int(row.version),
+            "aliases": sorted(aliases.get(str(row.version), [])),
+            "description": row.description,
+            "run_id": row.run_id,
+            "tags": dict(row.tags),
+        }
+        for row in versions
+    ]
+    return sorted(rows, key=lambda row: -int(row["version"]))
 
 
 def download_bundle(uri: str, tracking_uri: str) -> Path:

@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
 from hapvr.stages.project import Project
-from hapvr.stages.training import CONFIG_NAME, RUN_NAME, tracker_of
+from hapvr.stages.training import CONFIG_NAME, FAILURE_NAME, RUN_NAME, tracker_of
 from hapvr.stages.validation import Validator, validation_shards
 from hapvr.tracking.progress import progress_listener
 from hapvr.tracking.runs import TrackedRun
@@ -68,6 +68,7 @@ def main() -> int:
         except HapvrError as error:
             if progress is not None:
                 progress.message(str(error))
+                (folder / FAILURE_NAME).write_text(str(error), encoding="utf-8")
             return STOPPED if isinstance(error, TrainingStoppedError) else 1
     return 0
 

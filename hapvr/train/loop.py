@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 from hapvr.config import Config, digest
 from hapvr.errors import DataError, HapvrError
 from hapvr.features.weights import state_sha256
-from hapvr.losses.objective import ObjectiveOutput
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.storage.filesystem import DataRoot
@@ -135,21 +134,24 @@ def train(
             batch: Batch = next(batches)
             waited += time.monotonic() - asked
             rate = optimizer.param_groups[0]["lr"]
-            output: ObjectiveOutput = module(
+            total, terms, counts = module(
                 fabric.to_device(batch.regions).float(),
                 fabric.to_device(batch.labels),
                 fabric.to_device(batch.frame_labels),
                 fabric.to_device(batch.pair_index),
             )
-            _require_finite(output.total, step, batch, folder)
-            fabric.backward(output.total)
+            _require_finite(total, step, batch, folder)
+            fabric.backward(total)
             norm = _clip(fabric, module, wrapped_optimizer, settings.optimizer.gradient_clip_norm)
             wrapped_optimizer.step()
             wrapped_optimizer.zero_grad()
             scheduler.step()
             done = step + 1
             if listener and (done % settings.log_every_steps == 0 or done == settings.steps):
-                listener.metrics(step, _metrics(output, rate=rate, norm=norm) | {"wait_rate": waited / _elapsed(start)})
+                values = {"loss/total": total} | {f"loss/{name}": term for name, term in terms.items()}
+                values |= {f"count/{name}": count for name, count in counts.items()}
+                values |= {"learning_rate": rate, "gradient_norm": norm, "wait_rate": waited / _elapsed(start)}
+                listener.metrics(step, {name: float(value) for name, value in values.items()})
             if validate is not None and (done % settings.validate_every_steps == 0 or done == settings.steps):
                 best = _validate(validate, network, step, best, listener)
             stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
@@ -172,12 +174,6 @@ def train(
         if fabric.is_global_zero:
             _write_result(folder, network, best, result, config_digest)
     return result
-
-
-def _metrics(output: ObjectiveOutput, *, rate: float, norm: float) -> dict[str, float]:
-    terms = {f"loss/{name}": float(value) for name, value in output.terms.items()}
-    counts = {f"count/{name}": float(value) for name, value in output.counts.items()}
-    return {"loss/total": float(output.total), **terms, **counts, "learning_rate": rate, "gradient_norm": norm}
 
 
 def _clip(fabric: Fabric, module: torch.nn.Module, optimizer: torch.optim.Optimizer, max_norm: float | None) -> float:

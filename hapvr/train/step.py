@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from hapvr.config import NetworkConfig, ObjectiveConfig
-from hapvr.losses.objective import Objective, ObjectiveOutput, ObjectiveSettings
+from hapvr.losses.objective import Objective, ObjectiveSettings
 from hapvr.model.network import SimilarityNetwork
 from hapvr.seeding import torch_rng
 
@@ -18,10 +18,14 @@ class TrainingStep(nn.Module):
         self.network = network
         self.objective = objective
 
-    def forward(self, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor) -> ObjectiveOutput:
+    def forward(
+        self, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, int]]:
+        """Total, terms and counts of the objective, as the plain containers that Fabric and DDP look into."""
         embeddings = self.network.embed(regions)
         similarities = self.network.compare(embeddings, embeddings)
-        return self.objective(similarities, labels, frame_labels, pair_index)
+        output = self.objective(similarities, labels, frame_labels, pair_index)
+        return output.total, output.terms, output.counts
 
 
 def build_network(config: NetworkConfig, *, dims: int, seed: int) -> SimilarityNetwork:

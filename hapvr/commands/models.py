@@ -1,0 +1,58 @@
+"""`hapvr models import | list | show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
+from hapvr.commands.terminal import JsonOption, exit_codes, show
+
+app = typer.Typer(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
+
+
+@app.command("import")
+@exit_codes
+def import_(
+    file: Annotated[Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS or ViSiL (PyTorch).")],
+    out: Annotated[Path, typer.Option(help="The folder that gets network.safetensors and network.json.")],
+    dims: Annotated[int | None, typer.Option(help="Where the tensors do not tell: values per region.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a published state dict without unpickling objects, tell what it is, and store it as safetensors and JSON."""
+    from hapvr.model.checkpoint import save_network
+    from hapvr.model.published import import_published
+
+    network, report = import_published(file, dims=dims)
+    save_network(network, out, metadata={"import": report.as_metadata()})
+    result: dict[str, Any] = {"folder": str(out), **report.as_metadata()}
+    show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+@app.command("list")
+@exit_codes
+def list_(name: str = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING, as_json: JsonOption = False) -> None:
+    """The versions of a registered model, newest first."""
+    from hapvr.tracking.registry import list_versions
+
+    versions = list_versions(name, tracking_uri)
+    lines = [f"{row['version']:>3}  {','.join(row['aliases']) or '-':<20} {row['description']}" for row in versions]
+    show({"name": name, "versions": versions}, as_json=as_json, text="\n".join(lines))
+
+
+@app.command("show")
+@exit_codes
+def show_(
+    model: Annotated[str, typer.Argument(help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")],
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """What a model is made of: sampling, backbone weights, network, where it came from."""
+    import json
+
+    from hapvr.commands.scoring import load_scorer
+
+    description = load_scorer(model, tracking_uri).description
+    show(description, as_json=as_json, text=json.dumps(description, indent=1))
