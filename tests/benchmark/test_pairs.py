@@ -38,9 +38,10 @@ def test_read_pairs_of_a_file_equals_the_table(tmp_path, definition):
 
 
 def test_read_pairs_counts_unknown_ids(definition):
-    """Rows of videos that the benchmark does not have are left out and counted."""
-    pairs = read_pairs(definition, table(query=("a", "z"), reference=("x", "x")))
-    assert (pairs.num_rows, pairs.num_outside, len(pairs.query)) == (2, 1, 1)
+    """Rows of videos that the benchmark does not have, or without an id, are left out and counted."""
+    for other in ("z", None):
+        pairs = read_pairs(definition, table(query=("b", other), reference=("x", "x")))
+        assert (pairs.num_rows, pairs.num_outside, pairs.query.tolist()) == (2, 1, [1])
 
 
 def test_read_pairs_marks_scores_that_are_not_finite(definition):
