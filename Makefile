@@ -52,8 +52,9 @@ types: $(STAMP) ## mypy, strict
 
 lock: ## write requirements.lock anew from pyproject.toml
 	$(PYTHON) -m venv .lock-venv
-	.lock-venv/bin/python -m pip install --quiet --disable-pip-version-check ".[orchestration,dev]"
-	.lock-venv/bin/python -m pip freeze --exclude hapvr > requirements.lock
+	.lock-venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.lock-venv/bin/uv pip compile pyproject.toml --extra orchestration --extra dev --universal --python-version 3.11 \
+		--no-header --no-annotate --no-emit-index-url --output-file requirements.lock
 	rm -rf .lock-venv
 
 clean: ## remove what the chain made, and Dagster's runs

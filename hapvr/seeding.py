@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -21,4 +24,6 @@ def numpy_rng(*parts: int | str) -> np.random.Generator:
 
 def torch_rng(*parts: int | str) -> torch.Generator:
     """A CPU torch generator seeded by `derive_seed(*parts)`."""
+    import torch  # decoding and rendering workers need seeds, not torch
+
     return torch.Generator().manual_seed(derive_seed(*parts))

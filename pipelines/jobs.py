@@ -16,7 +16,7 @@ RETRIES = {
 RETRAINED = ("training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model")
 
 
-def _stage_op(stage: Stage, position: int, total: int) -> dg.OpDefinition:
+def _stage_op(stage: Stage, position: int) -> dg.OpDefinition:
     @dg.op(
         name=f"materialize_{stage.asset}",
         ins={"before": dg.In(dg.Nothing)},
@@ -27,12 +27,16 @@ def _stage_op(stage: Stage, position: int, total: int) -> dg.OpDefinition:
         start = time.monotonic()
         runs = run_stage(context, stage)
         count = f"{runs} partitions" if stage.partitions else ""
-        line = f"[{position:2d}/{total}] {stage.asset:<18} {count:<14} {time.monotonic() - start:6.1f} s"
+        line = f"[{position:2d}/{len(STAGES)}] {stage.asset:<18} {count:<14} {time.monotonic() - start:6.1f} s"
         context.log.info(line)
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
     return materialize
+
+
+# Jobs share their ops: names must be unique in a code location.
+OPS = {stage.asset: _stage_op(stage, position) for position, stage in enumerate(STAGES, start=1)}
 
 
 def chain_job(name: str, stages: Sequence[Stage], *, description: str, tags: dict[str, str]) -> dg.JobDefinition:
@@ -41,8 +45,8 @@ def chain_job(name: str, stages: Sequence[Stage], *, description: str, tags: dic
     @dg.job(name=name, description=description, tags=tags, executor_def=dg.in_process_executor)
     def chain() -> None:
         before = None
-        for position, stage in enumerate(stages, start=1):
-            op = _stage_op(stage, position, len(stages))
+        for stage in stages:
+            op = OPS[stage.asset]
             before = op(before) if before is not None else op()
 
     return chain

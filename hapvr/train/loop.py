@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from hapvr.config import Config, digest
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.features.weights import state_sha256
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
@@ -134,13 +134,17 @@ def train(
             batch: Batch = next(batches)
             waited += time.monotonic() - asked
             rate = optimizer.param_groups[0]["lr"]
-            total, terms, counts = module(
-                fabric.to_device(batch.regions).float(),
-                fabric.to_device(batch.labels),
-                fabric.to_device(batch.frame_labels),
-                fabric.to_device(batch.pair_index),
-            )
-            _require_finite(total, step, batch, folder)
+            try:
+                total, terms, counts = module(
+                    fabric.to_device(batch.regions).float(),
+                    fabric.to_device(batch.labels),
+                    fabric.to_device(batch.frame_labels),
+                    fabric.to_device(batch.pair_index),
+                )
+            except ArgumentError as error:  # the network or a loss found values that are not finite
+                raise _not_finite(str(error), step, batch, folder) from error
+            if not torch.isfinite(total):
+                raise _not_finite(f"the loss is {float(total.detach())}", step, batch, folder)
             fabric.backward(total)
             norm = _clip(fabric, module, wrapped_optimizer, settings.optimizer.gradient_clip_norm)
             wrapped_optimizer.step()
@@ -151,7 +155,7 @@ def train(
                 values = {"loss/total": total} | {f"loss/{name}": term for name, term in terms.items()}
                 values |= {f"count/{name}": count for name, count in counts.items()}
                 values |= {"learning_rate": rate, "gradient_norm": norm, "wait_rate": waited / _elapsed(start)}
-                listener.metrics(step, {name: float(value) for name, value in values.items()})
+                listener.metrics(step, {name: _number(value) for name, value in values.items()})
             if validate is not None and (done % settings.validate_every_steps == 0 or done == settings.steps):
                 best = _validate(validate, network, step, best, listener)
             stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
@@ -196,18 +200,21 @@ def _validate(validate: Validate, network: SimilarityNetwork, step: int, best: B
     return replace(best, step=step, value=metrics["mean"], weights=weights)
 
 
-def _require_finite(loss: Tensor, step: int, batch: Batch, folder: Path) -> None:
-    if torch.isfinite(loss):
-        return
+def _not_finite(reason: str, step: int, batch: Batch, folder: Path) -> NotFiniteError:
+    """The error, and a file that lists what the batch was made of."""
     dump = folder / f"not-finite-{step:08d}.json"
     dump.write_text(
         json.dumps({"step": step, "video_ids": batch.video_ids, "view_index": batch.view_index.tolist()}, indent=1),
         encoding="utf-8",
     )
-    raise NotFiniteError(
-        f"training: the loss of step {step} is {float(loss)}; its videos are listed in {dump}. "
+    return NotFiniteError(
+        f"training: step {step}: {reason}; the videos of its batch are listed in {dump}. "
         f"Lower train.optimizer.learning_rate, or set train.optimizer.gradient_clip_norm"
     )
+
+
+def _number(value: Tensor | float) -> float:
+    return float(value.detach()) if isinstance(value, Tensor) else float(value)
 
 
 def _write_result(
