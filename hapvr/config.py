@@ -67,7 +67,17 @@ class OwnVideosSource(Settings):
     seed: int = 0
 
 
-Source = Annotated[FolderSource | ListSource | DemoCorpusSource | OwnVideosSource, Field(discriminator="kind")]
+class BenchmarkSource(Settings):
+    """All videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k; `name` is the benchmark's."""
+
+    kind: Literal["benchmark"]
+    name: SourceName
+    split: Literal["validation", "test"] = "test"
+
+
+Source = Annotated[
+    FolderSource | ListSource | DemoCorpusSource | OwnVideosSource | BenchmarkSource, Field(discriminator="kind")
+]
 
 
 class SamplingConfig(Settings):
@@ -359,21 +369,12 @@ def digest(*settings: Settings) -> str:
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Read a YAML file into a `Config`.
+    """Read a YAML file into a `Config`. A file may name another one to start from: `extends: ../paper.yaml`.
 
     overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}.
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"config: {path} does not exist; see configs/ for the ones that ship") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"config: {path} is not readable YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml"
-        )
+    data = _read_extended(path, ())
     for key, value in (overrides or {}).items():
         _set(data, key, value, path)
     return parse_config(data, origin=str(path))
@@ -390,6 +391,49 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
 def dump_config(config: Config) -> str:
     """The configuration as YAML, defaults included; `load_config` of it gives an equal one."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The keys that stand in one YAML file, `extends` among them, unchecked. Raises ConfigError naming the file."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config: {path} does not exist; see configs/ for the ones that ship") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"config: {path} is not readable YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml"
+        )
+    return data
+
+
+def _read_extended(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
+    """A file merged over the one that its key `extends` names, a path relative to the file's folder."""
+    chain = (*extended_by, path)
+    if path.resolve() in [file.resolve() for file in extended_by]:
+        raise ConfigError(f"config: files extend each other in a circle: {' -> '.join(map(str, chain))}")
+    if extended_by and not path.exists():
+        raise ConfigError(f"config: {extended_by[-1]}: extends: {path} does not exist")
+    data = read_mapping(path)
+    if "extends" not in data:
+        return data
+    base = data.pop("extends")
+    if not isinstance(base, str):
+        raise ConfigError(f"config: {path}: extends: wanted the path of one file, relative to this one's, got {base!r}")
+    return _merge(_read_extended(path.parent / base, chain), data)
+
+
+def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` over `base`: sections are merged key by key; lists, values, and sections of another `source` replace."""
+    merged = dict(base)
+    for key, value in data.items():
+        before = base.get(key)
+        same_kind = (
+            isinstance(value, dict) and isinstance(before, dict) and value.get("source") in (None, before.get("source"))
+        )
+        merged[key] = _merge(before, value) if same_kind else value
+    return merged
 
 
 def _set(data: Any, key: str, value: Any, path: Path) -> None:

@@ -28,6 +28,7 @@ from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, current_run, tracker_of
@@ -60,6 +61,7 @@ def make_benchmark_scores(project: Project, name: str) -> BenchmarkScores:
     definition = load_definition(str(benchmark_folder(project, name) or name))
     store = FeatureStore(project.root, benchmark_shards(project, name))
     _refuse_other_features(project, run, store)
+    features = BenchmarkFeatures(store, definition)
     trained, _ = load_network(run.network_folder)
     settings = trained.settings
     baseline = SimilarityNetwork(
@@ -71,12 +73,12 @@ def make_benchmark_scores(project: Project, name: str) -> BenchmarkScores:
     )
     folder = run.folder / "benchmarks" / definition.name
     folder.mkdir(parents=True, exist_ok=True)
-    available = frozenset(store.available())
+    available = frozenset(features.available())
     results, files = {}, {}
     for row, network in ((BASELINE, baseline), (TRAINED, trained)):
         files[row] = folder / f"similarities-{row.split()[0]}.parquet"
         device = choose_device(project.config.device)
-        score_benchmark(network, definition, store, files[row], device=device)
+        score_benchmark(network, definition, features, files[row], device=device)
         results[row] = evaluate(
             definition,
             files[row],
@@ -86,7 +88,7 @@ def make_benchmark_scores(project: Project, name: str) -> BenchmarkScores:
         )
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     markdown = metrics_markdown({row: result.metrics for row, result in results.items()})
-    figures = _figures(definition, results, files[TRAINED]) | _heat_map(definition, trained, store, files[TRAINED])
+    figures = _figures(definition, results, files[TRAINED]) | _heat_map(definition, trained, features, files[TRAINED])
     scores = BenchmarkScores(run, folder, results, means, figures, markdown, definition_digest(definition))
     _write(scores)
     _log(project, definition.name, scores)
@@ -138,7 +140,7 @@ def _figures(
 
 
 def _heat_map(
-    definition: BenchmarkDefinition, network: SimilarityNetwork, store: FeatureStore, similarities: Path
+    definition: BenchmarkDefinition, network: SimilarityNetwork, features: BenchmarkFeatures, similarities: Path
 ) -> dict[str, Figure]:
     """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
     scores = pl.read_parquet(similarities)
@@ -147,8 +149,8 @@ def _heat_map(
     figures = {}
     for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
         for query, reference in row.select("query_id", "reference_id").iter_rows():
-            features = dict(store.read([query, reference]))
-            first, second = (network.embed(features[video].float())[None] for video in (query, reference))
+            found = dict(features.read([query, reference]))
+            first, second = (network.embed(found[video].float())[None] for video in (query, reference))
             frame = network.compare(first, second).frame[0, 0].detach()
             figures[f"frame-similarity-{title}-similar"] = similarity_matrix_figure(
                 frame, query=query, reference=reference, title=f"{title} similar of the relevant pairs"

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hapvr.config import DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.config import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
 from hapvr.corpus.demo import make_demo_corpus
 from hapvr.corpus.own_videos import split_own_videos
+from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
-from hapvr.video.manifest import ManifestEntry, entries_of_files, read_list, scan_folder
+from hapvr.video.manifest import ManifestEntry, entries_of_files, entries_of_youtube_ids, read_list, scan_folder
 
 CORPUS_FOLDER = "corpus"
 
@@ -33,6 +35,8 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
             yield _folder(source.name, source.split, project.path(source.path))
         elif isinstance(source, ListSource):
             yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
+        elif isinstance(source, BenchmarkSource):
+            yield ResolvedSource(source.name, source.split, _benchmark_videos(source.name))
         else:
             yield from _labelled(project, source, progress)
 
@@ -69,6 +73,16 @@ def _labelled(
         yield ResolvedSource(train, "train", entries_of_files(split.train, root=videos, source=train))
     for part in ("validation", "test"):
         yield _folder(f"{source.name}-{part}", part, folder / f"{source.name}-{part}" / "videos")
+
+
+def _benchmark_videos(name: str) -> tuple[ManifestEntry, ...]:
+    try:
+        return entries_of_youtube_ids(load_definition(name).video_ids, source=name)
+    except DataError as error:
+        raise DataError(
+            f"{error}. A source of kind `benchmark` fetches shipped benchmarks of YouTube ids; of another one, put the "
+            f"files into a folder and name a source of kind `folder` {name!r}"
+        ) from error
 
 
 def _folder(name: str, split: str, path: Path) -> ResolvedSource:

@@ -14,6 +14,7 @@ from hapvr.benchmark.scoring import score_benchmark
 from hapvr.config import EvaluationConfig
 from hapvr.errors import ConfigError
 from hapvr.model.network import SimilarityNetwork
+from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.storage.features import FeatureStore
@@ -28,15 +29,15 @@ class Validator:
         if name is None:
             raise ConfigError("validation: evaluation.validation names no benchmark")
         self._definition = load_definition(str(benchmark_folder(project, name) or name))
-        self._store = FeatureStore(project.root, shards)
+        self._features = BenchmarkFeatures(FeatureStore(project.root, shards), self._definition)
         self._evaluation = project.config.evaluation
         self._device = device
 
     def __call__(self, network: SimilarityNetwork) -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="hapvr-validation-") as folder:
             path = Path(folder) / "similarities.parquet"
-            score_benchmark(network, self._definition, self._store, path, device=self._device)
-            result = evaluate(self._definition, path, policy="strict", available=frozenset(self._store.available()))
+            score_benchmark(network, self._definition, self._features, path, device=self._device)
+            result = evaluate(self._definition, path, policy="strict", available=frozenset(self._features.available()))
         values = {task.task: task.value for task in result.tasks}
         return {"mean": target_mean(result, self._evaluation), **values}
 
