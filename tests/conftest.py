@@ -10,6 +10,9 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor
 
 from hapvr.seeding import numpy_rng
 from hapvr.stages.project import Project
@@ -17,6 +20,10 @@ from hapvr.stages.project import Project
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+# No deadline: a busy machine is no fault of the code.
+settings.register_profile("hapvr", deadline=None, max_examples=30)
+settings.load_profile("hapvr")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = CHECKOUT.parent / "shared" / "golden"
@@ -81,6 +88,16 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
 
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, Tensor]:
+    """Arrays of ../shared/golden/similarity_and_losses.npz, from the published releases; its README says which is which."""
+    path = GOLDEN / "similarity_and_losses.npz"
+    if not path.exists():
+        pytest.skip("the reference numbers are not beside the checkout")
+    with np.load(path) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,8 @@ def train(
             batch_size=None,
             sampler=range(first_step, settings.steps),
             num_workers=settings.data_workers,
-            persistent_workers=False,
+            # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
+            multiprocessing_context="spawn" if settings.data_workers else None,
         )
         if listener and data.batch_videos < settings.batch_videos:
             listener.message(

@@ -15,7 +15,7 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.project import Project
-from hapvr.stages.training import training_shards
+from hapvr.stages.training import finish_training, prepare_training, run_training, training_shards
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.data import CachedViews
@@ -145,6 +145,30 @@ def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: P
     assert result.best_step == 3
     assert torch.equal(kept, seen[0])
     assert not torch.equal(kept, seen[1])
+
+
+@pytest.mark.slow
+def test_data_workers_change_nothing(small_project: Project, tmp_path: Path) -> None:
+    """Batches read ahead in another process give the same weights as batches read in this one."""
+    run(small_project, tmp_path / "here")
+    run(small_project, tmp_path / "there", with_train(small_project, data_workers=1))
+    here, there = (load_network(tmp_path / name / "network")[0].state_dict() for name in ("here", "there"))
+    assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+@pytest.mark.slow
+def test_two_processes_train_through_torchrun(small_project: Project) -> None:
+    """`hapvr train` with two gloo processes ends with one result, tracked in MLflow; a second call of that name goes on."""
+    changes = {"num_processes": 2, "batch_videos": 4}
+    project = Project(with_train(small_project, **changes), small_project.root, small_project.folder)
+    training = prepare_training(project, "two-processes", tags={})
+    run_training(project, training)
+    result = finish_training(project, training)
+    assert result["steps"] == 8
+    again = prepare_training(project, "two-processes", tags={})
+    assert again.mlflow_run_id == training.mlflow_run_id
+    run_training(project, again)
+    assert finish_training(project, again)["first_step"] == 8
 
 
 def test_checkpoint_of_another_configuration_is_refused(small_project: Project, tmp_path: Path) -> None:
