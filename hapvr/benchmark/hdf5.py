@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,28 +24,54 @@ class ImportedFeatures:
     message: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hdf5Survey:
+    """What a file holds: the names of all datasets, in its order, and the shape per frame that most of them have."""
+
+    video_ids: tuple[str, ...]
+    num_regions: int
+    dims: int
+
+
+def survey_hdf5(path: Path) -> Hdf5Survey:
+    """Look at the shapes in a file of features, without reading them.
+
+    Raises DataError where it is no HDF5 file or no dataset looks like features.
+    """
+    with _open(path) as file:
+        names = dataset_names(file)
+        shapes: Counter[tuple[int, int]] = Counter()
+        for name in names:
+            dataset = file[name]
+            if dataset.dtype.kind == "f" and dataset.ndim in (2, 3) and 0 not in dataset.shape:
+                shapes[(1 if dataset.ndim == 2 else dataset.shape[1], dataset.shape[-1])] += 1
+    if not shapes:
+        raise DataError(
+            f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, regions, dims] or "
+            "[frames, dims], one dataset per video id"
+        )
+    (num_regions, dims), _ = shapes.most_common(1)[0]
+    return Hdf5Survey(video_ids=tuple(names), num_regions=num_regions, dims=dims)
+
+
 def read_hdf5_features(
-    path: Path, *, video_ids: Sequence[str] | None = None, dims: int | None = None
+    path: Path, *, video_ids: Sequence[str] | None = None, num_regions: int | None = None, dims: int | None = None
 ) -> Iterator[ImportedFeatures]:
     """Features of every dataset in the file, or of `video_ids`, one video in memory at a time.
 
     A frame-level dataset [T, D] becomes [T, 1, D]. An id is the dataset's full name, so it may hold slashes.
-    dims: D that is wanted, None for any. A video without dataset (missing), frames (no_frames), finite values
+    num_regions, dims: R and D that are wanted, None for any. A video without dataset (missing), frames (no_frames), finite values
     (not_finite), or of another shape (wrong_shape) comes without features and with that reason.
     Raises DataError where the file is no HDF5 file or holds no dataset.
     """
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise DataError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
-    with file:
+    with _open(path) as file:
         names = dataset_names(file)
         if not names:
             raise DataError(f"{path}: no datasets; wanted one per video id, [frames, regions, dims] or [frames, dims]")
         known = set(names)
         for video_id in names if video_ids is None else video_ids:
             if video_id in known:
-                yield _convert(video_id, file[video_id], dims=dims)
+                yield _convert(video_id, file[video_id], num_regions=num_regions, dims=dims)
             else:
                 yield ImportedFeatures(
                     video_id=video_id,
@@ -61,21 +88,33 @@ def dataset_names(file: h5py.File) -> list[str]:
     return names
 
 
-def _convert(video_id: str, dataset: h5py.Dataset, *, dims: int | None) -> ImportedFeatures:
+def _open(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise DataError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
+
+
+def _convert(video_id: str, dataset: h5py.Dataset, *, num_regions: int | None, dims: int | None) -> ImportedFeatures:
     shape = dataset.shape
+    found_regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else 0
 
     def failed(reason: str, message: str) -> ImportedFeatures:
         return ImportedFeatures(video_id=video_id, features=None, reason=reason, message=message)
 
-    if len(shape) not in (2, 3) or (dims is not None and shape[-1] != dims) or dataset.dtype.kind != "f":
-        wanted = "dims" if dims is None else str(dims)
-        return failed(
-            "wrong_shape",
-            f"{dataset.dtype} {list(shape)}, wanted floats [frames, regions, {wanted}] or [frames, {wanted}]",
-        )
+    wrong_dims = dims is not None and (not shape or shape[-1] != dims)
+    wrong_regions = num_regions is not None and found_regions != num_regions
+    if len(shape) not in (2, 3) or wrong_dims or wrong_regions or dataset.dtype.kind != "f":
+        return failed("wrong_shape", f"{dataset.dtype} {list(shape)}, wanted {_wanted_shape(num_regions, dims)}")
     if 0 in shape:
         return failed("no_frames", f"shape {list(shape)} holds no features")
     values = dataset[()].astype(np.float16)
     if not np.isfinite(values).all():
         return failed("not_finite", f"{int((~np.isfinite(values)).sum())} values are not finite in half precision")
     return ImportedFeatures(video_id=video_id, features=values[:, None] if values.ndim == 2 else values)
+
+
+def _wanted_shape(num_regions: int | None, dims: int | None) -> str:
+    last = "dims" if dims is None else dims
+    by_region = f"[frames, {'regions' if num_regions is None else num_regions}, {last}]"
+    return f"floats {by_region} or [frames, {last}]" if num_regions in (None, 1) else f"floats {by_region}"

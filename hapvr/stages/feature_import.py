@@ -1,0 +1,117 @@
+"""Published features in HDF5 as feature shards, without the videos they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from hapvr.benchmark.hdf5 import ImportedFeatures, read_hdf5_features, survey_hdf5
+from hapvr.config import SourceName
+from hapvr.errors import ArgumentError
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, environment, file_sha256
+from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, fields, write_features
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.shards import RowWriter, Shard, index_row
+
+SHARD_VIDEOS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureImport:
+    """What an import wrote. failures: videos by reason; num_regions, dims: shape per frame; sha256: of the file."""
+
+    shards: tuple[Shard, ...]
+    num_new_shards: int
+    num_ok: int
+    failures: dict[str, int]
+    num_regions: int
+    dims: int
+    sha256: str
+
+
+def import_features(
+    root: DataRoot,
+    file: Path,
+    *,
+    name: str,
+    fps: float = 1.0,
+    wanted_ids: Sequence[str] = (),
+    shard_videos: int = SHARD_VIDEOS,
+    progress: Progress = no_progress,
+) -> FeatureImport:
+    """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
+
+    fps: frames per second of the features, which the file does not tell; it dates the frames. wanted_ids: videos that
+    should be there, e.g. a benchmark's; one without a dataset becomes a failed row, as an unusable dataset does, with
+    the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
+    Raises DataError for a file that is no HDF5 file or holds no features, ArgumentError for a wrong name or fps.
+    """
+    try:
+        TypeAdapter(SourceName).validate_python(name)
+    except ValidationError:
+        raise ArgumentError(f"name is {name!r}; wanted small letters, digits, '-' and '_', e.g. fivr-200k") from None
+    if not 0 < fps < float("inf"):
+        raise ArgumentError(f"fps is {fps}; wanted frames per second above 0, e.g. 1")
+    survey = survey_hdf5(file)
+    known = set(survey.video_ids)
+    video_ids = [*survey.video_ids, *(video for video in dict.fromkeys(wanted_ids) if video not in known)]
+    sha256 = file_sha256(file)
+    shape = {"num_regions": survey.num_regions, "dims": survey.dims}
+    settings = {"imported": {"format": "hdf5", "sha256": sha256}, "fps": fps, **shape}
+    plans = list(_plans(root, name, video_ids, settings, shard_videos))
+    pending = [plan for plan in plans if not plan.shard.is_finished(plan.provenance)]
+    pending_ids = [video for plan in pending for video in plan.video_ids]
+    videos = read_hdf5_features(file, video_ids=pending_ids, **shape)
+    num_done = len(video_ids) - len(pending_ids)
+    for plan in pending:
+        rows = []
+        with plan.shard.write_data(fields(**shape), row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
+            for video in islice(videos, len(plan.video_ids)):
+                rows.append(_write(writer, video, fps=fps))
+                progress(num_done + len(rows), len(video_ids))
+        plan.shard.write_index(rows, provenance=plan.provenance)
+        num_done += len(rows)
+    reasons = Counter(reason for plan in plans for reason in plan.shard.index()["reason"].to_list())
+    num_ok = reasons.pop("", 0)
+    return FeatureImport(
+        shards=tuple(plan.shard for plan in plans),
+        num_new_shards=len(pending),
+        num_ok=num_ok,
+        failures=dict(sorted(reasons.items())),
+        sha256=sha256,
+        **shape,
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    shard: Shard
+    video_ids: list[str]
+    provenance: Provenance
+
+
+def _plans(
+    root: DataRoot, name: str, video_ids: list[str], settings: dict[str, Any], shard_videos: int
+) -> Iterator[_Plan]:
+    for number, start in enumerate(range(0, len(video_ids), shard_videos)):
+        ids = video_ids[start : start + shard_videos]
+        digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()
+        provenance = Provenance(STAGE, settings, {"video_ids": digest}, environment())
+        yield _Plan(Shard(root, STAGE, f"{name}-{number:05d}"), ids, provenance)
+
+
+def _write(writer: RowWriter, video: ImportedFeatures, *, fps: float) -> dict[str, Any]:
+    if video.features is None:
+        return index_row(video.video_id, 0, reason=video.reason, message=video.message)
+    num_frames = len(video.features)
+    write_features(writer, video.video_id, video.features, (np.arange(num_frames) / fps).tolist())
+    return index_row(video.video_id, num_frames)
