@@ -5,13 +5,14 @@ from __future__ import annotations
 import typer
 
 from hapvr import __version__
-from hapvr.commands import benchmarks, models, scoring, stages
+from hapvr.commands import benchmarks, evaluation, features, models, scoring, stages
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(benchmarks.app, name="benchmarks")
+app.add_typer(features.app, name="features")
 app.add_typer(models.app, name="models")
 app.command()(scoring.score)
-app.command()(scoring.evaluate)
+app.command()(evaluation.evaluate)
 app.command()(stages.download)
 app.command()(stages.sample)
 app.command()(stages.extract)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from rich.progress import Progress as RichProgress
 
 from hapvr.errors import ArgumentError, ConfigError, HapvrError
 from hapvr.progress import Progress
+
+if TYPE_CHECKING:
+    from hapvr.storage.filesystem import DataRoot
 
 FAILED = 1
 WRONG_CALL = 2
@@ -63,6 +66,25 @@ def overrides(values: list[str] | None) -> dict[str, Any]:
             raise ConfigError(f"--set {value!r}: wanted KEY=VALUE, e.g. train.steps=50")
         parsed[key] = yaml.safe_load(text)
     return parsed
+
+
+def data_root(place: str | None, config: Path | None, *, option: str) -> DataRoot:
+    """The data root at `place` (a folder, a URL, or the folder `features` in it), or that of a configuration.
+
+    option: what `place` is called, for the ArgumentError where both or neither are given.
+    """
+    from hapvr.storage.features import STAGE
+    from hapvr.storage.filesystem import DataRoot
+
+    if (place is None) == (config is None):
+        raise ArgumentError(f"{option} and --config: wanted one of the two, got {'none' if place is None else 'both'}")
+    if config is not None:
+        from hapvr.stages.project import Project
+
+        return Project.open(config).root
+    root = DataRoot(str(place))
+    above, _, last = root.url.rstrip("/").rpartition("/")
+    return DataRoot(above or ".") if last == STAGE and not root.list_folders(STAGE) else root
 
 
 @contextmanager

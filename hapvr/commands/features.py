@@ -1,0 +1,74 @@
+"""`hapvr features import | verify`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hapvr.commands.terminal import FAILED, JsonOption, data_root, exit_codes, progress_bar, show
+
+app = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in, check what is there.")
+ConfigOrNone = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Take the data root of this configuration instead.")
+]
+
+
+@app.command("import")
+@exit_codes
+def import_(
+    file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
+    out: Annotated[str | None, typer.Option(help="The data root that gets features/NAME-00000, ...")] = None,
+    config: ConfigOrNone = None,
+    name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
+    benchmark: Annotated[
+        str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
+    ] = None,
+    fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert published features; videos that cannot be used are rows with a reason, counted here."""
+    from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.stages.feature_import import import_features
+
+    root = data_root(out, config, option="--out")
+    wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
+    with progress_bar("videos") as progress:
+        done = import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)
+    result: dict[str, Any] = {
+        "data_root": root.url,
+        "shards": [shard.key for shard in done.shards],
+        "new_shards": done.num_new_shards,
+        "ok": done.num_ok,
+        "failed": done.failures,
+        "regions": done.num_regions,
+        "dims": done.dims,
+        "sha256": done.sha256,
+    }
+    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
+
+
+@app.command()
+@exit_codes
+def verify(
+    features: Annotated[str | None, typer.Option(help="A data root, or its folder `features`.")] = None,
+    config: ConfigOrNone = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the data files with the digests in their indexes; exit 1 and name every shard that is damaged."""
+    from hapvr.stages.verification import verify_shards
+    from hapvr.storage.features import STAGE
+
+    root = data_root(features, config, option="--features")
+    with progress_bar("shards") as progress:
+        checks = verify_shards(root, STAGE, progress=progress)
+    lines = [
+        f"{check.shard}: {check.state}, "
+        + (check.message or f"{check.num_ok} videos, {check.num_failed} without features")
+        for check in checks
+    ]
+    show({"data_root": root.url, "shards": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines))
+    if any(check.state != "ok" for check in checks):
+        raise typer.Exit(FAILED)
