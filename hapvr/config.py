@@ -429,10 +429,10 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in data.items():
         before = base.get(key)
-        same_kind = (
-            isinstance(value, dict) and isinstance(before, dict) and value.get("source") in (None, before.get("source"))
-        )
-        merged[key] = _merge(before, value) if same_kind else value
+        if isinstance(before, dict) and isinstance(value, dict) and value.get("source") in (None, before.get("source")):
+            merged[key] = _merge(before, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hapvr.config import PretrainedWeights, TrainConfig, digest, dump_config, load_config, parse_config
+from hapvr.config import PretrainedWeights, RandomWeights, TrainConfig, digest, dump_config, load_config, parse_config
 from hapvr.errors import ConfigError
 from tests.conftest import CHECKOUT
 
@@ -86,6 +86,49 @@ def test_load_config_refuses_what_is_no_mapping(tmp_path: Path, text: str) -> No
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"broken\.yaml"):
         load_config(path)
+
+
+def write(path: Path, settings: dict[str, object]) -> Path:
+    """Settings as a YAML file, in a folder made for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> None:
+    """Sections are merged key by key through several files; lists and sections of another source are replaced."""
+    first = MINIMAL | {
+        "train": {"steps": 7, "objective": {"temperature": 0.5}},
+        "backbone": {"weights": {"source": "pretrained", "fallback": "random"}},
+    }
+    write(tmp_path / "first.yaml", first)
+    write(tmp_path / "rows" / "second.yaml", {"extends": "../first.yaml", "train": {"batch_videos": 6}})
+    last = {
+        "extends": "second.yaml",
+        "sources": [{"kind": "folder", "name": "b", "path": "other"}],
+        "backbone": {"weights": {"source": "random", "seed": 3}},
+        "train": {"objective": {"frame_ap_weight": 0}},
+    }
+    config = load_config(write(tmp_path / "rows" / "last.yaml", last), overrides={"train.steps": 8})
+    assert (config.train.steps, config.train.batch_videos) == (8, 6)
+    assert (config.train.objective.temperature, config.train.objective.frame_ap_weight) == (0.5, 0)
+    assert config.backbone.weights == RandomWeights(source="random", seed=3)
+    assert [source.name for source in config.sources] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("missing.yaml", r"a\.yaml: extends: .*missing\.yaml does not exist"),
+        ("b.yaml", r"in a circle: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"),
+        (["b.yaml"], r"a\.yaml: extends: wanted the path of one file"),
+    ],
+)
+def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: object, message: str) -> None:
+    """A file that is missing, files that extend each other, and anything but one path are refused."""
+    write(tmp_path / "b.yaml", {"extends": "a.yaml"})
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(tmp_path / "a.yaml", {"extends": base}))
 
 
 @pytest.mark.parametrize("path", sorted((CHECKOUT / "configs").rglob("*.yaml")), ids=lambda path: path.name)
