@@ -1,0 +1,43 @@
+"""The command line as its users call it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hapvr.cli import app
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Exit code, standard output and standard error of one call."""
+
+    code: int
+    out: str
+    error: str
+
+    @property
+    def json(self) -> Any:
+        """The output of a call with --json."""
+        return json.loads(self.out)
+
+
+Call = Callable[..., Outcome]
+
+
+@pytest.fixture
+def call() -> Call:
+    """Runs `hapvr` with these arguments; an exception that no verb expects fails the test."""
+
+    def run(*arguments: object) -> Outcome:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return run

@@ -1,0 +1,180 @@
+"""`hapvr evaluate`: published numbers from similarities, and scores from stored features and a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import Whitening, load_whitening
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.scorer.bundle import write_bundle
+from hapvr.seeding import torch_rng
+from hapvr.stages.project import Project
+from tests.commands.conftest import Call
+from tests.conftest import GOLDEN
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference similarities are not beside the checkout")
+@pytest.mark.parametrize(
+    ("benchmark", "file", "key"),
+    [
+        ("fivr-5k", "fivr5k_similarities_dev.parquet", "fivr5k_dev"),
+        ("fivr-5k", "fivr5k_similarities_dev_missing.parquet", "fivr5k_dev_missing"),
+        ("evve", "evve_similarities_dev_missing.parquet", "evve_dev_missing"),
+        ("svd", "svd_labeled_similarities_dev.parquet", "svd_labeled_dev"),
+    ],
+)
+def test_evaluate_gives_the_reference_metrics(call: Call, benchmark: str, file: str, key: str) -> None:
+    """Every metric of the research release, to 1e-6, under the official policy."""
+    wanted = json.loads((GOLDEN / "expected_metrics.json").read_text(encoding="utf-8"))[key]
+    done = call("evaluate", "--benchmark", benchmark, "--similarities", GOLDEN / file, "--policy", "official", "--json")
+    assert done.code == 0, done.error
+    found = done.json["metrics"]
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.fixture
+def own_test(small_project: Project) -> Path:
+    """The folder of the small project's test benchmark."""
+    return small_project.root.local_path("corpus/own-test")
+
+
+@pytest.fixture
+def network_folder(tmp_path: Path) -> Path:
+    """A stored network with seeded random weights that fits the small project's features."""
+    network = SimilarityNetwork(dims=32, generator=torch_rng("evaluate"))
+    return save_network(network, tmp_path / "network", metadata={})
+
+
+def test_evaluate_from_features_equals_evaluating_its_similarities(
+    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
+) -> None:
+    """Features and a model give similarities of every pair that has features, and the metrics of that file."""
+    out = tmp_path / "kept" / "similarities.parquet"
+    arguments = ("--features", small_project.root.url, "--model", network_folder, "--out", out, "--json")
+    done = call("evaluate", "--benchmark", own_test, *arguments)
+    assert done.code == 0, done.error
+    definition = load_definition(own_test)
+    scores = pl.read_parquet(out)
+    availability = done.json["availability"]
+    assert availability["num_queries_scored"] == len(definition.queries) == scores["query_id"].n_unique()
+    assert availability["num_references_scored"] == scores["reference_id"].n_unique() > 0
+    again = call("evaluate", "--benchmark", own_test, "--similarities", out, "--json")
+    assert again.json["metrics"] == done.json["metrics"]
+    folder = call(
+        "evaluate", "--benchmark", own_test, "--features", f"{small_project.root.url}/features", *arguments[2:]
+    )
+    assert folder.json == done.json
+
+
+def test_evaluate_symmetric_scores_differ(
+    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
+) -> None:
+    """--symmetric reaches the engine."""
+    arguments = ("evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model", network_folder)
+    for name, options in (("one way", ()), ("symmetric", ("--symmetric",))):
+        assert call(*arguments, *options, "--out", tmp_path / name).code == 0
+    first, second = (pl.read_parquet(tmp_path / name)["similarity"] for name in ("one way", "symmetric"))
+    assert len(first) == len(second)
+    assert (first != second).any()
+
+
+def test_evaluate_refuses_features_of_another_whitening(
+    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
+) -> None:
+    """A bundle scores the features that were made as its own are; any others are named with what differs."""
+    backbone = load_backbone(small_project.config.backbone)
+    fitting = load_whitening(small_project.root)
+    other = Whitening(fitting.mean + 1, fitting.eigenvectors, fitting.eigenvalues, fitting.eps)
+    arguments = ("evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model")
+    for name, whitening in (("fits", fitting), ("other", other)):
+        write_bundle(
+            tmp_path / name,
+            network_folder=network_folder,
+            backbone=backbone,
+            backbone_config=small_project.config.backbone,
+            whitening=whitening,
+            sampling=small_project.config.sampling,
+            provenance={},
+        )
+    assert call(*arguments, tmp_path / "fits").code == 0
+    refused = call(*arguments, tmp_path / "other")
+    assert refused.code == 1
+    assert "does not go with these features: settings whitening: wanted" in refused.error
+
+
+def test_evaluate_refuses_a_model_of_other_dimensions(
+    call: Call, small_project: Project, own_test: Path, tmp_path: Path
+) -> None:
+    """Exit 1, with the shape that was found and the one that was wanted."""
+    save_network(SimilarityNetwork(dims=16, generator=torch.Generator()), tmp_path / "network", metadata={})
+    done = call(
+        "evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model", tmp_path / "network"
+    )
+    assert done.code == 1
+    assert "wanted [frames, regions, 16]" in done.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "wanted --similarities FILE, or both --features DIR and --model MODEL"),
+        (("--features", "data"), 2, "both --features DIR and --model MODEL"),
+        (("--similarities", "s.parquet", "--model", "m"), 2, "both --features DIR and --model MODEL"),
+        (("--similarities", "s.parquet", "--policy", "kind"), 2, "'kind' is not one of"),
+        (("--similarities", "absent.parquet"), 1, "absent.parquet"),
+        (("--features", "absent", "--model", "absent.pth"), 1, "absent.pth is no model"),
+        (("--similarities", "absent.parquet", "--benchmark-files", "absent"), 1, "annotation.json"),
+    ],
+)
+def test_evaluate_says_what_is_wrong_with_a_call(
+    call: Call, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    """Exit 2 for a wrong call, 1 for what is not there; the text names the value and what is wanted."""
+    done = call("evaluate", "--benchmark", "fivr-5k", *arguments)
+    assert done.code == code, done.error
+    assert message in done.error
+
+
+def test_evaluate_reads_a_benchmark_from_its_authors_files(call: Call, tmp_path: Path) -> None:
+    """--benchmark-files stands in for the tables that ship; the papers' rows stand beside the result."""
+    labels = {"q": {"ND": ["a"], "DS": [], "CS": ["b"], "IS": ["c"]}}
+    (tmp_path / "annotation.json").write_text(json.dumps(labels))
+    (tmp_path / "youtube_ids.txt").write_text("a\nb\nc\nd\n")
+    scores = {"query_id": ["q"] * 4, "reference_id": ["a", "b", "c", "d"], "similarity": [0.9, 0.2, 0.5, 0.7]}
+    pl.DataFrame(scores).write_parquet(tmp_path / "s.parquet")
+    arguments = ("--similarities", tmp_path / "s.parquet", "--benchmark-files", tmp_path)
+    done = call("evaluate", "--benchmark", "fivr-200k", *arguments, "--json")
+    # ranks: a 1, d 2, c 3, b 4
+    assert done.json["metrics"]["DSVR"] == 1.0
+    assert done.json["metrics"]["CSVR"] == pytest.approx((1 + 2 / 4) / 2)
+    assert done.json["metrics"]["ISVR"] == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
+    text = call("evaluate", "--benchmark", "fivr-200k", *arguments).out
+    assert "| HAP-VR | 92.83 | 88.21 | 74.72 |" in text
+    assert "| fivr-200k (strict) | 100.00 | 75.00 | 80.56 |" in text
+    assert "num_references_scored: 4" in text
+
+
+def test_evaluate_frozen_wants_its_manifest(call: Call, tmp_path: Path) -> None:
+    """`frozen` without --available is a wrong call; a file without video_id is named."""
+    definition = load_definition("fivr-5k")
+    query, reference = definition.labels.row(0)[:2]
+    scores = {"query_id": [query], "reference_id": [reference], "similarity": [0.5]}
+    pl.DataFrame(scores).write_parquet(tmp_path / "s.parquet")
+    arguments = ("evaluate", "--benchmark", "fivr-5k", "--similarities", tmp_path / "s.parquet", "--policy", "frozen")
+    assert call(*arguments).code == 2
+    pl.DataFrame({"video_id": [query, reference]}).write_csv(tmp_path / "ids.csv")
+    found = call(*arguments, "--available", tmp_path / "ids.csv", "--json").json
+    assert (found["policy"], found["availability"]["num_references"]) == ("frozen", 1)
+    (tmp_path / "ids.csv").write_text("id\na\n")
+    done = call(*arguments, "--available", tmp_path / "ids.csv")
+    assert done.code == 1
+    assert "ids.csv" in done.error
+    assert "wanted Parquet or CSV with a column video_id" in done.error

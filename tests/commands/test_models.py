@@ -1,0 +1,63 @@
+"""`hapvr models`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from hapvr.model.checkpoint import load_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.seeding import torch_rng
+from tests.commands.conftest import Call
+
+
+def write_published(path: Path, *, dims: int = 32) -> SimilarityNetwork:
+    """A .pth under HAP-VR's names with seeded random weights."""
+    network = SimilarityNetwork(dims=dims, generator=torch_rng("published"))
+    state = {
+        name.replace("comparator.output.", "comparator_module.fconv.").replace("comparator.", "comparator_module."): t
+        for name, t in network.state_dict().items()
+    }
+    torch.save({"model": state}, path)
+    return network
+
+
+def test_import_stores_the_weights_and_says_what_they_are(call: Call, tmp_path: Path) -> None:
+    """The release, its settings and the file's digest are told; the stored network has the same weights."""
+    network = write_published(tmp_path / "model.pth")
+    done = call("models", "import", tmp_path / "model.pth", "--out", tmp_path / "network", "--json")
+    assert done.code == 0, done.error
+    assert done.json["release"] == "hap-vr"
+    assert done.json["settings"]["dims"] == 32
+    assert len(done.json["sha256"]) == 64
+    stored, metadata = load_network(tmp_path / "network")
+    assert metadata["import"]["release"] == "hap-vr"
+    for name, tensor in network.state_dict().items():
+        torch.testing.assert_close(stored.state_dict()[name], tensor)
+
+
+def test_import_of_other_files_names_them(call: Call, tmp_path: Path) -> None:
+    """Tensors of another network, a text file and an absent one: exit 1 with the file's name."""
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
+    (tmp_path / "text.pth").write_text("weights")
+    for name in ("other.pth", "text.pth", "absent.pth"):
+        done = call("models", "import", tmp_path / name, "--out", tmp_path / "network")
+        assert done.code == 1
+        assert name in done.error
+    assert not (tmp_path / "network").exists()
+
+
+def test_list_of_an_empty_registry_says_how_to_fill_it(call: Call, tmp_path: Path) -> None:
+    """Exit 1, the registry's address, and the command that registers a model."""
+    done = call("models", "list", "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert done.code == 1
+    assert "mlflow.db has no model named hapvr; `make demo` registers one" in done.error
+
+
+def test_show_of_a_folder_that_is_no_model(call: Call, tmp_path: Path) -> None:
+    """Exit 1 with the folder and what is wanted in it."""
+    done = call("models", "show", tmp_path)
+    assert done.code == 1
+    assert f"{tmp_path} is no model bundle" in done.error
+    assert "scorer.json" in done.error

@@ -1,0 +1,113 @@
+"""`hapvr download | sample | extract | train`, and what every verb does with a wrong configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hapvr import __version__
+from hapvr.model.checkpoint import load_network
+from hapvr.stages.project import Project
+from hapvr.storage.manifest import shard_keys
+from tests.commands.conftest import Call
+from tests.conftest import BAD_FILES, small_settings, write_settings
+
+
+def test_every_verb_has_help(call: Call) -> None:
+    """`--help` of the program and of every verb is exit 0, and names --json where there is a result."""
+    assert call("--version").out.strip() == __version__
+    top = call("--help").out
+    for verb in ("score", "evaluate", "download", "sample", "extract", "train"):
+        assert verb in top
+        assert "--json" in call(verb, "--help").out
+    for group, verbs in (
+        ("benchmarks", ("list", "make")),
+        ("features", ("import", "verify")),
+        ("models", ("import", "list", "show")),
+    ):
+        for verb in verbs:
+            assert "--json" in call(group, verb, "--help").out
+
+
+@pytest.mark.parametrize("verb", ["download", "sample", "extract", "train"])
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({"nonsense": 1}, (), "nonsense: unknown key; allowed here: backbone, "),
+        ({"shard_videos": 0}, (), "shard_videos: Input should be greater than or equal to 1 (got 0)"),
+        ({}, ("--set", "train.steps"), "--set 'train.steps': wanted KEY=VALUE, e.g. train.steps=50"),
+        ({}, ("--set", "sampling.fps=fast"), "sampling.fps: Input should be a valid number"),
+        ({}, ("--set", "views.frames=2"), "views.frames: unknown key; allowed here: "),
+    ],
+)
+def test_wrong_configurations_are_wrong_calls(
+    call: Call, tmp_path: Path, verb: str, settings: dict[str, object], options: tuple[str, ...], message: str
+) -> None:
+    """Exit 2 before anything is read or written; the text names the key, the value and what is allowed."""
+    config = write_settings(tmp_path / "c.yaml", small_settings(tmp_path, tmp_path / "data") | settings)
+    done = call(verb, "--config", config, *options)
+    assert done.code == 2
+    assert message in done.error
+    assert not (tmp_path / "data").exists()
+
+
+def test_absent_configuration_names_the_ones_that_ship(call: Call, tmp_path: Path) -> None:
+    """Exit 2 with the path."""
+    done = call("sample", "--config", tmp_path / "absent.yaml")
+    assert done.code == 2
+    assert f"{tmp_path / 'absent.yaml'} does not exist; see configs/" in done.error
+
+
+def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Project) -> None:
+    """Every stage of a finished project answers at once, with its counts, in JSON and as text."""
+    config = small_project.folder / "config.yaml"
+    keys = shard_keys(small_project.root)
+    for verb in ("download", "sample", "extract"):
+        done = call(verb, "--config", config, "--json")
+        assert done.code == 0, done.error
+        rows = done.json["shards"]
+        assert all(row["left_alone"] for row in rows)
+        assert {row["shard"] for row in rows} == set(keys)
+        assert sum(row["failed"] for row in rows if row["stage"] in ("videos", "frames")) in (0, len(BAD_FILES))
+    text = call("sample", "--config", config, "--shard", keys[0])
+    assert text.out.startswith(f"frames {keys[0]}: ")
+    assert text.out.endswith("(was finished)\n")
+
+
+def test_unknown_shard_names_those_there_are(call: Call, small_project: Project) -> None:
+    """Exit 2 with the shard that is not there and the ones that are."""
+    done = call("sample", "--config", small_project.folder / "config.yaml", "--shard", "own-train-99999")
+    assert done.code == 2
+    assert "--shard own-train-99999: there is no such shard; the manifest has own-" in done.error
+
+
+def test_stages_out_of_order_fail_and_name_what_is_missing(call: Call, tmp_path: Path, clips_folder: Path) -> None:
+    """Without data, training is exit 1 and says what to make first."""
+    config = write_settings(tmp_path / "c.yaml", small_settings(clips_folder, tmp_path / "data"))
+    for verb in ("extract", "train"):
+        done = call(verb, "--config", config)
+        assert done.code == 1, done.out
+        assert done.error.startswith("error: ")
+
+
+@pytest.mark.slow
+def test_from_clips_to_metrics_without_dagster(call: Call, tmp_path: Path, clips_folder: Path) -> None:
+    """download, sample, extract, train, evaluate: every loss is counted, and the trained network has scores."""
+    config = write_settings(tmp_path / "c.yaml", small_settings(clips_folder, tmp_path / "data"))
+    losses = {}
+    for verb, stage in (("download", "videos"), ("sample", "frames"), ("extract", "features")):
+        done = call(verb, "--config", config, "--json")
+        assert done.code == 0, done.error
+        losses[stage] = sum(row["failed"] for row in done.json["shards"] if row["stage"] == stage)
+        assert not any(row["left_alone"] for row in done.json["shards"])
+    assert losses == dict.fromkeys(losses, len(BAD_FILES))
+    trained = call("train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json")
+    assert trained.code == 0, trained.error
+    network = Path(trained.json["folder"]) / "network"
+    assert load_network(network)[0].settings.dims == 32
+    benchmark = tmp_path / "data" / "corpus" / "own-test"
+    arguments = ("--benchmark", benchmark, "--features", tmp_path / "data", "--model", network, "--json")
+    result = call("evaluate", *arguments).json
+    assert result["availability"]["num_queries_scored"] > 0
+    assert all(0 <= value <= 1 for value in result["metrics"].values())
