@@ -14,6 +14,20 @@ from rich.console import Console
 from pipelines.resources import CHECKOUT, project_resource
 
 
+class _Once:
+    """Prints each warning once, without the place in the code that it came from."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._seen: set[str] = set()
+
+    def __call__(self, message: Warning | str, category: type[Warning], *_place: object) -> None:
+        text = str(message)
+        if text not in self._seen and not issubclass(category, dg.BetaWarning | dg.PreviewWarning):
+            self._seen.add(text)
+            self._console.print(f"warning: {text}", markup=False, highlight=False)
+
+
 def main() -> int:
     """0: registered; 1: a stage failed; 2: the configuration is wrong."""
     from hapvr.errors import HapvrError
@@ -23,8 +37,9 @@ def main() -> int:
 
     console = Console(soft_wrap=True)
     os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home"))
-    warnings.filterwarnings("ignore", category=dg.BetaWarning)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    warnings.showwarning = _Once(console)
+    for library in ("alembic", "mlflow"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     try:
         project = project_resource().open()
     except HapvrError as error:
