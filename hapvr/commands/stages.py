@@ -56,11 +56,11 @@ def extract(
     from hapvr.storage.manifest import read_manifest, shard_keys
 
     project = _open(config, set_)
+    keys = _chosen(shard_keys(project.root), shard)
     manifest = read_manifest(project.root)
     training = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
     with progress_bar("whitening") as progress:
         make_whitening(project, training, progress=progress)
-    keys = _chosen(shard_keys(project.root), shard)
     stages: dict[str, Stage] = {"features": make_features}
     of_training: dict[str, Stage] = {"training_views": make_training_views, "pseudo_labels": make_pseudo_labels}
     rows = _stage_rows(project, stages, keys) + _stage_rows(
@@ -94,13 +94,13 @@ def _open(config: Path, set_: list[str] | None) -> Project:
 
 
 def _chosen(keys: tuple[str, ...] | list[str], wanted: list[str] | None) -> list[str]:
-    from hapvr.errors import ArgumentError
+    from hapvr.errors import ArgumentError, DataError
 
+    if not keys:
+        raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
     unknown = sorted(set(wanted or []) - set(keys))
     if unknown:
-        raise ArgumentError(
-            f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys) or 'none'}"
-        )
+        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys)}")
     return list(wanted or keys)
 
 
