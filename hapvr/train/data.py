@@ -67,7 +67,7 @@ class CachedViews(Dataset[Batch]):
         self._rows: dict[str, list[ViewRow]] = {}
         self._files: list[tuple[ViewFile, ViewFile, LabelFile]] | None = None
         for number, key in enumerate(self._shard_keys):
-            for row in _matching_rows(root, key):
+            for row in _matching_rows(root, key, rates):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
         self.video_ids = tuple(sorted(self._rows))
@@ -152,12 +152,12 @@ class CachedViews(Dataset[Batch]):
         return self.__dict__ | {"_files": None}
 
 
-def _matching_rows(root: DataRoot, key: str) -> list[ViewRow]:
-    """The views of a shard; refused unless features, embeddings and labels are of the same views."""
+def _matching_rows(root: DataRoot, key: str, rates: PseudoLabelConfig) -> list[ViewRow]:
+    """The views of a shard; refused unless features, embeddings and labels are of the same views, the labels of these rates."""
     views, embeddings, labels = (Shard(root, stage, key) for stage in (VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE))
     found = views.require({})
     embeddings.require({name: found.settings[name] for name in ("views", "sampling", "crop_px")})
-    made_from = labels.require({}).inputs[EMBEDDINGS_STAGE]
+    made_from = labels.require({"pseudo_labels": rates.model_dump(mode="json")}).inputs[EMBEDDINGS_STAGE]
     rows = ViewFile(views).rows
     if made_from != embeddings.data_digest() or rows != ViewFile(embeddings).rows:
         raise DataError(

@@ -202,6 +202,13 @@ def test_views_of_different_draws_are_refused(small_project: Project, tmp_path: 
         CachedViews(root, [key], batch_videos=2, seed=0, rates=small_project.config.pseudo_labels)
 
 
+def test_labels_of_other_rates_are_refused(small_project: Project) -> None:
+    """Training with other rates than the stored labels were made with names both."""
+    rates = small_project.config.pseudo_labels.model_copy(update={"top_rate": 0.2})
+    with pytest.raises(DataError, match=r"pseudo_labels\.top_rate: wanted 0\.2, found 0\.35"):
+        CachedViews(small_project.root, training_shards(small_project), batch_videos=2, seed=0, rates=rates)
+
+
 def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
     """Linear from 1 % to the full rate, then cosine to 10 %."""
     config = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
