@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VIDEOS ?=
+# Two workers with a thread each: on two cores that is faster than one worker with two.
+PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -19,7 +21,7 @@ export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-all lint types lock clean
+.PHONY: help setup demo ui test test-all test-slow lint types lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,10 +41,13 @@ ui: $(STAMP) ## Dagster's UI and an MLflow server on 127.0.0.1 over what the dem
 	$(BIN)/python -m pipelines.ui
 
 test: $(STAMP) ## the fast tests
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: $(STAMP) ## also the slow tests
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "not gpu and not browser"
+	$(PYTEST) -m "not gpu and not browser"
+
+test-slow: $(STAMP) ## only the slow tests
+	$(PYTEST) -m "slow and not gpu and not browser"
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .

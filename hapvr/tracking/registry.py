@@ -134,7 +134,7 @@ def download_bundle(uri: str, tracking_uri: str) -> Path:
     except MlflowException as error:
         raise DataError(
             f"model: {uri} is not in the registry at {tracking_uri} ({error.message}); "
-            f"register one (`make demo` does), or give --tracking-uri or --config"
+            f"register one (`make demo` does), or give --tracking-uri"
         ) from error
     found = sorted(Path(folder).rglob("scorer.json"))
     if not found:
