@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def print_summary(project: "Project", console: Console) -> None:
     """The current model's scores beside the baseline's, from what the stages stored."""
-    from hapvr.stages.evaluation import stored_scores
+    from hapvr.stages.evaluation import BASELINE, TRAINED, stored_scores
     from hapvr.stages.summary import summarize
     from hapvr.stages.training import current_run
 
@@ -29,6 +29,12 @@ def print_summary(project: "Project", console: Console) -> None:
             values = [*result["metrics"].values(), data["target_means"][row]]
             table.add_row(row, *(f"{100 * value:.2f}" for value in values))
         console.print(table)
+        baseline, trained = (data["target_means"][row] for row in (BASELINE, TRAINED))
+        if trained <= baseline:
+            console.print(
+                f"The trained model does not beat the untrained baseline on {name}: {100 * trained:.2f} against "
+                f"{100 * baseline:.2f}. More training videos, published weights or more views usually help."
+            )
     console.print(f"seed {project.config.train.seed}; other seeds were not run")
     for line in summary.lines:
         console.print(line, markup=False, highlight=False)

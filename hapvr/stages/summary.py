@@ -51,6 +51,8 @@ def summarize(project: Project) -> Summary:
     lines += [
         f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)
     ]
+    counts = sorted(Counter(videos["shard"].str.replace(r"-\d{5}$", "")).items())
+    lines.append("by source: " + ", ".join(f"{source} {count}" for source, count in counts))
     weights = {part: tags[f"{part}.weights"] for part in ("backbone", "teacher")}
     lines.append(
         f"backbone weights: {weights['backbone']}, teacher weights: {weights['teacher']}" + _random_note(weights)
