@@ -27,7 +27,7 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
         metadata={
             "dims": result.whitening.dims,
             "regions": int(result.provenance.environment["num_regions"]),
-            "backbone_weights": str(result.provenance.settings["backbone"]["source"]),
+            "backbone_weights": str(result.provenance.settings.get("backbone", {}).get("source", "imported")),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{WEIGHTS_NAME}"),
             "digest": result.whitening.sha256,
             "left_alone": not result.done,

@@ -16,15 +16,27 @@ app = typer.Typer(no_args_is_help=True, help="Published checkpoints and the vers
 @app.command("import")
 @exit_codes
 def import_(
-    file: Annotated[Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS or ViSiL (PyTorch).")],
-    out: Annotated[Path, typer.Option(help="The folder that gets network.safetensors and network.json.")],
-    dims: Annotated[int | None, typer.Option(help="Where the tensors do not tell: values per region.")] = None,
+    file: Annotated[
+        Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS or ViSiL, or a PCA (.pth, .npz).")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
+    dims: Annotated[
+        int | None, typer.Option(help="Values per region, where the tensors do not tell; of a PCA.")
+    ] = None,
+    pca: Annotated[bool, typer.Option("--pca", help="The file is a PCA (mean, d, V): make it the whitening.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a published state dict without unpickling objects, tell what it is, and store it as safetensors and JSON."""
+    """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
     from hapvr.model.checkpoint import save_network
     from hapvr.model.published import import_published
+    from hapvr.stages.whitening import import_whitening
+    from hapvr.storage.filesystem import DataRoot
 
+    if pca:
+        whitening = import_whitening(DataRoot(out), file, dims=dims or 512)
+        facts = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
+        show(facts, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in facts.items()))
+        return
     network, report = import_published(file, dims=dims)
     save_network(network, out, metadata={"import": report.as_metadata()})
     result: dict[str, Any] = {"folder": str(out), **report.as_metadata()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,14 +15,17 @@ from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_bac
 from hapvr.features.extract import choose_device, embed_in_batches
 from hapvr.features.images import decode_frames
 from hapvr.features.whitening import Whitening, fit_whitening, load_whitening, save_whitening, whitening_provenance
+from hapvr.model.published import import_pca
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment
+from hapvr.provenance import Provenance, environment, file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.stages.project import Project
+from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import FrameFile
 
 STAGE = "whitening"
+IMPORTED = "imported"
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ def make_whitening(project: Project, shards: list[str], *, progress: Progress = 
     }
     inputs = {key: project.shard(FRAMES_STAGE, key).data_digest() for key in shards}
     found = whitening_provenance(project.root)
+    if found is not None and IMPORTED in found.settings:
+        return WhiteningResult(_imported(project), found, done=False)
     if found is not None and not Provenance(STAGE, settings).differences(Provenance(STAGE, found.settings)):
         unchanged = all(inputs.get(key) == digest for key, digest in found.inputs.items())
         if unchanged:
@@ -59,6 +65,29 @@ def make_whitening(project: Project, shards: list[str], *, progress: Progress = 
     provenance = Provenance(STAGE, settings, inputs, environment_)
     save_whitening(project.root, whitening, provenance)
     return WhiteningResult(whitening, provenance, done=True)
+
+
+def import_whitening(root: DataRoot, file: Path, *, dims: int) -> Whitening:
+    """Make a published PCA (.pth or .npz with mean, d, V) the whitening of a data root; fitting then leaves it alone.
+
+    Raises DataError for a file that holds something else, ArgumentError for more dims than it has.
+    """
+    pca = import_pca(file, dims=dims)
+    whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues)
+    settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": dims}
+    counts = {"num_regions": "0", "num_shards": "0"}
+    save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))
+    return whitening
+
+
+def _imported(project: Project) -> Whitening:
+    whitening = load_whitening(project.root)
+    if whitening.dims != project.config.whitening.dims:
+        raise DataError(
+            f"whitening: the imported one has {whitening.dims} dimensions, whitening.dims is "
+            f"{project.config.whitening.dims}; import it again with --dims, or change the configuration"
+        )
+    return whitening
 
 
 def _sample_regions(project: Project, shards: list[str], backbone: Backbone, progress: Progress) -> Tensor:

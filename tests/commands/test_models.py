@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
 
+from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.seeding import torch_rng
+from hapvr.stages.project import Project
+from hapvr.stages.whitening import make_whitening
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.manifest import shard_keys
 from tests.commands.conftest import Call
 
 
@@ -46,6 +52,24 @@ def test_import_of_other_files_names_them(call: Call, tmp_path: Path) -> None:
         assert done.code == 1
         assert name in done.error
     assert not (tmp_path / "network").exists()
+
+
+def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Project, tmp_path: Path) -> None:
+    """A published PCA, its eigenvalues rising, is whitening by the largest ones, and fitting leaves it alone."""
+    vectors, _ = torch.linalg.qr(torch.randn(40, 40, generator=torch_rng("pca")))
+    torch.save({"mean": torch.zeros(1, 40), "d": torch.arange(1.0, 41.0), "V": vectors}, tmp_path / "pca.pth")
+    root = DataRoot(tmp_path / "data")
+    done = call("models", "import", tmp_path / "pca.pth", "--pca", "--out", root.url, "--dims", "32", "--json")
+    assert done.code == 0, done.error
+    whitening = load_whitening(root)
+    assert done.json["sha256"] == whitening.sha256
+    torch.testing.assert_close(whitening.eigenvalues, torch.arange(40.0, 8.0, -1.0))
+    project = Project(small_project.config, root, small_project.folder)
+    for key in shard_keys(small_project.root):
+        shutil.copytree(small_project.root.local_path(f"frames/{key}"), tmp_path / "data" / "frames" / key)
+    kept = make_whitening(project, shard_keys(small_project.root))
+    assert not kept.done
+    assert kept.whitening.sha256 == whitening.sha256
 
 
 def test_list_of_an_empty_registry_says_how_to_fill_it(call: Call, tmp_path: Path) -> None:
