@@ -19,7 +19,7 @@ MLFLOW_PORT = 5000
 def commands() -> list[list[str]]:
     """MLflow, unless the configuration names a server; then Dagster's UI with its daemon."""
     project = project_resource().open()
-    dagster = [sys.executable, "-m", "dagster", "dev", "--host", HOST, "--port", str(DAGSTER_PORT)]
+    dagster = [sys.executable, "-m", "dagster", "dev", "--workspace", "workspace.yaml", "--host", HOST, "--port", str(DAGSTER_PORT)]
     if project.config.tracking.uri:
         return [dagster]
     artifacts = project.root.local_path("mlflow/artifacts")

@@ -22,6 +22,7 @@ from hapvr.tracking.runs import Tracker
 CHALLENGER = "challenger"
 CHAMPION = "champion"
 TARGET_TAG = "hapvr.target_mean"
+TARGET_DIGITS = 6
 BENCHMARKS_TAG = "hapvr.benchmarks"
 REQUIREMENTS = (
     "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "pebble", "pillow", "polars", "psutil",
@@ -93,7 +94,7 @@ def register(
         number = int(existing[0].version)
     else:
         number = int(client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags)).version)
-    client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
+    client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.{TARGET_DIGITS}f}")
     client.set_model_version_tag(name, str(number), BENCHMARKS_TAG, benchmarks)
     client.set_registered_model_alias(name, CHALLENGER, str(number))
     promoted, reason = _decide(tracker, name, number, target, benchmarks)
@@ -154,7 +155,7 @@ def _decide(tracker: Tracker, name: str, number: int, target: float, benchmarks:
             f"not promoted: champion version {champion.version} was measured on other benchmarks, so the two do not compare"
         )
     before = float(champion.tags[TARGET_TAG])
-    if target >= before:
+    if round(target, TARGET_DIGITS) >= before:
         return True, f"promoted: mean target metric {target:.4f} against {before:.4f} of version {champion.version}"
     return (
         False,
