@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -15,7 +19,15 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.project import Project
-from hapvr.stages.training import finish_training, prepare_training, run_training, training_shards
+from hapvr.stages.training import (
+    fail_training,
+    finish_training,
+    prepare_training,
+    run_training,
+    training_command,
+    training_environment,
+    training_shards,
+)
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.data import CachedViews
@@ -169,6 +181,25 @@ def test_two_processes_train_through_torchrun(small_project: Project) -> None:
     assert again.mlflow_run_id == training.mlflow_run_id
     run_training(project, again)
     assert finish_training(project, again)["first_step"] == 8
+
+
+@pytest.mark.slow
+def test_terminated_training_leaves_a_checkpoint_and_no_process(small_project: Project) -> None:
+    """SIGTERM to torchrun ends the trainer after its step, with a checkpoint and a message that says how to go on."""
+    never = {"steps": 100_000, "checkpoint_every_steps": 100_000, "validate_every_steps": 100_000}
+    project = Project(with_train(small_project, **never), small_project.root, small_project.folder)
+    training = prepare_training(project, "terminated", tags={})
+    environment = os.environ | training_environment(project)
+    process = subprocess.Popen(training_command(project, training), env=environment)
+    while not read_history(training.folder) and process.poll() is None:
+        time.sleep(0.2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    process.wait(timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert alive == []
+    assert len(list_checkpoints(training.folder / "checkpoints")) == 1
+    assert "run it again to go on" in fail_training(project, training)
 
 
 def test_checkpoint_of_another_configuration_is_refused(small_project: Project, tmp_path: Path) -> None:
