@@ -19,7 +19,8 @@ from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.config import digest, read_mapping
+from hapvr.config import digest
+from hapvr.config_file import read_mapping
 from hapvr.errors import ConfigError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hapvr.config import PretrainedWeights, RandomWeights, TrainConfig, digest, dump_config, load_config, parse_config
+from hapvr.config import PretrainedWeights, RandomWeights, TrainConfig, digest
+from hapvr.config_file import dump_config, load_config, parse_config
 from hapvr.errors import ConfigError
 from tests.conftest import CHECKOUT
 

@@ -36,9 +36,9 @@ from hapvr.benchmark.result import (
     PER_QUERY_SCHEMA,
     Availability,
     EvaluationResult,
-    Policy,
     TaskResult,
 )
+from hapvr.config import Policy
 from hapvr.errors import ArgumentError, DataError
 from hapvr.seeding import numpy_rng
 

@@ -12,7 +12,7 @@ from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ground_truth import membership, ranked_pairs, relevant_pairs
 from hapvr.benchmark.metrics import descending_order
 from hapvr.benchmark.pairs import ScoredPairs
-from hapvr.benchmark.result import Policy
+from hapvr.config import Policy
 from hapvr.errors import ArgumentError, DataError
 
 Floats = NDArray[np.floating[Any]]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 import polars as pl
 
 from hapvr.benchmark.definition import Metric
-
-Policy = Literal["official", "strict", "frozen"]
+from hapvr.config import Policy
 
 PER_QUERY_SCHEMA = {
     "task": pl.String,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hapvr.config import Config, load_config
+from hapvr.config import Config
+from hapvr.config_file import load_config
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hapvr.config import dump_config
+from hapvr.config_file import dump_config
 from hapvr.errors import DataError
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import environment, git_revision

@@ -43,10 +43,6 @@ class DataRoot:
     def exists(self, name: str) -> bool:
         return bool(self.filesystem.get_file_info(self.path(name)).type == pafs.FileType.File)
 
-    def size(self, name: str) -> int:
-        """Bytes of a file; 0 for one that is not there."""
-        return int(self.filesystem.get_file_info(self.path(name)).size or 0)
-
     def list_folders(self, name: str) -> list[str]:
         """Names of the folders directly below `name`, sorted; empty where it does not exist."""
         selector = pafs.FileSelector(self.path(name), allow_not_found=True)

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from benchmarks.ablation import TITLES, main, table_markdown
 from benchmarks.ablation_run import read_rows
-from hapvr.config import digest, load_config
+from hapvr.config import digest
+from hapvr.config_file import load_config
 from hapvr.errors import ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels

@@ -1,0 +1,146 @@
+"""Configurations as YAML files: reading with `extends` and overrides, writing, and messages that name key and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hapvr.config import Config
+from hapvr.errors import ConfigError
+
+
+def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a YAML file into a `Config`. A file may name another one to start from: `extends: ../paper.yaml`.
+
+    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}.
+    Raises ConfigError naming the file, the key, the value and what is allowed.
+    """
+    data = _read_extended(path, ())
+    for key, value in (overrides or {}).items():
+        _set(data, key, value, path)
+    return parse_config(data, origin=str(path))
+
+
+def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
+    """Check a nested mapping; `origin` names it in messages. Raises ConfigError."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, origin)) from error
+
+
+def dump_config(config: Config) -> str:
+    """The configuration as YAML, defaults included; `load_config` of it gives an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The keys that stand in one YAML file, `extends` among them, unchecked. Raises ConfigError naming the file."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config: {path} does not exist; see configs/ for the ones that ship") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"config: {path} is not readable YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml"
+        )
+    return data
+
+
+def _read_extended(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
+    """A file merged over the one that its key `extends` names, a path relative to the file's folder."""
+    chain = (*extended_by, path)
+    if path.resolve() in [file.resolve() for file in extended_by]:
+        raise ConfigError(f"config: files extend each other in a circle: {' -> '.join(map(str, chain))}")
+    if extended_by and not path.exists():
+        raise ConfigError(f"config: {extended_by[-1]}: extends: {path} does not exist")
+    data = read_mapping(path)
+    if "extends" not in data:
+        return data
+    base = data.pop("extends")
+    if not isinstance(base, str):
+        raise ConfigError(f"config: {path}: extends: wanted the path of one file, relative to this one's, got {base!r}")
+    return _merge(_read_extended(path.parent / base, chain), data)
+
+
+def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` over `base`: sections are merged key by key; lists, values, and sections of another `source` replace."""
+    merged = dict(base)
+    for key, value in data.items():
+        before = base.get(key)
+        if isinstance(before, dict) and isinstance(value, dict) and value.get("source") in (None, before.get("source")):
+            merged[key] = _merge(before, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _set(data: Any, key: str, value: Any, path: Path) -> None:
+    *parents, last = key.split(".")
+    node = data
+    for part in parents:
+        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, dict):
+            node = node.setdefault(part, {})
+        else:
+            raise ConfigError(f"config: {path}: override {key!r}: there is no {part!r}")
+    if isinstance(node, list) and last.isdigit() and int(last) < len(node):
+        node[int(last)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise ConfigError(f"config: {path}: override {key!r}: there is no {last!r}")
+
+
+def _explain(error: ValidationError, origin: str) -> str:
+    lines = [f"config: {origin} is not valid:"]
+    for item in error.errors():
+        location = [str(part) for part in item["loc"]]
+        key = ".".join(location) or "(whole file)"
+        if item["type"] == "extra_forbidden":
+            allowed = _allowed_keys(location[:-1])
+            lines.append(f"  {key}: unknown key; allowed here: {', '.join(allowed)}")
+        else:
+            lines.append(f"  {key}: {item['msg']} (got {item.get('input')!r:.120})")
+    return "\n".join(lines)
+
+
+def _allowed_keys(location: list[str]) -> list[str]:
+    """Field names of the section at a validation location, whose parts are field names, indices and union tags."""
+    models: list[type[BaseModel]] = [Config]
+    for part in location:
+        if part.isdigit():
+            continue
+        tagged = [model for model in models if part in _tags(model)]
+        if tagged:
+            models = tagged
+            continue
+        models = [
+            inner
+            for model in models
+            if part in model.model_fields
+            for inner in _models_in(model.model_fields[part].annotation)
+        ]
+    return sorted({name for model in models for name in model.model_fields})
+
+
+def _tags(model: type[BaseModel]) -> set[str]:
+    return {
+        str(value)
+        for name in ("kind", "source")
+        if name in model.model_fields
+        for value in get_args(model.model_fields[name].annotation)
+    }
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
