@@ -314,6 +314,21 @@ class TrackingConfig(Settings):
     registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "hapvr"
 
 
+class GateConfig(Settings):
+    """When a challenger becomes champion: better on the target, worse on no required metric (paired bootstrap over queries)."""
+
+    enabled: bool = Field(default=True, description="false: a new version stays challenger until somebody promotes it")
+    required_metrics: tuple[str, ...] = Field(
+        default=(), description="metrics that must not get worse; none named: the target metrics"
+    )
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
+        default=0.95, description="share of resamples that makes a difference count as real"
+    )
+    max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
+    bootstrap_samples: Annotated[int, Field(ge=100, le=100_000)] = 2000
+    seed: int = 0
+
+
 class EvaluationConfig(Settings):
     """Benchmarks by name: shipped definitions or those made by a source."""
 
@@ -323,6 +338,37 @@ class EvaluationConfig(Settings):
     target_metrics: tuple[str, ...] = Field(
         default=("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"),
         description="metrics whose mean decides between two versions; those that a benchmark lacks are left out",
+    )
+    gate: GateConfig = GateConfig()
+
+
+class QualityConfig(Settings):
+    """Limits of the asset checks. A rate is a part of a shard's videos."""
+
+    max_unavailable_rate: Rate = 0.5
+    max_failed_rate: Rate = Field(default=0.2, description="could be had, but could not be decoded")
+    max_duplicate_rate: Rate = Field(default=0.1, description="bytes equal to another video's")
+    max_frame_rate_error: Rate = Field(
+        default=0.1, description="how far frames per second of video may be off `sampling.fps`"
+    )
+    max_norm_error: Rate = Field(default=0.01, description="how far the norm of a region vector may be off 1")
+
+
+class AutomationConfig(Settings):
+    """What runs by itself. The switches give the state in which schedules and sensors start; the UI turns them on and off."""
+
+    enabled: bool = Field(default=False, description="start with all schedules and sensors on")
+    watch_every_s: Annotated[int, Field(ge=5)] = Field(
+        default=300, description="how often sources are looked at for new videos"
+    )
+    retrain_cron: str = Field(default="0 3 * * 0", description="when to re-train whatever has arrived")
+    timezone: str = Field(default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin")
+    retrain_new_videos: Annotated[int, Field(ge=1)] = Field(
+        default=1000, description="re-train as soon as this many training videos have features the model has not seen"
+    )
+    max_retries: Annotated[int, Field(ge=0, le=10)] = Field(default=2, description="of a failed run, from where it failed")
+    retry_wait_s: Annotated[float, Field(ge=0)] = Field(
+        default=60.0, description="before the first retry; it doubles with each"
     )
 
 
@@ -344,6 +390,8 @@ class Config(Settings):
     train: TrainConfig = TrainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
+    quality: QualityConfig = QualityConfig()
+    automation: AutomationConfig = AutomationConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Config:

@@ -122,9 +122,9 @@ def curve_from_ranks(ranks: Ints, values: Floats, *, num_relevant: int) -> Preci
 
 
 def bootstrap_interval(samples: Floats, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of bootstrap samples [B]."""
+    """Percentile interval of bootstrap samples [B]; samples that are NaN (no query drawn that counts) are left out."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(samples, [tail, 1 - tail])
+    low, high = np.nanquantile(samples, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -134,9 +134,9 @@ def query_weights(num_queries: int, *, num_samples: int, rng: np.random.Generato
 
 
 def bootstrap_mean_ap(per_query: Floats, weights: NDArray[np.float64]) -> Floats:
-    """Mean AP [B] of bootstrap samples. per_query: [Q]; weights: [B, Q]."""
-    means: NDArray[np.float64] = weights @ per_query / weights.sum(axis=1)
-    return means
+    """Mean AP [B] of bootstrap samples, NaN where no query was drawn. per_query: [Q]; weights: [B, Q]."""
+    num = weights.sum(axis=1)
+    return np.divide(weights @ per_query, num, out=np.full_like(num, np.nan), where=num > 0)
 
 
 def bootstrap_micro_ap(

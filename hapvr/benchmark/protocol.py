@@ -79,6 +79,7 @@ def evaluate(
         weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
     judged: dict[Task, Judgement] = {}
     results, curves, tables = [], [], []
+    samples: dict[str, Floats] = {}
     for task in definition.tasks:
         # retrieval and detection tasks on the same labels share one judgement
         key = dataclasses.replace(task, name="", metric="mAP", average_precision="step")
@@ -86,6 +87,8 @@ def evaluate(
             judged[key] = judge(definition, task, ranking, covered, policy=policy)
         measured = _measure(definition, task, judged[key], ranking, weights)
         results.append(_task_result(task, judged[key], covered, measured))
+        if measured.samples is not None:
+            samples[task.name] = measured.samples
         curves.append(
             pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": measured.precision}, schema=CURVE_SCHEMA)
         )
@@ -98,16 +101,18 @@ def evaluate(
         availability=_availability(definition, pairs, ranking, covered),
         per_query=pl.concat(tables) if tables else pl.DataFrame(schema=PER_QUERY_SCHEMA),
         curves=pl.concat(curves),
+        samples=samples,
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Measured:
-    """What one task gives: see TaskResult. precision: interpolated, at RECALLS; per_query: of mAP tasks only."""
+    """What one task gives: see TaskResult. samples: of the bootstrap, [B]; precision: interpolated, at RECALLS;
+    per_query: of mAP tasks only."""
 
     value: float
     order_free: float
-    interval: tuple[float, float] | None
+    samples: Floats | None
     precision: Floats
     recall_at_precision_90: float | None = None
     per_query: pl.DataFrame | None = None
@@ -122,11 +127,10 @@ def _measure(
 ) -> _Measured:
     if task.metric == "micro-AP":
         value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
-        interval = _pooled_interval(truth, ranking, weights)
         return _Measured(
             value=value,
             order_free=order_free,
-            interval=interval,
+            samples=_pooled_samples(truth, ranking, weights),
             precision=precision,
             recall_at_precision_90=recall_at_90,
         )
@@ -134,7 +138,7 @@ def _measure(
     return _Measured(
         value=_mean(table["average_precision"]),
         order_free=_mean(table["average_precision_order_free"]),
-        interval=_mean_interval(table["average_precision"].to_numpy(), truth, weights),
+        samples=_mean_samples(table["average_precision"].to_numpy(), truth, weights),
         precision=precision,
         per_query=table,
     )
@@ -146,7 +150,7 @@ def _task_result(task: Task, truth: Judgement, covered: Coverage, measured: _Mea
         metric=task.metric,
         value=measured.value,
         order_free=measured.order_free,
-        interval=measured.interval,
+        interval=None if measured.samples is None else bootstrap_interval(measured.samples),
         num_queries=int(truth.counted.sum()),
         num_queries_skipped=int((~truth.counted & covered.queries_in_scope).sum()),
         num_queries_missing=int((~covered.queries_scored & covered.queries_in_scope).sum()),
@@ -222,19 +226,15 @@ def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, floa
     return value, order_free, curve.at_recalls(RECALLS), curve.recall_at_precision(0.9)
 
 
-def _mean_interval(
-    per_query: Floats, truth: Judgement, weights: NDArray[np.float64] | None
-) -> tuple[float, float] | None:
+def _mean_samples(per_query: Floats, truth: Judgement, weights: NDArray[np.float64] | None) -> Floats | None:
+    """Mean AP of every bootstrap sample, [B]; NaN where a sample drew no query that counts."""
     if weights is None or not truth.counted.any():
         return None
-    drawn = weights[:, truth.counted]
-    drawn = drawn[drawn.sum(axis=1) > 0]
-    return bootstrap_interval(bootstrap_mean_ap(per_query[truth.counted], drawn))
+    return bootstrap_mean_ap(per_query[truth.counted], weights[:, truth.counted])
 
 
-def _pooled_interval(
-    truth: Judgement, ranking: Ranking, weights: NDArray[np.float64] | None
-) -> tuple[float, float] | None:
+def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.float64] | None) -> Floats | None:
+    """Micro-AP of every bootstrap sample, [B]."""
     if weights is None or not truth.counted.any():
         return None
     ranked = []
@@ -242,7 +242,7 @@ def _pooled_interval(
         span = ranking.rows(query)
         candidate = truth.candidate[span]
         ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
-    return bootstrap_interval(bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights))
+    return bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
 
 
 def _availability(

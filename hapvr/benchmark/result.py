@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import Metric
 from hapvr.config import Policy
@@ -76,6 +79,8 @@ class EvaluationResult:
     per_query: a row per mAP task and query (PER_QUERY_SCHEMA); status is evaluated, missing (no score),
       no_positives (none in the definition) or positives_unavailable (none left under the policy).
     curves: interpolated precision at 101 recalls per task (CURVE_SCHEMA); mAP tasks average it over queries.
+    samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
+      so that differences between two results are paired. Empty without bootstrap.
     """
 
     benchmark: str
@@ -84,6 +89,7 @@ class EvaluationResult:
     availability: Availability
     per_query: pl.DataFrame
     curves: pl.DataFrame
+    samples: dict[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -1,0 +1,162 @@
+"""Is one set of scores better than another? Paired bootstrap over queries, on the videos that both could use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.metrics import bootstrap_interval
+from hapvr.benchmark.protocol import evaluate
+from hapvr.config import GateConfig
+from hapvr.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Difference:
+    """Challenger minus champion of one metric. Values in [0, 1], difference in [-1, 1].
+
+    interval: of the difference, two-sided at `GateConfig.confidence`; samples: of the bootstrap, [B].
+    better, worse: share of resamples in which the challenger is strictly above or below.
+    """
+
+    name: str
+    champion: float
+    challenger: float
+    interval: tuple[float, float]
+    better: float
+    worse: float
+    samples: NDArray[np.floating[Any]]
+
+    @property
+    def value(self) -> float:
+        return self.challenger - self.champion
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without the samples."""
+        row = asdict(self)
+        del row["samples"]
+        return row | {"difference": self.value, "interval": list(self.interval)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the gate says. target: mean of the target metrics; metrics: every required one; worse: names of those that are
+    worse; reason: a sentence for people."""
+
+    passed: bool
+    reason: str
+    target: Difference
+    metrics: tuple[Difference, ...]
+    worse: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a file."""
+        return {
+            "passed": self.passed,
+            "reason": self.reason,
+            "target": self.target.to_json(),
+            "metrics": [metric.to_json() for metric in self.metrics],
+            "worse": list(self.worse),
+        }
+
+
+def compare(
+    definition: BenchmarkDefinition,
+    champion: pl.DataFrame,
+    challenger: pl.DataFrame,
+    *,
+    available: frozenset[str],
+    config: GateConfig,
+) -> dict[str, Difference]:
+    """Every task of a benchmark, both scored under the frozen policy on `available` (the videos that both could use).
+
+    champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries.
+    """
+    first, second = (
+        evaluate(
+            definition,
+            scores,
+            policy="frozen",
+            available=available,
+            bootstrap_samples=config.bootstrap_samples,
+            seed=config.seed,
+        )
+        for scores in (champion, challenger)
+    )
+    return {
+        task: _difference(
+            f"{definition.name}/{task}",
+            first.metrics[task],
+            second.metrics[task],
+            second.samples[task] - first.samples[task],
+            config,
+        )
+        for task in first.metrics
+        if task in first.samples and task in second.samples
+    }
+
+
+def decide(
+    differences: Iterable[dict[str, Difference]],
+    *,
+    target_metrics: Sequence[str],
+    config: GateConfig,
+) -> Verdict:
+    """Passed if the mean of the target metrics is better and no required metric is worse.
+
+    differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples.
+    Worse: it is behind in that many, or behind by more than `max_drop`. Raises ConfigError if no target metric was measured.
+    """
+    measured = [(task, difference) for one in differences for task, difference in one.items()]
+    targets = [difference for task, difference in measured if task in target_metrics]
+    if not targets:
+        raise ConfigError(
+            f"evaluation.target_metrics: none of {', '.join(target_metrics)} was measured; the benchmarks have "
+            f"{', '.join(sorted({task for task, _ in measured}))}"
+        )
+    required = config.required_metrics or tuple(target_metrics)
+    metrics = tuple(difference for task, difference in measured if task in required)
+    target = _difference(
+        "mean of the target metrics",
+        float(np.mean([difference.champion for difference in targets])),
+        float(np.mean([difference.challenger for difference in targets])),
+        np.mean([difference.samples for difference in targets], axis=0),
+        config,
+    )
+    worse = tuple(
+        metric.name for metric in metrics if metric.worse >= config.confidence or metric.value < -config.max_drop
+    )
+    ahead = target.value > 0 and target.better >= config.confidence
+    low, high = (100 * end for end in target.interval)
+    numbers = (
+        f"{target.name} {100 * target.challenger:.2f} against {100 * target.champion:.2f} "
+        f"(difference {100 * target.value:+.2f}, {100 * config.confidence:.0f} % interval {low:+.2f} to {high:+.2f})"
+    )
+    if worse:
+        reason = f"worse on {', '.join(worse)}; {numbers}"
+    elif not ahead:
+        reason = f"not clearly better: {numbers}; ahead in {100 * target.better:.0f} % of resamples"
+    else:
+        reason = f"better: {numbers}; no required metric is worse"
+    return Verdict(passed=ahead and not worse, reason=reason, target=target, metrics=metrics, worse=worse)
+
+
+def _difference(
+    name: str, champion: float, challenger: float, samples: NDArray[np.floating[Any]], config: GateConfig
+) -> Difference:
+    usable = samples[~np.isnan(samples)]
+    return Difference(
+        name=name,
+        champion=champion,
+        challenger=challenger,
+        interval=bootstrap_interval(usable, confidence=config.confidence),
+        better=float((usable > 0).mean()),
+        worse=float((usable < 0).mean()),
+        samples=samples,
+    )

@@ -1,0 +1,141 @@
+"""The promotion gate's statistics: paired resamples, what counts as better, what counts as worse."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapvr.benchmark.comparison import Difference, compare, decide
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.config import GateConfig
+from hapvr.errors import ConfigError
+from hapvr.seeding import numpy_rng
+
+GATE = GateConfig(bootstrap_samples=400)
+QUERIES, REFERENCES = 24, 60
+
+
+def definition() -> BenchmarkDefinition:
+    """24 queries with three relevant references each, a mAP and a micro-AP task."""
+    queries = tuple(f"q{number}" for number in range(QUERIES))
+    database = tuple(f"r{number}" for number in range(REFERENCES))
+    labels = [
+        (query, f"r{(number * 5 + step) % REFERENCES}", "DS")
+        for number, query in enumerate(queries)
+        for step in range(3)
+    ]
+    return BenchmarkDefinition(
+        name="made",
+        kind="clips",
+        queries=queries,
+        database=database,
+        labels=pl.DataFrame(labels, schema=["query_id", "reference_id", "label"], orient="row"),
+        tasks=tuple(
+            Task(name=name, metric=metric, positives=frozenset({"DS"}))
+            for name, metric in (("DSVR", "mAP"), ("DSVD", "micro-AP"))
+        ),
+    )
+
+
+def scores(benchmark: BenchmarkDefinition, *, gain: float, seed: int) -> pl.DataFrame:
+    """Noise, with `gain` added to relevant pairs: a larger gain ranks better."""
+    rng = numpy_rng(seed, "scores")
+    frame = pl.DataFrame(
+        [(query, reference) for query in benchmark.queries for reference in benchmark.database],
+        schema=["query_id", "reference_id"],
+        orient="row",
+    ).with_columns(pl.Series("similarity", rng.normal(size=len(benchmark.queries) * len(benchmark.database))))
+    relevant = benchmark.labels.select("query_id", "reference_id", pl.lit(gain).alias("gain"))
+    return frame.join(relevant, on=["query_id", "reference_id"], how="left").select(
+        "query_id", "reference_id", (pl.col("similarity") + pl.col("gain").fill_null(0.0)).alias("similarity")
+    )
+
+
+def everything(benchmark: BenchmarkDefinition) -> frozenset[str]:
+    return frozenset(benchmark.video_ids)
+
+
+def test_a_clearly_better_challenger_passes_and_the_reverse_does_not() -> None:
+    """Gain 3 against gain 1 is better on both metrics in nearly all resamples; exchanged, it is worse."""
+    made = definition()
+    weak, strong = (scores(made, gain=gain, seed=1) for gain in (1.0, 3.0))
+    up = decide(
+        [compare(made, weak, strong, available=everything(made), config=GATE)], target_metrics=("DSVR",), config=GATE
+    )
+    down = decide(
+        [compare(made, strong, weak, available=everything(made), config=GATE)], target_metrics=("DSVR",), config=GATE
+    )
+    assert up.passed
+    assert up.target.interval[0] > 0
+    assert not down.passed
+    assert down.worse == ("made/DSVR",)
+    assert "worse on made/DSVR" in down.reason
+
+
+def test_equal_scores_are_no_improvement() -> None:
+    """The same scores twice: the difference is exactly 0 in every resample, since draws are paired."""
+    made = definition()
+    same = scores(made, gain=1.0, seed=3)
+    differences = compare(made, same, same, available=everything(made), config=GATE)
+    assert all(np.all(difference.samples == 0) for difference in differences.values())
+    verdict = decide([differences], target_metrics=("DSVR", "DSVD"), config=GATE)
+    assert not verdict.passed
+    assert verdict.worse == ()
+    assert "not clearly better" in verdict.reason
+
+
+def test_only_videos_that_both_could_use_count() -> None:
+    """Scores of videos outside `available` change nothing."""
+    made = definition()
+    first, second = scores(made, gain=1.0, seed=1), scores(made, gain=2.0, seed=2)
+    available = frozenset(made.queries[:12]) | frozenset(made.database)
+    lost = first.filter(pl.col("query_id").is_in(made.queries[:12]))
+    whole = compare(made, first, second, available=available, config=GATE)
+    part = compare(made, lost, second, available=available, config=GATE)
+    for task in ("DSVR", "DSVD"):
+        assert whole[task].value == pytest.approx(part[task].value, abs=1e-12)
+
+
+def difference(name: str, value: float, *, spread: float = 0.001) -> Difference:
+    """A measured difference, as `compare` gives it."""
+    samples = value + spread * np.linspace(-1, 1, 101)
+    return Difference(
+        name=name, champion=0.5, challenger=0.5 + value, interval=(samples[0], samples[-1]),
+        better=float((samples > 0).mean()), worse=float((samples < 0).mean()), samples=samples,
+    )  # fmt: skip
+
+
+def test_one_required_metric_that_got_worse_stops_a_better_target() -> None:
+    """The target gains 5 points, one required metric surely loses half a point."""
+    measured = {"DSVR": difference("b/DSVR", 0.05), "DSVD": difference("b/DSVD", -0.005)}
+    gate = GATE.model_copy(update={"required_metrics": ("DSVR", "DSVD")})
+    assert decide([measured], target_metrics=("DSVR",), config=gate).worse == ("b/DSVD",)
+    assert decide([measured], target_metrics=("DSVR",), config=GATE).passed
+
+
+def test_a_large_drop_is_worse_even_when_unsure() -> None:
+    """Three points down with a spread of ten: not sure, but more than `max_drop`."""
+    measured = {"DSVR": difference("b/DSVR", 0.2), "DSVD": difference("b/DSVD", -0.03, spread=0.1)}
+    gate = GATE.model_copy(update={"required_metrics": ("DSVD",)})
+    assert decide([measured], target_metrics=("DSVR",), config=gate).worse == ("b/DSVD",)
+    looser = gate.model_copy(update={"max_drop": 0.05})
+    assert decide([measured], target_metrics=("DSVR",), config=looser).passed
+
+
+@given(values=st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=6))
+def test_never_passes_with_a_mean_that_is_not_higher(values: list[float]) -> None:
+    """Whatever the metrics, a passed gate means a higher mean of the target metrics."""
+    measured = {f"T{number}": difference(f"b/T{number}", value) for number, value in enumerate(values)}
+    verdict = decide([measured], target_metrics=tuple(measured), config=GATE)
+    if verdict.passed:
+        assert np.mean(values) > 0
+        assert min(values) >= -GATE.max_drop
+
+
+def test_target_metrics_that_no_benchmark_has_are_named() -> None:
+    """The message lists what was asked for and what there is."""
+    with pytest.raises(ConfigError, match=r"mAP.*DSVR"):
+        decide([{"DSVR": difference("b/DSVR", 0.1)}], target_metrics=("mAP",), config=GATE)
