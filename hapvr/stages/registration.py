@@ -15,7 +15,8 @@ from hapvr.scorer.bundle import SCORER_FILE, write_bundle
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.project import Project
 from hapvr.stages.training import TrainingRun, current_run, data_digests, tracker_of, training_shards
-from hapvr.tracking.registry import RegisteredVersion, log_model, register
+from hapvr.tracking.packaging import log_model
+from hapvr.tracking.registry import RegisteredVersion, register
 
 
 @dataclass(frozen=True)

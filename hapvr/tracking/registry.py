@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import mlflow
-import pandas as pd
 from mlflow.exceptions import MlflowException
-from mlflow.models import ModelSignature
 from mlflow.tracking import MlflowClient
-from mlflow.types import ColSpec, DataType, Schema
 
-import hapvr
 from hapvr.errors import DataError
 from hapvr.tracking.runs import Tracker
 
@@ -24,10 +19,6 @@ CHAMPION = "champion"
 TARGET_TAG = "hapvr.target_mean"
 TARGET_DIGITS = 6
 BENCHMARKS_TAG = "hapvr.benchmarks"
-REQUIREMENTS = (
-    "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "pebble", "pillow", "polars", "psutil",
-    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,34 +29,6 @@ class RegisteredVersion:
     version: int
     promoted: bool
     reason: str
-
-
-def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
-    """Log the bundle as a pyfunc model of the run, with this package's code and requirements; returns its `models:/` URI."""
-    mlflow.set_tracking_uri(tracker.uri)
-    mlflow.set_registry_uri(tracker.uri)
-    text = DataType.string
-    with mlflow.start_run(run_id=run_id):
-        info = mlflow.pyfunc.log_model(
-            name="model",
-            python_model=str(Path(__file__).with_name("pyfunc_model.py")),
-            artifacts={"bundle": str(bundle)},
-            code_paths=[str(Path(hapvr.__file__).parent)],
-            pip_requirements=[f"{package}=={version(package)}" for package in REQUIREMENTS],
-            signature=ModelSignature(
-                inputs=Schema([ColSpec(text, "query"), ColSpec(text, "reference")]),
-                outputs=Schema(
-                    [
-                        ColSpec(text, "query"),
-                        ColSpec(text, "reference"),
-                        ColSpec(DataType.double, "similarity"),
-                        ColSpec(text, "error"),
-                    ]
-                ),
-            ),
-            input_example=pd.DataFrame({"query": ["a.mp4"], "reference": ["b.mp4"]}),
-        )
-    return str(info.model_uri)
 
 
 def register(
