@@ -1,0 +1,231 @@
+"""From similarity to the probability of a match, fitted on labelled pairs (Platt, 1999, with his smoothed targets)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hapvr.errors import ArgumentError, DataError
+
+Floats = NDArray[np.float64]
+
+PRECISIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
+MIN_PAIRS = 10
+"""Matches, and other pairs, below which a curve would say more than the data does."""
+
+NUM_BINS = 10
+MAX_STEPS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionThreshold:
+    """The lowest similarity at which a wanted precision was reached, and what that rests on.
+
+    precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and recall of the pairs at
+    or above it. lower: end of the 95 % Wilson interval of `found`. num_pairs, num_matches: pairs at or above it, and the
+    matches among them.
+    """
+
+    precision: float
+    similarity: float | None
+    found: float
+    lower: float
+    recall: float
+    num_pairs: int
+    num_matches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliabilityBin:
+    """Pairs of similar predicted probability: their mean prediction, the rate of matches among them, their number."""
+
+    predicted: float
+    observed: float
+    num_pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """P(match | similarity) = 1 / (1 + exp(-(slope * similarity + intercept))), never falling.
+
+    prior: share of matches among the fitted pairs; probabilities and thresholds hold for pairs with that share, see
+    `probability`. brier: mean squared error of the probabilities on the fitted pairs. frame_threshold: the frame
+    similarity that an aligned segment must exceed, None where it is not known. source: what the pairs were.
+    """
+
+    slope: float
+    intercept: float
+    prior: float
+    num_matches: int
+    num_others: int
+    brier: float
+    thresholds: tuple[PrecisionThreshold, ...]
+    reliability: tuple[ReliabilityBin, ...]
+    frame_threshold: float | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    def probability(self, similarity: float, *, prior: float | None = None) -> float:
+        """Probability in [0, 1] that a pair of this similarity is a match.
+
+        prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another
+        prior shifts the log-odds by the difference of the two priors' log-odds (Bayes).
+        """
+        shift = 0.0
+        if prior is not None:
+            if not 0 < prior < 1:
+                raise ArgumentError(f"prior is {prior}; wanted the share of matches, above 0 and below 1")
+            shift = _logit(prior) - _logit(self.prior)
+        return float(_sigmoid(np.float64(self.slope * similarity + self.intercept + shift)))
+
+    def threshold(self, precision: float) -> PrecisionThreshold:
+        """The stored threshold of the lowest precision that is at least the wanted one. ArgumentError above the highest."""
+        for row in self.thresholds:
+            if row.precision >= precision - 1e-9:
+                return row
+        raise ArgumentError(f"precision is {precision}; wanted at most {self.thresholds[-1].precision}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON; `calibration_from_json` reads them."""
+        return asdict(self)
+
+
+def calibration_from_json(data: Mapping[str, Any]) -> Calibration:
+    """Inverse of `to_json`. Raises DataError for anything else."""
+    try:
+        return Calibration(
+            **{
+                **data,
+                "thresholds": tuple(PrecisionThreshold(**row) for row in data["thresholds"]),
+                "reliability": tuple(ReliabilityBin(**row) for row in data["reliability"]),
+            }
+        )
+    except (TypeError, KeyError) as error:
+        raise DataError(f"model: its calibration cannot be read ({error!r}); register the model again") from error
+
+
+def fit_calibration(
+    matches: ArrayLike, others: ArrayLike, *, source: Mapping[str, Any], frame_threshold: float | None = None
+) -> Calibration:
+    """Fit on similarities of matching pairs and of others, each [K] and finite.
+
+    Pairs count as they come: the share of matches among them is the prior. A slope that would fall is set to 0, so that
+    probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not finite.
+    """
+    positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))
+    if min(len(positive), len(negative)) < MIN_PAIRS:
+        raise ArgumentError(
+            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted {MIN_PAIRS} of each or more"
+        )
+    similarity = np.concatenate([positive, negative])
+    if not np.isfinite(similarity).all():
+        raise ArgumentError("calibration: some similarities are not finite; leave those pairs out")
+    is_match = np.arange(len(similarity)) < len(positive)
+    slope, intercept = _fit_logistic(similarity, is_match)
+    predicted = _sigmoid(slope * similarity + intercept)
+    return Calibration(
+        slope=slope,
+        intercept=intercept,
+        prior=float(is_match.mean()),
+        num_matches=len(positive),
+        num_others=len(negative),
+        brier=float(np.mean((predicted - is_match) ** 2)),
+        thresholds=precision_thresholds(similarity, is_match, precisions=PRECISIONS),
+        reliability=_reliability(predicted, is_match),
+        frame_threshold=frame_threshold,
+        source=dict(source),
+    )
+
+
+def precision_thresholds(
+    similarity: Floats, is_match: NDArray[np.bool_], *, precisions: Sequence[float]
+) -> tuple[PrecisionThreshold, ...]:
+    """Per wanted precision the lowest observed similarity at or above which it is reached. Both arrays [K], K >= 1."""
+    order = np.argsort(-similarity, kind="stable")
+    ordered, hits = similarity[order], np.cumsum(is_match[order])
+    last_of_ties = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
+    counts, matches = last_of_ties + 1, hits[last_of_ties]
+    rows = []
+    for wanted in precisions:
+        reached = np.flatnonzero(matches >= wanted * counts)
+        chosen = int(reached[-1]) if len(reached) else None
+        number, found = (int(counts[chosen]), int(matches[chosen])) if chosen is not None else (0, 0)
+        rows.append(
+            PrecisionThreshold(
+                precision=wanted,
+                similarity=None if chosen is None else float(ordered[last_of_ties[chosen]]),
+                found=found / number if number else 0.0,
+                lower=_wilson_lower(found, number),
+                recall=found / max(int(is_match.sum()), 1),
+                num_pairs=number,
+                num_matches=found,
+            )
+        )
+    return tuple(rows)
+
+
+def _fit_logistic(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[float, float]:
+    """Slope >= 0 and intercept by Newton's method on standardised similarities."""
+    num_matches = int(is_match.sum())
+    target = np.where(is_match, (num_matches + 1) / (num_matches + 2), 1 / (len(is_match) - num_matches + 2))
+    center, scale = float(similarity.mean()), float(similarity.std())
+    flat = (0.0, _logit(float(target.mean())))
+    if scale < 1e-12:
+        return flat
+    inputs = np.stack([(similarity - center) / scale, np.ones_like(similarity)], axis=1)
+    weights = np.array(flat)
+    loss = _log_loss(inputs @ weights, target)
+    for _ in range(MAX_STEPS):
+        predicted = _sigmoid(inputs @ weights)
+        gradient = inputs.T @ (predicted - target)
+        curvature = (inputs * (predicted * (1 - predicted))[:, None]).T @ inputs + 1e-9 * np.eye(2)
+        step, rate = np.linalg.solve(curvature, gradient), 1.0
+        while rate > 1e-8 and _log_loss(inputs @ (weights - rate * step), target) > loss:
+            rate /= 2
+        weights = weights - rate * step
+        before, loss = loss, _log_loss(inputs @ weights, target)
+        if before - loss <= 1e-12 * max(1.0, before):
+            break
+    if weights[0] <= 0:
+        return flat
+    slope = float(weights[0]) / scale
+    return slope, float(weights[1]) - slope * center
+
+
+def _reliability(predicted: Floats, is_match: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
+    bins = np.minimum((predicted * NUM_BINS).astype(int), NUM_BINS - 1)
+    return tuple(
+        ReliabilityBin(
+            predicted=float(predicted[bins == number].mean()),
+            observed=float(is_match[bins == number].mean()),
+            num_pairs=int((bins == number).sum()),
+        )
+        for number in range(NUM_BINS)
+        if (bins == number).any()
+    )
+
+
+def _log_loss(logits: Floats, target: Floats) -> float:
+    return float(np.sum(np.logaddexp(0, logits) - target * logits))
+
+
+def _sigmoid(logits: Floats | np.float64) -> Floats:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)), np.float64)
+
+
+def _logit(rate: float) -> float:
+    return math.log(rate / (1 - rate))
+
+
+def _wilson_lower(hits: int, number: int, *, z: float = 1.96) -> float:
+    """Lower end of Wilson's score interval of a rate; 0 for no trials."""
+    if number == 0:
+        return 0.0
+    rate = hits / number
+    center = rate + z * z / (2 * number)
+    spread = z * math.sqrt(rate * (1 - rate) / number + z * z / (4 * number * number))
+    return max(0.0, (center - spread) / (1 + z * z / number))

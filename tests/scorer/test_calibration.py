@@ -1,0 +1,115 @@
+"""Similarity to probability: laws, a known curve, thresholds against the data."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.scorer.calibration import (
+    MIN_PAIRS,
+    Calibration,
+    calibration_from_json,
+    fit_calibration,
+    precision_thresholds,
+)
+from hapvr.seeding import numpy_rng
+
+similarities = st.lists(st.floats(-1, 1, width=32), min_size=MIN_PAIRS, max_size=60)
+
+
+@given(matches=similarities, others=similarities)
+def test_probability_never_falls_and_stays_in_its_range(matches: list[float], others: list[float]) -> None:
+    """Whatever the pairs, a higher similarity is never a lower probability, and all are in [0, 1]."""
+    fitted = fit_calibration(matches, others, source={})
+    curve = np.array([fitted.probability(similarity) for similarity in np.linspace(-1, 1, 101)])
+    assert ((curve >= 0) & (curve <= 1)).all()
+    assert (np.diff(curve) >= 0).all()
+
+
+@given(matches=similarities, others=similarities)
+def test_thresholds_meet_their_precision_on_the_fitted_pairs(matches: list[float], others: list[float]) -> None:
+    """A threshold's precision, counted again by hand, is the wanted one or more; no lower similarity reaches it."""
+    fitted = fit_calibration(matches, others, source={})
+    for row in fitted.thresholds:
+        precisions = {}
+        for candidate in {*matches, *others}:
+            hits = sum(value >= candidate for value in matches)
+            precisions[candidate] = hits / (hits + sum(value >= candidate for value in others))
+        reaching = [candidate for candidate, found in precisions.items() if found >= row.precision - 1e-12]
+        assert row.similarity == (min(reaching) if reaching else None)
+        if row.similarity is not None:
+            assert row.found == pytest.approx(precisions[row.similarity])
+            assert row.num_matches == sum(value >= row.similarity for value in matches)
+            assert row.lower <= row.found
+
+
+def test_fit_recovers_a_known_curve() -> None:
+    """Labels drawn from a logistic curve give that curve back within two hundredths."""
+    rng = numpy_rng(0, "calibration")
+    similarity = rng.uniform(-1, 1, 40_000)
+    truth = 1 / (1 + np.exp(-(6 * similarity - 2)))
+    is_match = rng.uniform(size=len(similarity)) < truth
+    fitted = fit_calibration(similarity[is_match], similarity[~is_match], source={})
+    for value in np.linspace(-1, 1, 21):
+        assert fitted.probability(value) == pytest.approx(1 / (1 + np.exp(-(6 * value - 2))), abs=0.02)
+    assert fitted.prior == pytest.approx(is_match.mean())
+    for row in fitted.reliability:
+        assert row.observed == pytest.approx(row.predicted, abs=0.05)
+
+
+def test_prior_shifts_the_odds_by_bayes() -> None:
+    """At another share of matches the odds change by the ratio of the two shares' odds."""
+    fitted = fit_calibration(np.linspace(0, 1, 20), np.linspace(-0.5, 0.5, 60), source={})
+    before, after = fitted.probability(0.3), fitted.probability(0.3, prior=0.5)
+    assert after / (1 - after) == pytest.approx(before / (1 - before) * 3)
+    with pytest.raises(ArgumentError, match="wanted the share of matches"):
+        fitted.probability(0.3, prior=1.0)
+
+
+def test_model_worse_than_chance_says_the_prior() -> None:
+    """Matches that are less similar than others give a flat curve, not a falling one."""
+    fitted = fit_calibration(np.linspace(-1, 0, 20), np.linspace(0, 1, 20), source={})
+    assert fitted.slope == 0
+    assert fitted.probability(-1) == fitted.probability(1) == pytest.approx(0.5)
+
+
+def test_separable_pairs_give_a_finite_curve() -> None:
+    """Smoothed targets keep the slope finite where every match is above every other pair."""
+    fitted = fit_calibration(np.full(20, 0.9), np.full(20, 0.1), source={})
+    assert np.isfinite(fitted.slope)
+    assert fitted.probability(0.9) > 0.9
+    assert fitted.probability(0.1) < 0.1
+
+
+def test_thresholds_by_hand() -> None:
+    """Four pairs in order match, other, match, other: precision 1 at the first, 2/3 at the third; 3 in 4 at the first."""
+    similarity, is_match = np.array([0.9, 0.7, 0.5, 0.3]), np.array([True, False, True, False])
+    rows = precision_thresholds(similarity, is_match, precisions=(0.5, 2 / 3, 0.75))
+    assert [(row.similarity, row.num_pairs, row.num_matches) for row in rows] == [(0.3, 4, 2), (0.5, 3, 2), (0.9, 1, 1)]
+    assert [row.recall for row in rows] == [1.0, 1.0, 0.5]
+    (none,) = precision_thresholds(similarity, ~is_match, precisions=(0.9,))
+    assert (none.similarity, none.num_pairs, none.found) == (None, 0, 0.0)
+
+
+def test_few_or_broken_pairs_are_refused() -> None:
+    """Nine matches, or a similarity that is not a number: an error with the counts."""
+    with pytest.raises(ArgumentError, match="9 matching and 20 other pairs"):
+        fit_calibration(np.zeros(9), np.zeros(20), source={})
+    with pytest.raises(ArgumentError, match="not finite"):
+        fit_calibration(np.full(20, np.nan), np.zeros(20), source={})
+
+
+def test_json_keeps_everything() -> None:
+    """Written and read again it is equal, threshold for threshold; other JSON is refused."""
+    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={"benchmark": "own"})
+    read = calibration_from_json(json.loads(json.dumps(fitted.to_json())))
+    assert read == fitted
+    assert isinstance(read, Calibration)
+    assert read.threshold(0.85) == fitted.thresholds[2]
+    with pytest.raises(DataError, match="register the model again"):
+        calibration_from_json({"slope": 1})
