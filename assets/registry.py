@@ -1,32 +1,102 @@
-"""Registry: the current model as a version, challenger first, champion if it is at least as good."""
+"""Registry: the current model as a version, challenger first, champion if the gate passes."""
+
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets import metadata
 from assets.evaluation import benchmark_scores
 from assets.project import ProjectResource
 from assets.training import similarity_model
+
+if TYPE_CHECKING:
+    from hapvr.stages.promotion import Decision
+
+BETTER = "better_on_the_target"
+NOT_WORSE = "no_required_metric_worse"
+REMEDY = (
+    "Nothing is broken: the champion goes on serving. Look at `comparison` and at the two MLflow runs; "
+    "`hapvr models promote VERSION` overrules the gate, `hapvr models rollback` goes back."
+)
 
 
 @dg.asset(
     group_name="registry",
     kinds={"mlflow"},
+    owners=["team:models"],
     deps=[similarity_model, dg.AssetDep(benchmark_scores, partition_mapping=dg.AllPartitionMapping())],
-    description="A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere.",
+    check_specs=[
+        dg.AssetCheckSpec(
+            BETTER,
+            asset="registered_model",
+            description="The mean of the target metrics is higher than the champion's.",
+        ),
+        dg.AssetCheckSpec(
+            NOT_WORSE, asset="registered_model", description="No required metric is lower than the champion's."
+        ),
+    ],
+    description="A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere. "
+    "A new version is challenger; it becomes champion if it is better on the target and worse on no required metric.",
 )
 def registered_model(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.stages.registration import make_registered_model
 
     opened = project.open()
-    result = make_registered_model(opened, tags={"dagster.run_id": context.run.root_run_id or context.run_id})
+    dagster_run = context.run.tags.get("hapvr/parent_run_id") or context.run.root_run_id or context.run_id
+    result = make_registered_model(opened, tags={"dagster.run_id": dagster_run})
+    decision = result.decision
+    links = {"mlflow_run": project.run_link(opened, result.run.mlflow_run_id)}
+    if decision.champion_run:
+        links["compared_with_run"] = project.run_link(opened, decision.champion_run)
     return dg.MaterializeResult(
         metadata={
-            "name": result.version.name,
-            "version": result.version.version,
-            "champion": result.version.promoted,
-            "decision": result.version.reason,
+            "name": result.name,
+            "version": result.version,
+            "champion": decision.promoted,
+            "decision": decision.reason,
             "mean_target_metric": result.target,
-            "mlflow_run": project.run_link(opened, result.run.mlflow_run_id),
+            **links,
             "path": dg.MetadataValue.path(str(result.bundle)),
             "digest": result.digest,
-        }
+            **({"comparison": _comparison(decision)} if decision.verdict else {}),
+        },
+        check_results=_checks(decision),
     )
+
+
+def _comparison(decision: "Decision") -> dg.TableMetadataValue:
+    import polars as pl
+
+    assert decision.verdict is not None
+    rows = [decision.verdict.target, *decision.verdict.metrics]
+    return metadata.table(
+        pl.DataFrame(
+            [
+                {
+                    "metric": row.name,
+                    f"champion (version {decision.champion})": round(100 * row.champion, 2),
+                    "challenger": round(100 * row.challenger, 2),
+                    "difference": round(100 * row.value, 2),
+                    "interval": f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}",
+                    "worse": row.name in decision.verdict.worse,
+                }
+                for row in rows
+            ]
+        )
+    )
+
+
+def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
+    """Both checks; where there was nothing to compare, the decision's reason stands for both."""
+    verdict = decision.verdict
+    better = decision.promoted if verdict is None else verdict.better
+    not_worse = decision.promoted if verdict is None else not verdict.worse
+    return [
+        dg.AssetCheckResult(
+            check_name=name,
+            passed=passed,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"reason": decision.reason, "remedy": REMEDY},
+        )
+        for name, passed in ((BETTER, better), (NOT_WORSE, not_worse))
+    ]

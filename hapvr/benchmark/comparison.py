@@ -46,19 +46,24 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the gate says. target: mean of the target metrics; metrics: every required one; worse: names of those that are
-    worse; reason: a sentence for people."""
+    """What the gate says. target: mean of the target metrics, better: whether it is; metrics: every required one, worse:
+    names of those that are; reason: a sentence for people."""
 
-    passed: bool
+    better: bool
     reason: str
     target: Difference
     metrics: tuple[Difference, ...]
     worse: tuple[str, ...]
 
+    @property
+    def passed(self) -> bool:
+        return self.better and not self.worse
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for a file."""
         return {
             "passed": self.passed,
+            "better": self.better,
             "reason": self.reason,
             "target": self.target.to_json(),
             "metrics": [metric.to_json() for metric in self.metrics],
@@ -144,7 +149,7 @@ def decide(
         reason = f"not clearly better: {numbers}; ahead in {100 * target.better:.0f} % of resamples"
     else:
         reason = f"better: {numbers}; no required metric is worse"
-    return Verdict(passed=ahead and not worse, reason=reason, target=target, metrics=metrics, worse=worse)
+    return Verdict(better=ahead, reason=reason, target=target, metrics=metrics, worse=worse)
 
 
 def _difference(

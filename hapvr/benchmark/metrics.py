@@ -136,7 +136,8 @@ def query_weights(num_queries: int, *, num_samples: int, rng: np.random.Generato
 def bootstrap_mean_ap(per_query: Floats, weights: NDArray[np.float64]) -> Floats:
     """Mean AP [B] of bootstrap samples, NaN where no query was drawn. per_query: [Q]; weights: [B, Q]."""
     num = weights.sum(axis=1)
-    return np.divide(weights @ per_query, num, out=np.full_like(num, np.nan), where=num > 0)
+    means: Floats = np.divide(weights @ per_query, num, out=np.full_like(num, np.nan), where=num > 0)
+    return means
 
 
 def bootstrap_micro_ap(

@@ -1,4 +1,4 @@
-"""`hapvr models import | list | show`."""
+"""`hapvr models import | list | show | promote | rollback`."""
 
 from __future__ import annotations
 
@@ -68,3 +68,38 @@ def show_(
 
     description = load_scorer(model, tracking_uri).description
     show(description, as_json=as_json, text=json.dumps(description, indent=1))
+
+
+@app.command("promote")
+@exit_codes
+def promote_(
+    version: Annotated[int, typer.Argument(help="The version that becomes champion.", min=1)],
+    name: str = "hapvr",
+    reason: Annotated[str, typer.Option(help="Why; kept on the version.")] = "promoted by hand",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a version champion whatever the gate said of it."""
+    from hapvr.tracking.promotion import promote
+    from hapvr.tracking.registry import registry_client
+
+    before = promote(registry_client(tracking_uri), name, version, reason=reason)
+    result = {"name": name, "champion": version, "before": before.version if before else None}
+    show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} now")
+
+
+@app.command("rollback")
+@exit_codes
+def rollback_(
+    name: str = "hapvr",
+    reason: Annotated[str, typer.Option(help="Why; kept on the version.")] = "rolled back by hand",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the champion before this one champion again."""
+    from hapvr.tracking.promotion import rollback
+    from hapvr.tracking.registry import registry_client
+
+    version = rollback(registry_client(tracking_uri), name, reason=reason)
+    result = {"name": name, "champion": version}
+    show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} again")

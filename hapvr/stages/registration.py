@@ -14,17 +14,20 @@ from hapvr.provenance import file_sha256
 from hapvr.scorer.bundle import SCORER_FILE, write_bundle
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.project import Project
+from hapvr.stages.promotion import Decision, make_decision
 from hapvr.stages.training import TrainingRun, current_run, data_digests, tracker_of, training_shards
 from hapvr.tracking.packaging import log_model
-from hapvr.tracking.registry import RegisteredVersion, register
+from hapvr.tracking.registry import register
 
 
 @dataclass(frozen=True)
 class Registration:
-    """version: in the registry; bundle: the folder that was packaged."""
+    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged."""
 
     run: TrainingRun
-    version: RegisteredVersion
+    name: str
+    version: int
+    decision: Decision
     bundle: Path
     target: float
     digest: str
@@ -38,9 +41,6 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     run = current_run(project)
     scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
-    benchmarks = hashlib.sha256(
-        json.dumps({name: data["digest"] for name, data in scores.items()}).encode()
-    ).hexdigest()
     backbone = load_backbone(project.config.backbone)
     bundle = write_bundle(
         run.folder / "bundle",
@@ -58,13 +58,7 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     lineage["data.digest"] = hashlib.sha256(
         json.dumps(data_digests(project, training_shards(project)), sort_keys=True).encode()
     ).hexdigest()
-    version = register(
-        tracker,
-        project.config.tracking.registered_model,
-        run_id=run.mlflow_run_id,
-        model_uri=uri,
-        target=target,
-        benchmarks=benchmarks,
-        tags=lineage,
-    )
-    return Registration(run, version, bundle, target, file_sha256(bundle / SCORER_FILE))
+    name = project.config.tracking.registered_model
+    version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
+    decision = make_decision(project, run, version)
+    return Registration(run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +11,18 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from hapvr.errors import DataError
+from hapvr.tracking.promotion import CHALLENGER
 from hapvr.tracking.runs import Tracker
 
-CHALLENGER = "challenger"
-CHAMPION = "champion"
 TARGET_TAG = "hapvr.target_mean"
-TARGET_DIGITS = 6
-BENCHMARKS_TAG = "hapvr.benchmarks"
-
-
-@dataclass(frozen=True)
-class RegisteredVersion:
-    """name and version in the registry; promoted: whether it became champion; reason: why or why not."""
-
-    name: str
-    version: int
-    promoted: bool
-    reason: str
 
 
 def register(
-    tracker: Tracker,
-    name: str,
-    *,
-    run_id: str,
-    model_uri: str,
-    target: float,
-    benchmarks: str,
-    tags: Mapping[str, str],
-) -> RegisteredVersion:
-    """Make a version, alias it challenger, and champion if there is none or it is at least as good.
+    tracker: Tracker, name: str, *, run_id: str, model_uri: str, target: float, tags: Mapping[str, str]
+) -> int:
+    """Make a version of a run's logged model and give it the alias challenger; returns its number.
 
-    target: mean target metric; benchmarks: digest of what it was measured on. A champion that was measured on other
-    benchmarks is not comparable, and stays. A run that has a version already keeps it.
+    target: mean target metric, in [0, 1]. A run that has a version already keeps it.
     """
     client = tracker.client
     try:
@@ -57,19 +35,19 @@ def register(
         number = int(existing[0].version)
     else:
         number = int(client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags)).version)
-    client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.{TARGET_DIGITS}f}")
-    client.set_model_version_tag(name, str(number), BENCHMARKS_TAG, benchmarks)
+    client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
-    promoted, reason = _decide(tracker, name, number, target, benchmarks)
-    if promoted:
-        client.set_registered_model_alias(name, CHAMPION, str(number))
-    client.update_model_version(name, str(number), description=reason)
-    return RegisteredVersion(name, number, promoted, reason)
+    return number
+
+
+def registry_client(tracking_uri: str) -> MlflowClient:
+    """A client of the registry at an address."""
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
 def list_versions(name: str, tracking_uri: str) -> list[dict[str, Any]]:
     """Version, aliases, description, run id and tags of every version, newest first. Raises DataError if there is none."""
-    client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    client = registry_client(tracking_uri)
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
         raise DataError(f"model: the registry at {tracking_uri} has no model named {name}; `make demo` registers one")
@@ -104,23 +82,3 @@ def download_bundle(uri: str, tracking_uri: str) -> Path:
     if not found:
         raise DataError(f"model: {uri} holds no model bundle; it was not registered by this project")
     return found[0].parent
-
-
-def _decide(tracker: Tracker, name: str, number: int, target: float, benchmarks: str) -> tuple[bool, str]:
-    try:
-        champion = tracker.client.get_model_version_by_alias(name, CHAMPION)
-    except MlflowException:
-        return True, f"first version of this name: champion with mean target metric {target:.4f}"
-    if int(champion.version) == number:
-        return True, f"is champion already; mean target metric {target:.4f}"
-    if champion.tags.get(BENCHMARKS_TAG) != benchmarks:
-        return False, (
-            f"not promoted: champion version {champion.version} was measured on other benchmarks, so the two do not compare"
-        )
-    before = float(champion.tags[TARGET_TAG])
-    if round(target, TARGET_DIGITS) >= before:
-        return True, f"promoted: mean target metric {target:.4f} against {before:.4f} of version {champion.version}"
-    return (
-        False,
-        f"not promoted: mean target metric {target:.4f} against {before:.4f} of champion version {champion.version}",
-    )

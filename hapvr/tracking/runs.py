@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from mlflow.artifacts import download_artifacts
 from mlflow.entities import Metric, Param, RunStatus, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 RUN_KEY_TAG = "hapvr.run_key"
@@ -62,6 +64,13 @@ class Tracker:
     def file(self, run_id: str, path: Path, folder: str) -> None:
         """A copy of a local file under `folder`."""
         self.client.log_artifact(run_id, str(path), folder)
+
+    def artifact(self, run_id: str, path: str) -> Path | None:
+        """A local copy of a run's artifact; None if the run does not have it, or is gone."""
+        try:
+            return Path(download_artifacts(run_id=run_id, artifact_path=path, tracking_uri=self.uri))
+        except (MlflowException, OSError):
+            return None
 
     def text(self, run_id: str, text: str, name: str) -> None:
         self.client.log_text(run_id, text, name)

@@ -1,0 +1,185 @@
+"""The promotion gate: is the new version better than the champion, on the same benchmarks and the same videos?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from filelock import FileLock
+
+from hapvr.benchmark.comparison import Difference, Verdict, compare, decide
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.errors import HapvrError
+from hapvr.features.extract import choose_device
+from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.stages.benchmark_features import BenchmarkFeatures
+from hapvr.stages.evaluation import definition_digest
+from hapvr.stages.project import Project
+from hapvr.stages.sources import benchmark_folder
+from hapvr.stages.training import MODELS, TrainingRun, tracker_of
+from hapvr.stages.validation import benchmark_shards
+from hapvr.storage.features import FeatureStore
+from hapvr.tracking.promotion import (
+    DECISION_TAG,
+    REASON_TAG,
+    Champion,
+    champion_of,
+    crown,
+    describe,
+    version_tags,
+)
+from hapvr.tracking.registry import download_bundle
+from hapvr.tracking.runs import Tracker
+
+CHAMPION_TAG = "hapvr.gate.champion"
+CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
+SIMILARITIES = "similarities-trained.parquet"
+MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Decision:
+    """promoted: the version is champion now; champion, champion_run: what it was compared with, "" if with nothing;
+    verdict: the numbers, None where there was nothing to compare."""
+
+    promoted: bool
+    reason: str
+    champion: str = ""
+    champion_run: str = ""
+    verdict: Verdict | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a file."""
+        return {
+            "promoted": self.promoted,
+            "reason": self.reason,
+            "champion": self.champion,
+            "champion_run": self.champion_run,
+            "verdict": self.verdict.to_json() if self.verdict else None,
+        }
+
+
+def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
+    """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
+
+    Two runs that decide at once wait for each other; a champion that changed meanwhile, by hand or from another machine, is
+    compared with anew.
+    """
+    tracker = tracker_of(project)
+    name = project.config.tracking.registered_model
+    lock = project.root.local_path(f"{MODELS}/promotion.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
+        earlier = _earlier(tracker, name, version)
+        if earlier is not None:
+            return earlier
+        for _ in range(MAX_ATTEMPTS):
+            champion = champion_of(tracker.client, name)
+            decision = _decide(project, run, version, champion)
+            if champion_of(tracker.client, name) == champion:
+                break
+        if decision.promoted:
+            crown(tracker.client, name, version, how="gate", reason=decision.reason)
+        _record(tracker, name, run, version, decision)
+    return decision
+
+
+def _earlier(tracker: Tracker, name: str, version: int) -> Decision | None:
+    """The decision on a version that was decided on before: a repeated run does not undo what people did since."""
+    champion = champion_of(tracker.client, name)
+    tags = version_tags(tracker.client, name, version)
+    if champion is None or DECISION_TAG not in tags:
+        return None
+    return Decision(
+        champion.version == version,
+        f"decided before: {tags.get(REASON_TAG, '')}",
+        tags.get(CHAMPION_TAG, ""),
+        tags.get(CHAMPION_RUN_TAG, ""),
+    )
+
+
+def _decide(project: Project, run: TrainingRun, version: int, champion: Champion | None) -> Decision:
+    if champion is None:
+        return Decision(True, "promoted: there is no champion to compare with")
+    number, champion_run = str(champion.version), champion.run_id
+    if not project.config.evaluation.gate.enabled:
+        reason = f"not promoted: evaluation.gate.enabled is false; `hapvr models promote {version}` does it by hand"
+        return Decision(False, reason, number, champion_run)
+    try:
+        differences = [_compare(project, run, champion, name) for name in project.config.evaluation.benchmarks]
+    except HapvrError as error:
+        reason = (
+            f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
+            f"with `hapvr evaluate`, then `hapvr models promote {version}`"
+        )
+        return Decision(False, reason, number, champion_run)
+    evaluation = project.config.evaluation
+    verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
+    word = "promoted" if verdict.passed else "not promoted"
+    reason = f"{word}: against champion version {number}, {verdict.reason}"
+    return Decision(verdict.passed, reason, number, champion_run, verdict)
+
+
+def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
+    definition = load_definition(str(benchmark_folder(project, name) or name))
+    challenger = pl.read_parquet(run.folder / "benchmarks" / definition.name / SIMILARITIES)
+    other = pl.read_parquet(_champion_similarities(project, run, champion, definition))
+    return compare(
+        definition,
+        other,
+        challenger,
+        available=_scored(other) & _scored(challenger),
+        config=project.config.evaluation.gate,
+    )
+
+
+def _champion_similarities(
+    project: Project, run: TrainingRun, champion: Champion, definition: BenchmarkDefinition
+) -> Path:
+    """What the champion's own evaluation stored, if it was of the same benchmark; else its network is scored here.
+
+    Raises DataError if its network does not go with the features that are here.
+    """
+    stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
+    if stored is not None:
+        return stored
+    bundle = download_bundle(
+        f"models:/{project.config.tracking.registered_model}/{champion.version}", project.tracking_uri
+    )
+    model = load_similarity_model(bundle)
+    store = FeatureStore(project.root, benchmark_shards(project, definition.name))
+    model.require_features(store.settings)
+    path = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
+    device = choose_device(project.config.device)
+    score_benchmark(model.network, definition, BenchmarkFeatures(store, definition), path, device=device)
+    return path
+
+
+def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDefinition) -> Path | None:
+    """Similarities among a run's artifacts; None if it has none, or those of another version of the benchmark."""
+    folder = f"benchmarks/{definition.name}"
+    scores, similarities = (tracker.artifact(run_id, f"{folder}/{name}") for name in ("scores.json", SIMILARITIES))
+    if scores is None or similarities is None:
+        return None
+    same = json.loads(scores.read_text(encoding="utf-8"))["digest"] == definition_digest(definition)
+    return similarities if same else None
+
+
+def _scored(similarities: pl.DataFrame) -> frozenset[str]:
+    return frozenset(similarities["query_id"].unique()) | frozenset(similarities["reference_id"].unique())
+
+
+def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decision: Decision) -> None:
+    tags = {
+        DECISION_TAG: "promoted" if decision.promoted else "not promoted",
+        REASON_TAG: decision.reason,
+        CHAMPION_TAG: decision.champion,
+        CHAMPION_RUN_TAG: decision.champion_run,
+    }
+    describe(tracker.client, name, version, description=decision.reason, tags=tags)
+    tracker.text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")
