@@ -1,0 +1,147 @@
+"""Matching segments of two videos: local alignment (Smith and Waterman, 1981) on their frame similarities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hapvr.errors import ArgumentError
+
+DEFAULT_THRESHOLD = 0.5
+"""Relative frame similarity that counts as a match where the model brings none that was fitted."""
+
+MIN_FRAMES = 2
+MAX_SEGMENTS = 16
+TRIES = 4
+"""Paths looked at for each segment wanted, since some turn out too short."""
+
+STEP_COST = 0.25
+"""Price of a step that moves in one video alone, in units of a perfect match: other speeds cost, but are found."""
+
+_START, _BOTH, _QUERY, _REFERENCE = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Frames query[0]..query[1] show what reference[0]..reference[1] do. score: mean frame similarity on the path."""
+
+    query: tuple[int, int]
+    reference: tuple[int, int]
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part of the query and the part of the reference that shows the same, in seconds from each video's first frame.
+
+    score: mean relative frame similarity along the alignment, see `relative_similarity`.
+    """
+
+    query_start_s: float
+    query_end_s: float
+    reference_start_s: float
+    reference_end_s: float
+    score: float
+
+
+def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
+    """Frame similarities against those of each frame with itself, so that 1 is the same picture whatever attention did.
+
+    frame: [T, T'] from the network; query: [T], reference: [T'], of each frame with itself. Returns [T, T'] in [-1, 1].
+    """
+    scale = np.sqrt(np.maximum(np.outer(query, reference), 1e-12))
+    return np.clip(np.asarray(frame, np.float64) / scale, -1, 1)
+
+
+def align(
+    similarity: ArrayLike, *, threshold: float, min_frames: int = MIN_FRAMES, max_segments: int = MAX_SEGMENTS
+) -> list[Alignment]:
+    """Parts of two videos that match, the longest and surest first.
+
+    similarity: [T, T'], see `relative_similarity`; threshold: what a frame pair must exceed to count for a part.
+    min_frames: in both videos, or as many as the shorter one has. Parts run forward in both videos; each may be
+    found in several places, but no pair of frames is in two parts. Raises ArgumentError for a matrix without cells.
+    """
+    matrix = np.asarray(similarity, np.float64)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ArgumentError(f"similarity has shape {matrix.shape}; wanted a matrix [query frames, reference frames]")
+    if not -1 <= threshold < 1:
+        raise ArgumentError(f"threshold is {threshold}; wanted a frame similarity of at least -1 and below 1")
+    wanted = min(min_frames, *matrix.shape)
+    gain = np.clip((matrix - threshold) / (1 - threshold), -1, 1)
+    found: list[Alignment] = []
+    for _ in range(TRIES * max_segments):
+        rows, columns = _best_path(gain)
+        if not rows or len(found) == max_segments:
+            break
+        first, last = (rows[0], columns[0]), (rows[-1], columns[-1])
+        if min(last[0] - first[0], last[1] - first[1]) + 1 >= wanted:
+            score = float(matrix[rows, columns].mean())
+            found.append(Alignment((first[0], last[0]), (first[1], last[1]), score))
+        # a margin of one frame, where neighbours that look alike would give the same part again
+        gain[max(first[0] - 1, 0) : last[0] + 2, max(first[1] - 1, 0) : last[1] + 2] = -1
+    return found
+
+
+def timed_segments(
+    alignments: Sequence[Alignment],
+    query_times_s: Sequence[float],
+    reference_times_s: Sequence[float],
+    *,
+    fps: float,
+) -> list[Segment]:
+    """Alignments as times. A frame stands for the 1 / fps seconds from its own time on; times: of the sampled frames."""
+    return [
+        Segment(
+            query_start_s=query_times_s[found.query[0]],
+            query_end_s=query_times_s[found.query[1]] + 1 / fps,
+            reference_start_s=reference_times_s[found.reference[0]],
+            reference_end_s=reference_times_s[found.reference[1]] + 1 / fps,
+            score=found.score,
+        )
+        for found in alignments
+    ]
+
+
+def _best_path(gain: NDArray[np.float64]) -> tuple[list[int], list[int]]:
+    """Rows and columns of the monotone path with the largest sum of gains less step costs; empty if none is above 0."""
+    totals, moves = _totals(gain)
+    row, column = (int(index) for index in np.unravel_index(int(totals.argmax()), totals.shape))
+    rows: list[int] = []
+    columns: list[int] = []
+    if totals[row, column] <= 0:
+        return rows, columns
+    while True:
+        rows.append(row)
+        columns.append(column)
+        move = moves[row, column]
+        if move == _START:
+            return rows[::-1], columns[::-1]
+        row -= move in (_BOTH, _QUERY)
+        column -= move in (_BOTH, _REFERENCE)
+
+
+def _totals(gain: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    """Best sum of a path that ends in each cell, and the step that led there, one anti-diagonal at a time."""
+    height, width = gain.shape
+    totals = np.zeros((height + 1, width + 1), np.float32)
+    moves = np.zeros((height, width), np.int8)
+    for diagonal in range(height + width - 1):
+        rows = np.arange(max(0, diagonal - width + 1), min(diagonal, height - 1) + 1)
+        columns = diagonal - rows
+        before = np.stack(
+            [
+                np.zeros(len(rows), np.float32),
+                totals[rows, columns],
+                totals[rows, columns + 1] - STEP_COST,
+                totals[rows + 1, columns] - STEP_COST,
+            ]
+        )
+        move = before.argmax(0)
+        total = before[move, np.arange(len(rows))] + gain[rows, columns]
+        totals[rows + 1, columns + 1] = np.maximum(total, 0)
+        moves[rows, columns] = move
+    return totals[1:, 1:], moves

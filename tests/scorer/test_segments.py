@@ -1,0 +1,132 @@
+"""Alignment of frame similarities, on matrices whose matching parts are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hapvr.errors import ArgumentError
+from hapvr.scorer.segments import Alignment, align, relative_similarity, timed_segments
+from hapvr.seeding import numpy_rng
+
+
+def background(rows: int, columns: int, *, seed: int = 0) -> NDArray[np.float64]:
+    """Frame similarities of two videos that have nothing in common."""
+    return numpy_rng(seed, "background").uniform(-0.2, 0.35, (rows, columns))
+
+
+def spans(found: list[Alignment]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    return sorted((part.query, part.reference) for part in found)
+
+
+@given(
+    start=st.tuples(st.integers(0, 20), st.integers(0, 30)),
+    length=st.integers(2, 12),
+    seed=st.integers(0, 50),
+)
+def test_one_copied_part_is_found_exactly(start: tuple[int, int], length: int, seed: int) -> None:
+    """A diagonal of high similarities anywhere gives one alignment, from its first to its last frame pair."""
+    matrix = background(34, 44, seed=seed)
+    for step in range(length):
+        matrix[start[0] + step, start[1] + step] = 0.9
+    (found,) = align(matrix, threshold=0.5)
+    assert found.query == (start[0], start[0] + length - 1)
+    assert found.reference == (start[1], start[1] + length - 1)
+    assert found.score == pytest.approx(0.9)
+
+
+def test_parts_in_another_order_are_both_found() -> None:
+    """Two parts that swapped places are two alignments; the longer is first."""
+    matrix = background(20, 20)
+    for step in range(8):
+        matrix[step, 12 + step] = 0.9
+    for step in range(5):
+        matrix[12 + step, 2 + step] = 0.9
+    found = align(matrix, threshold=0.5)
+    assert spans(found) == [((0, 7), (12, 19)), ((12, 16), (2, 6))]
+    assert found[0].query == (0, 7)
+
+
+def test_part_that_is_shown_twice_is_found_twice() -> None:
+    """One part of the query, two places in the reference."""
+    matrix = background(10, 30)
+    for step in range(5):
+        matrix[3 + step, 4 + step] = matrix[3 + step, 20 + step] = 0.9
+    assert spans(align(matrix, threshold=0.5)) == [((3, 7), (4, 8)), ((3, 7), (20, 24))]
+
+
+def test_copy_at_double_speed_is_one_alignment() -> None:
+    """Two query frames for each reference frame: the whole of both."""
+    matrix = background(16, 8)
+    for step in range(16):
+        matrix[step, step // 2] = 0.9
+    (found,) = align(matrix, threshold=0.5)
+    assert (found.query, found.reference) == ((0, 15), (0, 7))
+
+
+def test_a_bad_frame_within_a_part_does_not_split_it() -> None:
+    """One dissimilar pair inside ten similar ones is bridged."""
+    matrix = background(10, 10)
+    np.fill_diagonal(matrix, 0.95)
+    matrix[5, 5] = 0.3
+    assert spans(align(matrix, threshold=0.5)) == [((0, 9), (0, 9))]
+
+
+def test_nothing_in_common_gives_nothing() -> None:
+    """No similarity above the threshold, or a single frame pair in longer videos: no segment."""
+    matrix = background(20, 30)
+    assert align(matrix, threshold=0.5) == []
+    matrix[4, 9] = 0.9
+    assert align(matrix, threshold=0.5) == []
+
+
+def test_a_single_frame_can_match() -> None:
+    """A video of one frame is found in a longer one: its length is all there is."""
+    matrix = background(1, 9)
+    matrix[0, 6] = 0.9
+    assert spans(align(matrix, threshold=0.5)) == [((0, 0), (6, 6))]
+
+
+@given(seed=st.integers(0, 200), rows=st.integers(1, 12), columns=st.integers(1, 12))
+def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
+    """In range, in order, long enough, no frame pair in two, and the transposed matrix gives the transposed best one."""
+    matrix = numpy_rng(seed, "matrix").uniform(-1, 1, (rows, columns))
+    found = align(matrix, threshold=0.2)
+    used = np.zeros(matrix.shape, int)
+    for part in found:
+        (first, last), (start, end) = part.query, part.reference
+        assert 0 <= first <= last < rows
+        assert 0 <= start <= end < columns
+        assert min(last - first, end - start) + 1 >= min(2, rows, columns)
+        used[first : last + 1, start : end + 1] += 1
+    assert used.max(initial=0) <= 1
+    mirrored = align(matrix.T, threshold=0.2)
+    if found and mirrored:
+        assert mirrored[0].score == pytest.approx(found[0].score)
+        assert (mirrored[0].reference, mirrored[0].query) == (found[0].query, found[0].reference)
+
+
+def test_relative_similarity_of_equal_frames_is_one() -> None:
+    """Attention that shrinks one video's frames to a half and another's to a third leaves equal frames at 1."""
+    pictures = np.array([[1.0, 0.2], [0.2, 1.0]])
+    relative = relative_similarity(pictures / 6, np.full(2, 1 / 4), np.full(2, 1 / 9))
+    assert relative == pytest.approx(pictures)
+
+
+def test_times_run_to_the_end_of_the_last_frame() -> None:
+    """Frames 2..4 and 0..2 at 2 fps are 1.0 to 2.5 s and 0 to 1.5 s."""
+    times = [0.0, 0.5, 1.0, 1.5, 2.0]
+    (segment,) = timed_segments([Alignment((2, 4), (0, 2), 0.8)], times, times, fps=2.0)
+    assert (segment.query_start_s, segment.query_end_s) == (1.0, 2.5)
+    assert (segment.reference_start_s, segment.reference_end_s) == (0.0, 1.5)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    """An empty matrix and a threshold that nothing exceeds."""
+    with pytest.raises(ArgumentError, match="shape"):
+        align(np.zeros((0, 3)), threshold=0.5)
+    with pytest.raises(ArgumentError, match="below 1"):
+        align(np.zeros((2, 2)), threshold=1.0)
