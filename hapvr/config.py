@@ -289,6 +289,25 @@ class TrainConfig(Settings):
         default=2, description="processes that read views ahead of training"
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    source: Literal["cached_views", "online"] = Field(
+        default="cached_views",
+        description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper",
+    )
+    weak_views: Annotated[int, Field(ge=1)] = Field(default=1, description="weak views of each video in a batch")
+    strong_views: Annotated[int, Field(ge=1)] = Field(default=1, description="strong views of each video in a batch")
+    gather: bool = Field(
+        default=True, description="several processes compare and rank the clips of all; false: each its own only"
+    )
+    accumulate_batches: Annotated[int, Field(ge=1)] = Field(
+        default=1, description="batches whose mean gradient makes one step; each is compared by itself"
+    )
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="validate and keep a running mean of the weights; 0: the weights themselves"
+    )
+    compile: bool = Field(default=False, description="torch.compile; needs a C++ compiler, on a GPU Triton")
+    patience: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="stop after so many validations without a better one; 0: never"
+    )
     log_every_steps: Annotated[int, Field(ge=1)] = 20
     validate_every_steps: Annotated[int, Field(ge=1)] = 1000
     checkpoint_every_steps: Annotated[int, Field(ge=1)] = 500
@@ -304,6 +323,11 @@ class TrainConfig(Settings):
                 f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}"
             )
         return self
+
+    def content(self) -> dict[str, Any]:
+        """What determines the weights; the rest only says how the work is done, and may change when a run goes on."""
+        how = {"data_workers", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints"}
+        return self.model_dump(mode="json", exclude=how)
 
 
 class TrackingConfig(Settings):
@@ -372,6 +396,32 @@ class AutomationConfig(Settings):
     )
 
 
+class ServingConfig(Settings):
+    """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment replaces a value.
+
+    A video, pair or request above a limit gives rows with an error. A request's own parameters can only lower them.
+    """
+
+    max_pairs: Annotated[int, Field(ge=1)] = Field(default=10_000, description="pairs of one request")
+    max_bytes: Annotated[int, Field(ge=1)] = Field(default=2_000_000_000, description="size of a video file")
+    max_frames: Annotated[int, Field(ge=1)] = Field(default=3600, description="sampled frames of a video")
+    video_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        default=120.0, description="for decoding one video, the second try with another decoder included"
+    )
+    request_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="for a whole request; none: as long as it takes, or as the model server allows"
+    )
+    max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
+        default=6 * 2**30, description="address space of a decoding process"
+    )
+    max_decoding_requests: Annotated[int, Field(ge=1)] = Field(
+        default=2, description="requests that decode at the same time; others wait"
+    )
+    cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=256 * 2**20, description="memory for features of the videos seen last"
+    )
+
+
 class Config(Settings):
     """Everything the chain needs to know."""
 
@@ -392,6 +442,7 @@ class Config(Settings):
     tracking: TrackingConfig = TrackingConfig()
     quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
+    serving: ServingConfig = ServingConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -401,6 +452,13 @@ class Config(Settings):
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ValueError(f"source names must differ, repeated: {', '.join(repeated)}")
+        for name in ("weak", "strong"):
+            wanted, stored = getattr(self.train, f"{name}_views"), getattr(self.views, f"num_{name}")
+            if self.train.source == "cached_views" and wanted > stored:
+                raise ValueError(
+                    f"train.{name}_views {wanted} is more than the cached views.num_{name} {stored}; "
+                    f"raise that, or set train.source to online"
+                )
         if self.evaluation.validation in self.evaluation.benchmarks:
             raise ValueError(f"validation benchmark {self.evaluation.validation!r} must not also be a test benchmark")
         return self
