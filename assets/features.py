@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets import metadata
 from assets.frames import frames
-from assets.partitions import SHARDS, TRAINING_SHARDS
+from assets.partitions import MISSING, SHARDS, TRAINING_SHARDS
 from assets.project import ProjectResource
 
 
@@ -13,6 +13,7 @@ from assets.project import ProjectResource
     kinds={"pytorch"},
     pool="gpu",
     deps=[dg.AssetDep(frames, partition_mapping=dg.AllPartitionMapping())],
+    automation_condition=MISSING,
     description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
 )
 def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
@@ -42,6 +43,7 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     pool="gpu",
     partitions_def=SHARDS,
     deps=[frames, whitening],
+    automation_condition=MISSING,
     description="Region features [T, 9, D] in half precision of every video of the shard, one row per frame.",
 )
 def features(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from assets import metadata
-from assets.partitions import SHARDS
+from assets.partitions import MISSING, SHARDS
 from assets.project import ProjectResource
 from assets.videos import videos
 
@@ -13,6 +13,7 @@ from assets.videos import videos
     kinds={"parquet"},
     partitions_def=SHARDS,
     deps=[videos],
+    automation_condition=MISSING,
     description="Frames at the configured rate as JPEG with their timestamps; a video that cannot be decoded is a row with a reason.",
 )
 def frames(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:

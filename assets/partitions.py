@@ -6,6 +6,16 @@ SHARDS = dg.DynamicPartitionsDefinition(name="shards")
 TRAINING_SHARDS = dg.DynamicPartitionsDefinition(name="training_shards")
 BENCHMARKS = dg.DynamicPartitionsDefinition(name="benchmarks")
 
+# What is missing is made as soon as its inputs are there; what failed waits for a retry or for somebody. Unlike
+# AutomationCondition.on_missing this also takes up what was missing before automation was switched on.
+MISSING = (
+    dg.AutomationCondition.missing()
+    & ~dg.AutomationCondition.in_progress()
+    & ~dg.AutomationCondition.any_deps_missing()
+    & ~dg.AutomationCondition.any_deps_in_progress()
+    & ~dg.AutomationCondition.execution_failed()
+).with_label("missing, inputs are there")
+
 
 def synchronize(instance: dg.DagsterInstance, partitions: dg.DynamicPartitionsDefinition, keys: list[str]) -> None:
     """Make the registered keys of a definition equal to `keys`; those of another configuration go."""

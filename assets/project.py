@@ -1,12 +1,17 @@
 """The resource through which every asset gets its configuration and data root."""
 
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import psutil
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
+
+PROCESS_TAG = "hapvr/process"
 
 
 class ProjectResource(dg.ConfigurableResource):
@@ -16,6 +21,13 @@ class ProjectResource(dg.ConfigurableResource):
     folder: str
     overrides: dict[str, str]
     mlflow_page: str = "http://127.0.0.1:5000"
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Note on the run which process executes it: `host@pid:start time`."""
+        if context.run is not None and context.instance is not None:
+            started = psutil.Process().create_time()
+            tag = f"{socket.gethostname()}@{os.getpid()}:{started:.2f}"
+            context.instance.add_run_tags(context.run.run_id, {PROCESS_TAG: tag})
 
     def open(self) -> "Project":
         """Raises ConfigError naming key and allowed values."""

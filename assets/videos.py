@@ -3,7 +3,7 @@
 import dagster as dg
 
 from assets import metadata
-from assets.partitions import BENCHMARKS, SHARDS, TRAINING_SHARDS, synchronize
+from assets.partitions import BENCHMARKS, MISSING, SHARDS, TRAINING_SHARDS, synchronize
 from assets.project import ProjectResource
 
 
@@ -15,9 +15,12 @@ from assets.project import ProjectResource
 def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
     from hapvr.stages.manifest import make_manifest
+    from hapvr.stages.watch import offered
     from hapvr.storage.manifest import MANIFEST_STAGE, read_manifest
 
     opened = project.open()
+    # Looked at before the manifest is made: what arrives meanwhile is noticed the next time.
+    offer = offered(opened, settle_s=0)
     result = make_manifest(opened, progress=ProgressLines(context.log.info, "preparing sources"))
     synchronize(context.instance, SHARDS, list(result.shards))
     synchronize(context.instance, TRAINING_SHARDS, list(result.training_shards))
@@ -33,6 +36,7 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
             "videos_by_source": dg.MetadataValue.json(result.counts),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{MANIFEST_STAGE}"),
             "digest": result.digest,
+            "offer": offer.digest,
             "rows": metadata.table(manifest),
         }
     )
@@ -43,6 +47,7 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
     kinds={"parquet"},
     partitions_def=SHARDS,
     deps=[video_manifest],
+    automation_condition=MISSING,
     description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
 )
 def videos(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:

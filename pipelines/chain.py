@@ -5,6 +5,7 @@ shards and benchmarks, registered only while it runs. So a job here is a row of 
 its asset once per partition, as ordinary asset runs that the UI lists with their events and links.
 """
 
+import time
 from dataclasses import dataclass
 
 import dagster as dg
@@ -45,9 +46,7 @@ STAGES = (
 def run_stage(context: dg.OpExecutionContext, stage: Stage) -> int:
     """Materialise the stage for all its partitions, one run each; returns their number. Raises dg.Failure with the reason."""
     instance = context.instance
-    keys: list[str | None] = [None]
-    if stage.partitions is not None:
-        keys = sorted(instance.get_dynamic_partitions(stage.partitions.name or ""))
+    keys = partition_keys(instance, stage)
     definitions = dg.Definitions(assets=assets, resources=resources, executor=dg.in_process_executor)
     job = definitions.resolve_implicit_global_asset_job_def()
     # Retries of the parent keep one training run: it is named after the first attempt.
@@ -70,6 +69,26 @@ def run_stage(context: dg.OpExecutionContext, stage: Stage) -> int:
                 allow_retries=False,
             )
     return len(keys)
+
+
+def partition_keys(instance: dg.DagsterInstance, stage: Stage) -> list[str | None]:
+    """All partitions of a stage; of training shards only those that have frames: the others are still being ingested."""
+    if stage.partitions is None:
+        return [None]
+    keys = set(instance.get_dynamic_partitions(stage.partitions.name or ""))
+    if stage.partitions is TRAINING_SHARDS:
+        keys &= instance.get_materialized_partitions(dg.AssetKey("frames"))
+    return sorted(keys)
+
+
+def wait_before_retry(context: dg.OpExecutionContext, *, first_wait_s: float) -> None:
+    """Wait where this run is a retry and this is its first step; twice as long with each retry."""
+    number = int(context.run.tags.get("dagster/retry_number", "0"))
+    steps = context.run.step_keys_to_execute or ()
+    if number and steps and context.get_step_execution_context().step.key == steps[0]:
+        wait_s = first_wait_s * 2 ** (number - 1)
+        context.log.info(f"retry {number}: waiting {wait_s:.0f} s")
+        time.sleep(wait_s)
 
 
 def failure_reason(result: dg.ExecuteInProcessResult) -> str:

@@ -2,12 +2,15 @@
 
 import dagster as dg
 
+from pipelines import automation, monitoring
 from pipelines.chain import assets, resources
-from pipelines.jobs import demo, retrain
+from pipelines.jobs import jobs
 
 defs = dg.Definitions(
     assets=assets,
-    jobs=[demo, retrain],
+    jobs=jobs,
+    schedules=automation.schedules,
+    sensors=[*automation.sensors, *monitoring.sensors],
     resources=resources,
     executor=dg.in_process_executor,
 )

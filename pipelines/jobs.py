@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from pipelines.chain import STAGES, Stage, run_stage
+from assets.partitions import SHARDS
+from pipelines.chain import STAGES, Stage, run_stage, wait_before_retry
+from pipelines.resources import automation_settings
 
+SETTINGS = automation_settings()
 RETRIES = {
-    "dagster/max_retries": "2",
+    "dagster/max_retries": str(SETTINGS.max_retries),
     "dagster/retry_on_asset_or_op_failure": "true",
     "dagster/retry_strategy": "FROM_FAILURE",
 }
@@ -24,6 +27,7 @@ def _stage_op(stage: Stage, position: int) -> dg.OpDefinition:
         description=f"Materialises `{stage.asset}`" + (", one run per partition." if stage.partitions else "."),
     )
     def materialize(context: dg.OpExecutionContext) -> None:
+        wait_before_retry(context, first_wait_s=SETTINGS.retry_wait_s)
         start = time.monotonic()
         runs = run_stage(context, stage)
         count = f"{runs} partitions" if stage.partitions else ""
@@ -58,6 +62,20 @@ demo = chain_job(
 retrain = chain_job(
     "retrain",
     [stage for stage in STAGES if stage.asset in RETRAINED],
-    description="From views to a registered version.",
+    description="From views of what has arrived to a registered version, which the gate compares with the champion.",
     tags=RETRIES,
 )
+find_videos = dg.define_asset_job(
+    "find_videos",
+    selection=dg.AssetSelection.assets("video_manifest"),
+    description="New videos of the sources become new shards.",
+    tags=RETRIES,
+)
+ingest_shard = dg.define_asset_job(
+    "ingest_shard",
+    selection=dg.AssetSelection.assets("videos", "frames", "features"),
+    partitions_def=SHARDS,
+    description="A shard from files to features; launch it as a backfill for several. Finished shards are left alone.",
+    tags=RETRIES,
+)
+jobs = [demo, retrain, find_videos, ingest_shard]

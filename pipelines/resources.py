@@ -6,10 +6,14 @@ HAPVR_MLFLOW_PAGE: where people reach MLflow's pages (default what `make ui` ser
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets.project import ProjectResource
+
+if TYPE_CHECKING:
+    from hapvr.config import AutomationConfig
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -23,6 +27,19 @@ def project_resource() -> ProjectResource:
         overrides={"sources.0.path": videos} if videos else {},
         mlflow_page=os.environ.get("HAPVR_MLFLOW_PAGE", "http://127.0.0.1:5000"),
     )
+
+
+def automation_settings() -> "AutomationConfig":
+    """The configuration's section; defaults if the file is wrong, which every run, tick and `make demo` then says."""
+    from hapvr.config import AutomationConfig
+    from hapvr.config_file import load_config
+    from hapvr.errors import ConfigError
+
+    resource = project_resource()
+    try:
+        return load_config(CHECKOUT / resource.config_path, overrides=resource.overrides).automation
+    except ConfigError:
+        return AutomationConfig()
 
 
 def pipes_client() -> dg.PipesSubprocessClient:

@@ -78,6 +78,13 @@ class Tracker:
     def end(self, run_id: str, *, failed: bool = False) -> None:
         self.client.set_terminated(run_id, status="FAILED" if failed else "FINISHED")
 
+    def fail_if_running(self, run_id: str) -> bool:
+        """Mark a run as failed that is still said to run; returns whether it was."""
+        running = self.client.get_run(run_id).info.status == RunStatus.to_string(RunStatus.RUNNING)
+        if running:
+            self.end(run_id, failed=True)
+        return bool(running)
+
     def page(self, run_id: str, base: str | None) -> str:
         """Address of the run's page on an MLflow server at `base`; empty without one."""
         return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}" if base else ""

@@ -1,0 +1,93 @@
+"""What has changed since the last manifest and the last model: what sensors and schedules ask."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hapvr.config import BenchmarkSource, Config, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource, digest
+from hapvr.config_file import load_config
+from hapvr.errors import DataError
+from hapvr.provenance import file_sha256
+from hapvr.stages.project import Project
+from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, RUN_NAME, current_run
+from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.manifest import read_manifest
+from hapvr.storage.shards import STATUS_OK
+from hapvr.video.manifest import scan_folder
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the sources hold. digest: changes when a video or row comes, goes or is renamed; unsettled: files that were
+    written to a moment ago, perhaps still being copied."""
+
+    digest: str
+    unsettled: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Training data that the current model has not seen. shards: with features; num_videos: usable ones in them;
+    settings_changed: the configuration asks for another training; no_model: there is none yet."""
+
+    shards: tuple[str, ...]
+    num_videos: int
+    settings_changed: bool
+    no_model: bool
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.shards or self.settings_changed or self.no_model)
+
+
+def offered(project: Project, *, settle_s: float) -> Offer:
+    """Look at the sources without decoding anything. Raises DataError for one that is missing or empty."""
+    state = {}
+    unsettled: list[Path] = []
+    now = time.time()
+    for source in project.config.sources:
+        if isinstance(source, FolderSource | OwnVideosSource):
+            entries = scan_folder(project.path(source.path), source=source.name).entries
+            state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
+            for entry in entries:
+                path = Path(entry.uri)
+                if path.is_file() and now - path.stat().st_mtime < settle_s:
+                    unsettled.append(path)
+        elif isinstance(source, ListSource):
+            path = project.path(source.path)
+            if not path.is_file():
+                raise DataError(
+                    f"source {source.name}: {path} is no file; set the source's path to a CSV or Parquet file"
+                )
+            state[source.name] = file_sha256(path)
+        else:
+            assert isinstance(source, DemoCorpusSource | BenchmarkSource)
+            state[source.name] = digest(source)
+    return Offer(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
+
+
+def unseen_training(project: Project) -> Unseen:
+    """What a re-training would see that the current model has not."""
+    manifest = read_manifest(project.root)
+    keys = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
+    ready = [key for key in keys if project.shard(FEATURES_STAGE, key).provenance() is not None]
+    if not project.root.exists(CURRENT_NAME):
+        return Unseen(tuple(ready), _usable(project, ready), settings_changed=False, no_model=True)
+    run = current_run(project)
+    seen = set(json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))["shards"])
+    new = [key for key in ready if key not in seen]
+    changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
+    return Unseen(tuple(new), _usable(project, new), settings_changed=changed, no_model=False)
+
+
+def training_digest(config: Config) -> str:
+    """Of all settings that determine a trained model."""
+    return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
+
+
+def _usable(project: Project, shards: list[str]) -> int:
+    return sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in shards)

@@ -1,0 +1,112 @@
+"""What runs by itself: sensors for new videos, new shards and new training data; the schedule that re-trains.
+
+All of it starts stopped unless `automation.enabled` is set, and can be switched in the UI.
+"""
+
+import dagster as dg
+
+from assets.project import ProjectResource
+from pipelines.jobs import RETRIES, find_videos, retrain
+from pipelines.resources import automation_settings
+
+SETTINGS = automation_settings()
+SETTLE_S = 30.0
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
+SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
+
+
+@dg.sensor(
+    name="new_videos",
+    job=find_videos,
+    minimum_interval_seconds=SETTINGS.watch_every_s,
+    default_status=SENSOR_STATUS,
+    description="Looks at the sources; new files or rows start `find_videos`, which makes shards of exactly those.",
+)
+def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
+    from hapvr.stages.watch import offered
+
+    offer = offered(project.open(), settle_s=SETTLE_S)
+    if offer.unsettled:
+        return dg.SkipReason(f"{len(offer.unsettled)} files are still being written, e.g. {offer.unsettled[0].name}")
+    if offer.digest == _last_offer(context.instance):
+        return dg.SkipReason("the sources hold what the manifest was made from")
+    if running := _running(context.instance, find_videos.name):
+        return dg.SkipReason(f"run {running} is making the manifest")
+    return dg.RunRequest(run_key=offer.digest)
+
+
+new_shards = dg.AutomationConditionSensorDefinition(
+    "new_shards",
+    target=dg.AssetSelection.assets("videos", "frames", "whitening", "features"),
+    minimum_interval_seconds=min(SETTINGS.watch_every_s, 60),
+    default_status=SENSOR_STATUS,
+    run_tags=RETRIES,
+    description="Takes shards that the manifest registered to `features`, a run per shard.",
+)
+
+
+@dg.sensor(
+    name="enough_new_videos",
+    job=retrain,
+    minimum_interval_seconds=SETTINGS.watch_every_s,
+    default_status=SENSOR_STATUS,
+    description="Re-trains when `automation.retrain_new_videos` training videos have features that the model has not seen.",
+)
+def enough_new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
+    from hapvr.stages.watch import unseen_training
+
+    opened = project.open()
+    wanted = opened.config.automation.retrain_new_videos
+    unseen = unseen_training(opened)
+    if unseen.num_videos < wanted:
+        return dg.SkipReason(f"{unseen.num_videos} of {wanted} new training videos")
+    if running := _running(context.instance, retrain.name):
+        return dg.SkipReason(f"run {running} is re-training")
+    return dg.RunRequest(run_key=",".join(unseen.shards), tags={"hapvr/new_videos": str(unseen.num_videos)})
+
+
+@dg.schedule(
+    name="retrain_on_schedule",
+    job=retrain,
+    cron_schedule=SETTINGS.retrain_cron,
+    execution_timezone=SETTINGS.timezone,
+    default_status=SCHEDULE_STATUS,
+    description="Re-trains on whatever has arrived; skipped while a training runs, and where nothing changed since the last.",
+)
+def retrain_on_schedule(
+    context: dg.ScheduleEvaluationContext, project: ProjectResource
+) -> dg.RunRequest | dg.SkipReason:
+    from hapvr.stages.watch import unseen_training
+
+    if running := _running(context.instance, retrain.name):
+        return dg.SkipReason(f"run {running} is still re-training")
+    unseen = unseen_training(project.open())
+    if unseen.nothing:
+        return dg.SkipReason("no new training videos and no changed settings: it would give the same model again")
+    return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat())
+
+
+def _last_offer(instance: dg.DagsterInstance) -> str | None:
+    """The digest that the last manifest was made from."""
+    event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
+    if event is None or event.asset_materialization is None:
+        return None
+    value = event.asset_materialization.metadata.get("offer")
+    return str(value.value) if value is not None else None
+
+
+def _running(instance: dg.DagsterInstance, job: str) -> str | None:
+    """Id of an unfinished run of a job."""
+    runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=UNFINISHED), limit=1)
+    return runs[0].run_id if runs else None
+
+
+schedules = [retrain_on_schedule]
+sensors = [new_videos, new_shards, enough_new_videos]

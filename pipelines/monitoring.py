@@ -1,0 +1,75 @@
+"""Sensors that clean up after runs which could not do so themselves.
+
+Dagster's own run monitoring notices a worker that died only while the code server that started it lives, and never the
+runs that a chain executes in its own process. So every run notes its process (`ProjectResource`), and a sensor looks
+whether it is still there.
+"""
+
+import socket
+
+import dagster as dg
+import psutil
+
+from assets.project import PROCESS_TAG, ProjectResource
+
+INTERVAL_S = 30
+
+
+@dg.sensor(
+    name="fail_lost_runs",
+    minimum_interval_seconds=INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Fails runs whose process on this machine is gone (killed, out of memory, restart), so that they are retried.",
+)
+def fail_lost_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    started = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    lost = [run for run in started if is_lost(run.tags.get(PROCESS_TAG, ""))]
+    for run in lost:
+        context.instance.report_run_failed(run, f"process {run.tags[PROCESS_TAG]} of this run is gone")
+    names = ", ".join(run.run_id for run in lost)
+    return dg.SkipReason(f"failed {len(lost)} lost runs: {names}" if lost else f"{len(started)} runs, none lost")
+
+
+def is_lost(process: str) -> bool:
+    """Whether a process noted as `host@pid:start time` was on this machine and has ended."""
+    host, _, rest = process.rpartition("@")
+    pid, _, created = rest.partition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        return abs(psutil.Process(int(pid)).create_time() - float(created)) > 2
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
+    from hapvr.stages.training import tracker_of
+
+    mlflow_run = context.dagster_run.tags.get("mlflow/run_id")
+    if mlflow_run and tracker_of(project.open()).fail_if_running(mlflow_run):
+        context.log.info(f"marked MLflow run {mlflow_run} as failed")
+
+
+@dg.run_status_sensor(
+    name="close_failed_training",
+    run_status=dg.DagsterRunStatus.FAILURE,
+    minimum_interval_seconds=INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Marks the MLflow run of a failed training as failed where the training could not do so itself.",
+)
+def close_failed_training(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
+    _close(context, project)
+
+
+@dg.run_status_sensor(
+    name="close_canceled_training",
+    run_status=dg.DagsterRunStatus.CANCELED,
+    minimum_interval_seconds=INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Marks the MLflow run of a cancelled training as failed where the training could not do so itself.",
+)
+def close_canceled_training(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
+    _close(context, project)
+
+
+sensors = [fail_lost_runs, close_failed_training, close_canceled_training]

@@ -1,0 +1,282 @@
+"""A week of a project in fast-forward: what arrives, what runs by itself, what is promoted and what is not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import dagster as dg
+import psutil
+import pytest
+
+from hapvr.stages.project import Project
+from hapvr.stages.training import tracker_of
+from hapvr.tracking.promotion import champion_of, history, rollback, version_tags
+from tests.conftest import CHECKOUT, small_settings, write_clip, write_settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
+FLOWING = ("videos", "frames", "features")
+
+
+def retrain_job() -> dg.JobDefinition:
+    """For re-execution: a function that gives the job."""
+    from pipelines.jobs import retrain
+
+    return retrain
+
+
+@dataclass
+class Week:
+    """A project whose sources, configuration and clock the test moves; what is asked for is run at once."""
+
+    folder: Path
+    settings: dict[str, Any]
+    instance: dg.DagsterInstance
+    automation: ModuleType
+    cursor: Any = None
+    launched: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config.yaml"
+
+    @property
+    def project(self) -> Project:
+        return Project.open(self.config)
+
+    def configure(self, **train: Any) -> None:
+        """Write the configuration with these training settings."""
+        settings = self.settings | {"train": self.settings["train"] | train}
+        write_settings(self.config, settings)
+
+    def videos_arrive(self, *seeds: int) -> None:
+        """Clips appear in the inbox, all written a while ago."""
+        for seed in seeds:
+            write_clip(self.folder / "inbox" / f"news {seed}.mp4", seed=seed)
+        age(self.folder / "inbox")
+
+    def resources(self) -> dict[str, Any]:
+        from pipelines.resources import project_resource
+
+        return {"project": project_resource()}
+
+    def tick(self, name: str, *, day: int = 1) -> dg.RunRequest | dg.SkipReason:
+        """Evaluate a sensor or the schedule as the daemon would."""
+        if name == "retrain_on_schedule":
+            context: Any = dg.build_schedule_context(
+                instance=self.instance,
+                scheduled_execution_time=datetime(2026, 11, day, 3, tzinfo=UTC),
+                resources=self.resources(),
+            )
+        else:
+            context = dg.build_sensor_context(instance=self.instance, resources=self.resources())
+        answer = getattr(self.automation, name)(context)
+        assert isinstance(answer, dg.RunRequest | dg.SkipReason)
+        return answer
+
+    def run(self, job: str, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        """Execute what a tick asked for."""
+        from pipelines.chain import QUIET
+        from pipelines.definitions import defs
+
+        return defs.resolve_job_def(job).execute_in_process(
+            instance=self.instance, run_config=QUIET, tags=dict(request.tags), raise_on_error=False
+        )
+
+    def flow(self) -> Counter[str]:
+        """Tick the automation of shards until it asks for nothing; returns how often each asset was asked for."""
+        from pipelines.chain import QUIET
+        from pipelines.definitions import defs
+
+        job = defs.resolve_implicit_global_asset_job_def()
+        asked: Counter[str] = Counter()
+        for _ in range(10):
+            result = dg.evaluate_automation_conditions(defs=defs, instance=self.instance, cursor=self.cursor)
+            self.cursor = result.cursor
+            if not result.total_requested:
+                return asked
+            wanted: dict[str | None, list[dg.AssetKey]] = {}
+            for asset in (*FLOWING, "whitening"):
+                key = dg.AssetKey(asset)
+                if not result.get_num_requested(key):
+                    continue
+                partitions = [None] if asset == "whitening" else sorted(result.get_requested_partitions(key))
+                for partition in partitions:
+                    wanted.setdefault(partition, []).append(key)
+                    asked[asset] += 1
+            for partition, keys in wanted.items():
+                done = job.execute_in_process(
+                    instance=self.instance, asset_selection=keys, partition_key=partition, run_config=QUIET
+                )
+                assert done.success
+        raise AssertionError("the automation does not come to rest")
+
+
+def age(folder: Path) -> None:
+    """Let all files look as if they were written an hour ago."""
+    past = time.time() - 3600
+    for path in folder.rglob("*"):
+        os.utime(path, (past, past))
+
+
+@pytest.fixture
+def week(tmp_path: Path, clips_folder: Path) -> Iterator[Week]:
+    """A project with a benchmark of own clips and an inbox, before anything ran."""
+    shutil.copytree(clips_folder, tmp_path / "clips")
+    age(tmp_path / "clips")
+    settings = small_settings(tmp_path / "clips", tmp_path / "data")
+    settings["sources"].append({"kind": "folder", "name": "inbox", "path": str(tmp_path / "inbox")})
+    settings["shard_videos"] = 50
+    settings["automation"] = {"enabled": True, "retrain_new_videos": 3}
+    home = tmp_path / "dagster_home"
+    home.mkdir()
+    shutil.copy(CHECKOUT / "dagster_home" / "dagster.yaml", home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HAPVR_CONFIG", str(write_settings(tmp_path / "config.yaml", settings)))
+        patch.delenv("HAPVR_VIDEOS", raising=False)
+        patch.setenv("DAGSTER_HOME", str(home))
+        for name in [name for name in sys.modules if name.split(".")[0] in ("pipelines", "assets")]:
+            patch.delitem(sys.modules, name)
+        with dg.DagsterInstance.get() as instance:
+            yield Week(tmp_path, settings, instance, importlib.import_module("pipelines.automation"))
+
+
+def materializations(week: Week, asset: str) -> Counter[str]:
+    """How often each partition of an asset was made."""
+    records = week.instance.fetch_materializations(dg.AssetKey(asset), limit=1000).records
+    return Counter(str(record.partition_key) for record in records)
+
+
+def crash_trainer() -> threading.Thread:
+    """A thread that kills the first trainer it sees, as the kernel does when memory runs out."""
+
+    def kill() -> None:
+        while True:
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "hapvr.train" in process.cmdline() and "torch.distributed.run" not in process.cmdline():
+                        process.kill()
+                        return
+                except psutil.NoSuchProcess:
+                    continue
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_week(week: Week) -> None:
+    """Videos arrive in batches, shards flow to features by themselves, good models are promoted, bad ones are not, a crash
+    is retried, rollback works, and nothing is computed twice."""
+    from pipelines.jobs import find_videos, retrain
+
+    # Monday: the first videos; everything is new.
+    week.videos_arrive(200, 201, 202)
+    week.configure(**SPOILED)
+    request = week.tick("new_videos")
+    assert isinstance(request, dg.RunRequest)
+    assert week.run(find_videos.name, request).success
+    assert isinstance(week.tick("new_videos"), dg.SkipReason)
+    first = set(week.instance.get_dynamic_partitions("shards"))
+    asked = week.flow()
+    assert {asset: asked[asset] for asset in FLOWING} == dict.fromkeys(FLOWING, len(first))
+    assert not week.flow()
+    request = week.tick("enough_new_videos")
+    assert isinstance(request, dg.RunRequest)
+    assert week.run(retrain.name, request).success
+    client, name = tracker_of(week.project).client, "hapvr"
+    champion = champion_of(client, name)
+    assert champion is not None
+    assert champion.version == 1
+
+    # Tuesday: nothing new, so neither sensors nor schedule do anything.
+    for sensor in ("new_videos", "enough_new_videos", "retrain_on_schedule"):
+        assert isinstance(week.tick(sensor, day=3), dg.SkipReason), sensor
+    assert not week.flow()
+
+    # Wednesday: three more videos make exactly one more shard; sane settings give a better model.
+    week.videos_arrive(203, 204, 205)
+    request = week.tick("new_videos")
+    assert isinstance(request, dg.RunRequest)
+    assert week.run(find_videos.name, request).success
+    new = set(week.instance.get_dynamic_partitions("shards")) - first
+    assert new == {"inbox-00001"}
+    assert week.flow() == Counter(dict.fromkeys(FLOWING, 1))
+    week.configure()
+    request = week.tick("enough_new_videos")
+    assert isinstance(request, dg.RunRequest)
+    running = week.instance.create_run_for_job(retrain, status=dg.DagsterRunStatus.STARTED)
+    for ticking in ("enough_new_videos", "retrain_on_schedule"):
+        answer = week.tick(ticking, day=4)
+        assert isinstance(answer, dg.SkipReason)
+        assert running.run_id in (answer.skip_message or "")
+    week.instance.report_run_canceled(running)
+    assert week.run(retrain.name, request).success
+    tags = version_tags(client, name, 2)
+    assert tags["hapvr.gate.decision"] == "promoted", tags
+    assert tags["hapvr.gate.champion"] == "1"
+    assert tags["hapvr.gate.champion_run"] == champion.run_id
+
+    # Thursday: somebody spoils the settings; the schedule trains, the gate keeps the champion.
+    week.configure(**SPOILED, seed=1)
+    request = week.tick("retrain_on_schedule", day=5)
+    assert isinstance(request, dg.RunRequest)
+    assert week.run(retrain.name, request).success
+    tags = version_tags(client, name, 3)
+    assert tags["hapvr.gate.decision"] == "not promoted", tags
+    champion = champion_of(client, name)
+    assert champion is not None
+    assert champion.version == 2
+    checks = week.instance.event_log_storage.get_latest_asset_check_execution_by_key(
+        [
+            dg.AssetCheckKey(dg.AssetKey("registered_model"), check)
+            for check in ("better_on_the_target", "no_required_metric_worse")
+        ]
+    )
+    assert [record.status.value for record in checks.values()] == ["FAILED", "FAILED"]
+
+    # Friday: a training crashes; the retry goes on from its checkpoint, in the same MLflow run, as one version.
+    week.configure(seed=2)
+    request = week.tick("retrain_on_schedule", day=6)
+    assert isinstance(request, dg.RunRequest)
+    crash_trainer()
+    crashed = week.run(retrain.name, request)
+    assert not crashed.success
+    assert week.instance.get_run_by_id(crashed.run_id).tags["dagster/max_retries"] == "2"
+    retried = dg.execute_job(
+        dg.reconstructable(retrain_job),
+        instance=week.instance,
+        reexecution_options=dg.ReexecutionOptions.from_failure(crashed.run_id, week.instance),
+        raise_on_error=False,
+    )
+    assert retried.success
+    versions = client.search_model_versions(f"name = '{name}'")
+    assert sorted(int(version.version) for version in versions) == [1, 2, 3, 4]
+    keys = [run.data.tags["hapvr.run_key"] for run in client.search_runs([tracker_of(week.project).experiment_id])]
+    assert len(keys) == len(set(keys)) == 4
+    assert crashed.run_id in keys
+
+    # Saturday: people do not like what they see, and go back.
+    champion = champion_of(client, name)
+    assert champion is not None
+    back = rollback(client, name, reason="complaints")
+    assert back < champion.version
+    assert history(client, name)[-1].how == "rollback"
+
+    # Sunday: nothing was computed twice.
+    for asset in (*FLOWING, "whitening"):
+        counts = materializations(week, asset)
+        assert set(counts.values()) == {1}, (asset, counts)
