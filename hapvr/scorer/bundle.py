@@ -1,6 +1,8 @@
 """The bundle: sampling, backbone weights, whitening and network in one folder; no pickle, no hub, no data root.
 
-scorer.json               format, sampling, backbone identity, crop, where it came from; written last
+scorer.json               format, sampling, backbone identity, crop, limits, where it came from; written last
+calibration.json          similarity to probability; not there where the model has none
+model_card.md             data, settings, metrics and limits, for people; may be absent
 backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
 whitening.safetensors
 network/                  network.safetensors, network.json
@@ -16,19 +18,26 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from hapvr.config import BackboneConfig, RandomWeights, SamplingConfig
+from hapvr import __version__
+from hapvr.config import BackboneConfig, RandomWeights, SamplingConfig, ServingConfig
 from hapvr.errors import DataError
 from hapvr.features.backbone import Backbone, load_backbone
 from hapvr.features.weights import WeightsIdentity, state_sha256
 from hapvr.features.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.model.checkpoint import load_network
+from hapvr.scorer.access import limits_from_environment
+from hapvr.scorer.calibration import Calibration, calibration_from_json
 from hapvr.scorer.scorer import VideoScorer
 
 SCORER_FILE = "scorer.json"
 BACKBONE_FILE = "backbone.safetensors"
 WHITENING_FILE = "whitening.safetensors"
 NETWORK_FOLDER = "network"
-FORMAT_VERSION = 1
+CALIBRATION_FILE = "calibration.json"
+CARD_FILE = "model_card.md"
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, 2)
+"""Format 1 is format 2 without calibration, model card, limits and the version of this package."""
 
 
 def write_bundle(
@@ -40,16 +49,25 @@ def write_bundle(
     whitening: Whitening,
     sampling: SamplingConfig,
     provenance: Mapping[str, Any],
+    serving: ServingConfig | None = None,
+    calibration: Calibration | None = None,
+    card: str = "",
 ) -> Path:
-    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`."""
+    """Assemble a bundle; an older one in `folder` is replaced. card: Markdown. Returns `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copytree(network_folder, folder / NETWORK_FOLDER)
     state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
     save_file(state, folder / BACKBONE_FILE)
     (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(whitening))
+    if calibration is not None:
+        (folder / CALIBRATION_FILE).write_text(json.dumps(calibration.to_json(), indent=1), encoding="utf-8")
+    if card:
+        (folder / CARD_FILE).write_text(card, encoding="utf-8")
     description = {
         "format_version": FORMAT_VERSION,
+        "hapvr_version": __version__,
+        "serving": (serving or ServingConfig()).model_dump(mode="json"),
         "sampling": sampling.model_dump(mode="json"),
         "backbone": backbone.identity.as_dict(),
         "crop_px": backbone_config.crop_px,
@@ -60,25 +78,57 @@ def write_bundle(
     return folder
 
 
-def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
-    """The scorer of a bundle. Raises DataError naming what is missing, damaged or of another format."""
+def read_description(folder: Path) -> dict[str, Any]:
+    """What scorer.json says. Raises DataError for a folder without one, or of a format that this version does not read."""
     try:
-        description = json.loads((folder / SCORER_FILE).read_text(encoding="utf-8"))
+        description: dict[str, Any] = json.loads((folder / SCORER_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"model: {folder} is no model bundle ({error}); wanted a folder with {SCORER_FILE}") from error
-    if description.get("format_version") != FORMAT_VERSION:
+    version = description.get("format_version")
+    if version not in READ_VERSIONS:
         raise DataError(
-            f"model: {folder} has format {description.get('format_version')}, this version reads {FORMAT_VERSION}"
+            f"model: {folder} has format {version}, made by HAP-VR {description.get('hapvr_version', 'of another version')}; "
+            f"this version ({__version__}) reads {', '.join(str(known) for known in READ_VERSIONS)}. Install the version that "
+            "made it, register the model again with this one, or load it with mlflow.pyfunc in a process that has not "
+            "imported hapvr: a registered model brings its own code"
         )
-    identity = WeightsIdentity(**description["backbone"])
-    config = BackboneConfig.model_validate(
-        {
-            "architecture": identity.architecture,
-            "weights": RandomWeights(source="random"),
-            "crop_px": description["crop_px"],
-            "batch_frames": description["batch_frames"],
-        }
-    )
+    return description
+
+
+def read_calibration(folder: Path) -> Calibration | None:
+    """The calibration of a bundle, None if it has none. Raises DataError for one that cannot be read."""
+    path = folder / CALIBRATION_FILE
+    if not path.is_file():
+        return None
+    try:
+        return calibration_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise DataError(f"model: {path} is damaged ({error}); fetch the model again") from error
+
+
+def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
+    """The scorer of a bundle, with its limits as the environment changes them.
+
+    Raises DataError naming what is missing, damaged or of another format, ConfigError for a wrong limit.
+    """
+    description = read_description(folder)
+    try:
+        identity = WeightsIdentity(**description["backbone"])
+        config = BackboneConfig.model_validate(
+            {
+                "architecture": identity.architecture,
+                "weights": RandomWeights(source="random"),
+                "crop_px": description["crop_px"],
+                "batch_frames": description["batch_frames"],
+            }
+        )
+        sampling = SamplingConfig.model_validate(description["sampling"])
+        stored = ServingConfig.model_validate(description.get("serving", {}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"model: {folder / SCORER_FILE} cannot be used by HAP-VR {__version__} ({error}); it was made by "
+            f"{description.get('hapvr_version', 'another version')}: install that, or register the model again"
+        ) from error
     empty = load_backbone(config)
     state = load_file(folder / BACKBONE_FILE)
     if state_sha256(state) != identity.sha256:
@@ -89,8 +139,10 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         backbone=Backbone(empty.network, identity, empty.crop_px),
         whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
         network=network,
-        sampling=SamplingConfig.model_validate(description["sampling"]),
+        sampling=sampling,
         batch_frames=config.batch_frames,
         device=device,
         description=description,
+        calibration=read_calibration(folder),
+        limits=limits_from_environment(stored),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import dataclasses
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,30 +12,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hapvr.config import SamplingConfig
-from hapvr.errors import VideoError
-from hapvr.features.backbone import Backbone, center_crop
-from hapvr.features.extract import embed_in_batches, region_embedder
-from hapvr.features.images import decode_frames
+from hapvr.benchmark.pairwise import Limits, Stack, score_stacks
+from hapvr.config import SamplingConfig, ServingConfig
+from hapvr.errors import ArgumentError, VideoError
+from hapvr.features.backbone import Backbone
+from hapvr.features.extract import region_embedder
 from hapvr.features.whitening import Whitening
 from hapvr.model.network import SimilarityNetwork
-from hapvr.video.pool import sample_videos
-
-CACHED_VIDEOS = 64
+from hapvr.scorer.access import Access
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.frame_matrix import frame_matrix, relative_frame_matrix
+from hapvr.scorer.request import RequestVideos
+from hapvr.scorer.segments import DEFAULT_THRESHOLD, Segment, align, timed_segments
+from hapvr.scorer.videos import VideoFeatures, VideoReader
 
 
 @dataclass(frozen=True)
 class PairScore:
-    """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used."""
+    """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used.
+
+    probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for.
+    """
 
     query: str
     reference: str
     similarity: float | None
+    probability: float | None = None
+    segments: tuple[Segment, ...] | None = None
     error: str = ""
 
 
 class VideoScorer:
-    """Scores pairs of video files with a trained network. Keeps the features of the last videos seen."""
+    """Scores pairs of videos with a trained network. Keeps the features of the last videos seen; any thread may call it."""
 
     def __init__(
         self,
@@ -46,61 +56,127 @@ class VideoScorer:
         batch_frames: int,
         device: str,
         description: dict[str, Any],
+        calibration: Calibration | None = None,
+        limits: ServingConfig | None = None,
     ) -> None:
-        self._crop_px = backbone.crop_px
-        self._embed = region_embedder(backbone, whitening, device)
         self._network = network.to(device).eval()
         self._sampling = sampling
-        self._batch_frames = batch_frames
-        self._device = device
+        self._device = torch.device(device)
+        self._computing = threading.Lock()
+        self.limits = limits or ServingConfig()
         self.description = description
-        self._features: OrderedDict[Path, Tensor | VideoError] = OrderedDict()
+        self.calibration = calibration
+        self._reader = VideoReader(
+            region_embedder(backbone, whitening, device),
+            crop_px=backbone.crop_px,
+            batch_frames=batch_frames,
+            sampling=sampling,
+            limits=self.limits,
+            computing=self._computing,
+        )
+        # one operation at a time, so that torch's number of threads is left alone
+        self._pair_limits = dataclasses.replace(Limits.for_device(self._device), workers=0)
 
     def features(self, path: Path) -> Tensor:
         """Region features [T, 9, D] of a file. Raises VideoError."""
-        return self._features_of([path])[0]
+        return self._video(path).regions
 
-    @torch.inference_mode()
     def frame_similarity(self, query: Path, reference: Path) -> Tensor:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""
-        first, second = self._embedding(query), self._embedding(reference)
-        return self._network.compare(first, second).frame[0, 0].cpu()
+        first, second = (self._embedding(self._video(path)) for path in (query, reference))
+        return frame_matrix(self._network, first, second).cpu()
 
-    @torch.inference_mode()
     def score(self, query: Path, reference: Path) -> float:
         """Video similarity in [-1, 1]. Raises VideoError."""
-        return float(self._network.score(self._embedding(query), self._embedding(reference)))
+        first, second = (self._embedding(self._video(path)) for path in (query, reference))
+        return self._similarity(first, second)
 
-    def score_pairs(self, pairs: Sequence[tuple[Path, Path]]) -> list[PairScore]:
-        """One row per pair, in order; a video that cannot be used gives rows with an error, not a failed batch."""
+    def segments(self, query: Path, reference: Path) -> tuple[Segment, ...]:
+        """Parts of the query and of the reference that show the same, the longest and surest first. Raises VideoError."""
+        first, second = self._video(query), self._video(reference)
+        return self._segments(first, self._embedding(first), second, self._embedding(second))
+
+    def score_pairs(
+        self,
+        pairs: Sequence[tuple[str | Path, str | Path]],
+        *,
+        segments: bool = False,
+        limits: ServingConfig | None = None,
+        access: Access | None = None,
+    ) -> list[PairScore]:
+        """One row per pair, in order; what cannot be used or is above a limit gives rows with an error.
+
+        pairs: paths, or http(s) URLs of hosts that `access` allows. limits: default is the model's; access: default is
+        all files and no hosts.
+        """
+        limits = limits or self.limits
+        deadline = Deadline(limits.request_timeout_s)
+        named = [(str(query), str(reference)) for query, reference in pairs]
+        allowed = named[: limits.max_pairs]
         rows = []
-        for query, reference in pairs:
-            try:
-                rows.append(PairScore(str(query), str(reference), self.score(query, reference)))
-            except VideoError as error:
-                rows.append(PairScore(str(query), str(reference), None, f"{error.reason}: {error}"))
+        names = [name for pair in allowed for name in pair]
+        with RequestVideos(self._reader, names, limits=limits, access=access or Access(), deadline=deadline) as videos:
+            query: tuple[str, VideoFeatures, Tensor] | None = None
+            for first, second in allowed:
+                try:
+                    if deadline.passed():
+                        raise deadline.error()
+                    if query is None or query[0] != first:
+                        video = videos.get(first)
+                        query = first, video, self._embedding(video)
+                    rows.append(self._row(first, second, query[1], query[2], videos.get(second), segments=segments))
+                except VideoError as error:
+                    rows.append(PairScore(first, second, None, error=f"{error.reason}: {error}"))
+                except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
+                    rows.append(PairScore(first, second, None, error=f"not_scored: {error}"))
+        message = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
+        rows += [PairScore(first, second, None, error=message) for first, second in named[limits.max_pairs :]]
         return rows
 
-    def _embedding(self, path: Path) -> Tensor:
-        return self._network.embed(self.features(path).to(self._device))[None]
+    def _row(
+        self,
+        first: str,
+        second: str,
+        query: VideoFeatures,
+        query_embedding: Tensor,
+        reference: VideoFeatures,
+        *,
+        segments: bool,
+    ) -> PairScore:
+        embedding = self._embedding(reference)
+        similarity = self._similarity(query_embedding, embedding)
+        return PairScore(
+            first,
+            second,
+            similarity,
+            probability=None if self.calibration is None else self.calibration.probability(similarity),
+            segments=self._segments(query, query_embedding, reference, embedding) if segments else None,
+        )
 
-    def _features_of(self, paths: Sequence[Path]) -> list[Tensor]:
-        missing = [path for path in dict.fromkeys(paths) if path not in self._features]
-        for path, video in zip(
-            missing, sample_videos([(str(path), path) for path in missing], config=self._sampling), strict=True
-        ):
-            if video.reason:
-                self._features[path] = VideoError(video.reason, video.message)
-                continue
-            crops = center_crop(decode_frames(video.jpegs), self._crop_px)
-            batches = embed_in_batches([("", crops)], self._embed, batch_frames=self._batch_frames)
-            self._features[path] = next(batches)[1]
-        found = [self._features[path] for path in paths]
-        for path in paths:
-            self._features.move_to_end(path)
-        while len(self._features) > CACHED_VIDEOS:
-            self._features.popitem(last=False)
-        for value in found:
-            if isinstance(value, VideoError):
-                raise VideoError(value.reason, str(value))
-        return [value for value in found if isinstance(value, Tensor)]
+    def _video(self, path: Path) -> VideoFeatures:
+        outcome = self._reader.read([path], limits=self.limits, deadline=Deadline(None))[path]
+        if isinstance(outcome, VideoError):
+            raise VideoError(outcome.reason, str(outcome))
+        return outcome
+
+    @torch.inference_mode()
+    def _embedding(self, video: VideoFeatures) -> Tensor:
+        with self._computing:
+            return self._network.embed(video.regions.to(self._device))
+
+    @torch.inference_mode()
+    def _similarity(self, query: Tensor, reference: Tensor) -> float:
+        with self._computing:
+            scores = score_stacks(self._network, Stack.of([query]), Stack.of([reference]), limits=self._pair_limits)
+        if not bool(torch.isfinite(scores).all()):
+            raise ArgumentError("the similarity is not finite")
+        return float(scores)
+
+    def _segments(
+        self, first: VideoFeatures, query: Tensor, second: VideoFeatures, reference: Tensor
+    ) -> tuple[Segment, ...]:
+        known = None if self.calibration is None else self.calibration.frame_threshold
+        with self._computing:
+            matrix = relative_frame_matrix(self._network, query, reference)
+        found = align(matrix, threshold=DEFAULT_THRESHOLD if known is None else known)
+        return tuple(timed_segments(found, first.timestamps_s, second.timestamps_s, fps=self._sampling.fps))

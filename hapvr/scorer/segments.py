@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hapvr.errors import ArgumentError
 
-DEFAULT_THRESHOLD = 0.5
+DEFAULT_THRESHOLD = 0.6
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
 
 MIN_FRAMES = 2
@@ -52,7 +52,8 @@ def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike
 
     frame: [T, T'] from the network; query: [T], reference: [T'], of each frame with itself. Returns [T, T'] in [-1, 1].
     """
-    scale = np.sqrt(np.maximum(np.outer(query, reference), 1e-12))
+    products = np.outer(np.asarray(query, np.float64), np.asarray(reference, np.float64))
+    scale = np.sqrt(np.maximum(products, 1e-12))
     return np.clip(np.asarray(frame, np.float64) / scale, -1, 1)
 
 
@@ -63,7 +64,7 @@ def align(
 
     similarity: [T, T'], see `relative_similarity`; threshold: what a frame pair must exceed to count for a part.
     min_frames: in both videos, or as many as the shorter one has. Parts run forward in both videos; each may be
-    found in several places, but no pair of frames is in two parts. Raises ArgumentError for a matrix without cells.
+    found in several places, but no part lies within another. Raises ArgumentError for a matrix without cells.
     """
     matrix = np.asarray(similarity, np.float64)
     if matrix.ndim != 2 or 0 in matrix.shape:
@@ -82,7 +83,7 @@ def align(
             score = float(matrix[rows, columns].mean())
             found.append(Alignment((first[0], last[0]), (first[1], last[1]), score))
         # a margin of one frame, where neighbours that look alike would give the same part again
-        gain[max(first[0] - 1, 0) : last[0] + 2, max(first[1] - 1, 0) : last[1] + 2] = -1
+        gain[max(first[0] - 1, 0) : last[0] + 2, max(first[1] - 1, 0) : last[1] + 2] = -np.inf
     return found
 
 

@@ -17,7 +17,7 @@ from hapvr.model.checkpoint import DESCRIPTION_FILE, load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_published
 from hapvr.provenance import Provenance
-from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE
+from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_description
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,6 +53,8 @@ def load_similarity_model(place: Path) -> SimilarityModel:
         return SimilarityModel(network=import_published(place)[0], place=place, feature_settings=None)
     if (place / DESCRIPTION_FILE).is_file():
         return SimilarityModel(network=load_network(place)[0], place=place, feature_settings=None)
+    if (place / SCORER_FILE).is_file():
+        read_description(place)
     try:
         description = json.loads((place / SCORER_FILE).read_text(encoding="utf-8"))
         whitening = whitening_from_bytes((place / WHITENING_FILE).read_bytes())

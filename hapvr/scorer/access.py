@@ -1,0 +1,93 @@
+"""What a request may read and how much it may cost, from the environment and the request itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hapvr.config import ServingConfig
+from hapvr.errors import ArgumentError, ConfigError, VideoError
+
+ROOTS_VARIABLE = "HAPVR_ALLOWED_ROOTS"
+HOSTS_VARIABLE = "HAPVR_ALLOWED_HOSTS"
+ANY_HOST = "*"
+LOWERABLE = ("max_pairs", "max_bytes", "max_frames", "video_timeout_s", "request_timeout_s")
+
+
+@dataclass(frozen=True)
+class Access:
+    """roots: folders whose files may be read, links followed; None for all. hosts: that videos may be fetched from.
+
+    A host that is allowed may redirect to another one: list hosts that are trusted not to.
+    """
+
+    roots: tuple[Path, ...] | None = None
+    hosts: frozenset[str] = frozenset()
+
+    def local_path(self, name: str) -> Path:
+        """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not the file exists."""
+        try:
+            path = Path(name)
+            inside = self.roots is None or any(path.resolve().is_relative_to(root) for root in self.roots)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise VideoError("missing_file", f"video: {name!r} is no usable path ({error})") from error
+        if not inside:
+            raise VideoError("not_allowed", f"video: {name} lies outside the folders of {ROOTS_VARIABLE}")
+        return path
+
+    def check_host(self, host: str | None, url: str) -> None:
+        """Raise VideoError `not_allowed` unless videos may be fetched from this host."""
+        if ANY_HOST not in self.hosts and (host or "").lower() not in self.hosts:
+            raise VideoError(
+                "not_allowed",
+                f"video: {url}: host {host!r} is not in {HOSTS_VARIABLE}; fetch the file, or allow the host",
+            )
+
+
+def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
+    """HAPVR_ALLOWED_ROOTS: folders, separated as in PATH; unset: all. HAPVR_ALLOWED_HOSTS: names by commas, or *; unset: none.
+
+    Raises ConfigError for a root that is no folder: a typo must not open or close more than was meant.
+    """
+    roots = None
+    if ROOTS_VARIABLE in environ:
+        roots = tuple(Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name)
+        missing = [str(root) for root in roots if not root.is_dir()]
+        if missing:
+            raise ConfigError(f"{ROOTS_VARIABLE}: {missing[0]} is no folder; list folders separated by {os.pathsep!r}")
+    hosts = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")}
+    return Access(roots, frozenset(hosts - {""}))
+
+
+def limits_from_environment(stored: ServingConfig, environ: Mapping[str, str] = os.environ) -> ServingConfig:
+    """The limits stored with a model, replaced by HAPVR_MAX_PAIRS and so on where set. Raises ConfigError for a wrong value."""
+    variables = {name: f"HAPVR_{name.upper()}" for name in ServingConfig.model_fields}
+    given = {name: environ[variable] for name, variable in variables.items() if environ.get(variable)}
+    try:
+        return ServingConfig.model_validate(stored.model_dump() | given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = str(problem["loc"][0])
+        raise ConfigError(f"{variables.get(name, name)}: {problem['msg']}, got {problem['input']!r}") from error
+
+
+def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingConfig:
+    """Limits with the request's own values of LOWERABLE where these are lower; 0 and None leave a limit as it is.
+
+    Raises ArgumentError for a negative value.
+    """
+    lower: dict[str, Any] = {}
+    for name in LOWERABLE:
+        value = wanted.get(name)
+        if not value:
+            continue
+        if value < 0:
+            raise ArgumentError(f"{name} is {value}; wanted a limit above 0, or 0 for the model's own")
+        current = getattr(limits, name)
+        lower[name] = value if current is None else min(value, current)
+    return limits.model_copy(update=lower)

@@ -1,0 +1,106 @@
+"""The videos of one request: local files and URLs, within what may be read and what it may cost."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from hapvr.config import DownloadConfig, ServingConfig
+from hapvr.errors import VideoError
+from hapvr.scorer.access import Access
+from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.videos import Outcome, VideoFeatures, VideoReader
+from hapvr.video.manifest import ManifestEntry
+
+GROUP = 8
+"""Videos that are decoded together and held at once, beside the query's and the cache."""
+
+DOWNLOAD_RETRIES = 1
+
+
+class RequestVideos:
+    """Reads videos by name, a group ahead, in the order in which `names` first have them. A context: it owns downloads."""
+
+    def __init__(
+        self, reader: VideoReader, names: Iterable[str], *, limits: ServingConfig, access: Access, deadline: Deadline
+    ) -> None:
+        self._reader = reader
+        self._order = list(dict.fromkeys(names))
+        self._position = {name: number for number, name in enumerate(self._order)}
+        self._limits = limits
+        self._access = access
+        self._deadline = deadline
+        self._held: dict[str, VideoFeatures] = {}
+        self._failed: dict[str, VideoError] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
+
+    def __enter__(self) -> RequestVideos:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def get(self, name: str) -> VideoFeatures:
+        """Features of one of the names. Raises VideoError."""
+        if name not in self._held and name not in self._failed:
+            start = self._position[name]
+            self._read([other for other in self._order[start : start + GROUP] if other not in self._failed])
+        if name in self._failed:
+            error = self._failed[name]
+            raise VideoError(error.reason, str(error))
+        return self._held[name]
+
+    def _read(self, names: list[str]) -> None:
+        paths: dict[str, Path] = {}
+        for name in names:
+            try:
+                paths[name] = self._local(name)
+            except VideoError as error:
+                self._failed[name] = error
+        outcomes: dict[Path, Outcome] = self._reader.read(
+            list(paths.values()), limits=self._limits, deadline=self._deadline
+        )
+        self._held = {}
+        for name, path in paths.items():
+            outcome = outcomes[path]
+            if isinstance(outcome, VideoError):
+                self._failed[name] = outcome
+            else:
+                self._held[name] = outcome
+            if path.is_relative_to(self._folder.name):
+                path.unlink(missing_ok=True)
+
+    def _local(self, name: str) -> Path:
+        if not name:
+            raise VideoError("missing_file", "video: no name is given; wanted a path or an http(s) URL")
+        if "://" not in name:
+            return self._access.local_path(name)
+        try:
+            address = urlsplit(name)
+            host = address.hostname
+        except ValueError as error:
+            raise VideoError("not_allowed", f"video: {name!r} is no URL ({error})") from error
+        if address.scheme.lower() not in ("http", "https"):
+            raise VideoError("not_allowed", f"video: {name}: wanted a path or an http(s) URL")
+        self._access.check_host(host, name)
+        return self._fetch(name)
+
+    def _fetch(self, url: str) -> Path:
+        from hapvr.video.download import download_video
+
+        if self._deadline.passed():
+            raise self._deadline.error()
+        config = DownloadConfig(
+            max_bytes=self._limits.max_bytes,
+            timeout_s=min(self._limits.video_timeout_s, self._deadline.wait_s()),
+            retries=DOWNLOAD_RETRIES,
+        )
+        result = download_video(ManifestEntry(video_id=url, uri=url), folder=Path(self._folder.name), config=config)
+        if result.path is None:
+            raise VideoError(result.reason or result.status, result.message)
+        return result.path

@@ -1,0 +1,196 @@
+"""Files to region features, with a cache; safe to use from many threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hapvr.config import SamplingConfig, ServingConfig
+from hapvr.errors import VideoError
+from hapvr.features.backbone import center_crop
+from hapvr.features.extract import embed_in_batches
+from hapvr.features.images import decode_frames
+from hapvr.scorer.deadline import Deadline
+from hapvr.video.container import check_file
+from hapvr.video.pool import SampledVideo, sample_videos
+
+PASSING_REASONS = frozenset({"timeout", "crashed", "missing_file", "too_long", "too_large"})
+"""Failures that depend on limits or on the moment; all others stay true for as long as the file does."""
+
+MAX_CACHED_FAILURES = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class VideoFeatures:
+    """regions: [T, R, D] float32 on the CPU; timestamps_s: [T], of the sampled frames."""
+
+    regions: Tensor
+    timestamps_s: tuple[float, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.regions.numel() * self.regions.element_size()
+
+
+Outcome = VideoFeatures | VideoError
+FileState = tuple[str, int, int, int, int]
+
+
+class VideoReader:
+    """Decodes and embeds files. A file that was replaced or changed since is read again.
+
+    embed: [B, 3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run, so that memory does not grow
+    with the number of threads.
+    """
+
+    def __init__(
+        self,
+        embed: Callable[[Tensor], Tensor],
+        *,
+        crop_px: int,
+        batch_frames: int,
+        sampling: SamplingConfig,
+        limits: ServingConfig,
+        computing: threading.Lock,
+    ) -> None:
+        self._embed = embed
+        self._crop_px = crop_px
+        self._batch_frames = batch_frames
+        self._sampling = sampling
+        self._cache_bytes = limits.cache_bytes
+        self._decoding = threading.BoundedSemaphore(limits.max_decoding_requests)
+        self._computing = computing
+        self._cached: OrderedDict[FileState, VideoFeatures] = OrderedDict()
+        self._failures: OrderedDict[FileState, VideoError] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def read(self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline) -> dict[Path, Outcome]:
+        """Features of each file, or why there are none. Holds the features of all of them at once."""
+        outcomes: dict[Path, Outcome] = {}
+        missing: dict[Path, FileState] = {}
+        for path in dict.fromkeys(paths):
+            try:
+                state = _state(path, limits)
+            except VideoError as error:
+                outcomes[path] = error
+                continue
+            known = self._known(state)
+            if known is None:
+                missing[path] = state
+            else:
+                outcomes[path] = known
+        if missing:
+            outcomes |= self._decode(missing, limits=limits, deadline=deadline)
+        return {path: _within(outcome, path, limits) for path, outcome in outcomes.items()}
+
+    def _decode(
+        self, missing: dict[Path, FileState], *, limits: ServingConfig, deadline: Deadline
+    ) -> dict[Path, Outcome]:
+        if not self._decoding.acquire(timeout=deadline.wait_s()):
+            return {path: deadline.error() for path in missing}
+        try:
+            # another request may have read them while this one waited
+            outcomes: dict[Path, Outcome] = {}
+            for path, state in missing.items():
+                known = self._known(state)
+                if known is not None:
+                    outcomes[path] = known
+            rest = [path for path in missing if path not in outcomes]
+            for path, outcome in self._sampled(rest, limits=limits, deadline=deadline):
+                outcomes[path] = outcome
+                self._keep(missing[path], outcome)
+            return outcomes
+        finally:
+            self._decoding.release()
+
+    def _sampled(
+        self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline
+    ) -> Iterator[tuple[Path, Outcome]]:
+        sampling = self._sampling
+        config = sampling.model_copy(
+            update={
+                # one frame more than allowed tells a video that is too long
+                "max_frames": min(sampling.max_frames, limits.max_frames + 1),
+                # sample_videos tries a video twice at most
+                "timeout_s": min(limits.video_timeout_s, deadline.wait_s()) / 2,
+                "max_memory_bytes": min(sampling.max_memory_bytes, limits.max_memory_bytes),
+                "workers": min(sampling.workers, max(len(paths), 1)),
+            }
+        )
+        sampled = sample_videos([(str(path), path) for path in paths], config=config)
+        for number, path in enumerate(paths):
+            if deadline.passed():
+                yield from ((late, deadline.error()) for late in paths[number:])
+                return
+            video = next(sampled)
+            if video.reason:
+                yield path, VideoError(video.reason, video.message)
+            elif len(video.jpegs) > limits.max_frames:
+                yield path, _too_long(path, limits)
+            else:
+                yield path, self._features(video, deadline)
+
+    def _features(self, video: SampledVideo, deadline: Deadline) -> Outcome:
+        size = self._batch_frames
+        clips = (
+            ("", center_crop(decode_frames(video.jpegs[start : start + size]), self._crop_px))
+            for start in range(0, len(video.jpegs), size)
+        )
+        if not self._computing.acquire(timeout=deadline.wait_s()):
+            return deadline.error()
+        try:
+            parts = [part for _, part in embed_in_batches(clips, self._embed, batch_frames=size)]
+        finally:
+            self._computing.release()
+        return VideoFeatures(torch.cat(parts), video.timestamps_s)
+
+    def _known(self, state: FileState) -> Outcome | None:
+        with self._guard:
+            if state in self._cached:
+                self._cached.move_to_end(state)
+                return self._cached[state]
+            return self._failures.get(state)
+
+    def _keep(self, state: FileState, outcome: Outcome) -> None:
+        with self._guard:
+            if isinstance(outcome, VideoError):
+                if outcome.reason not in PASSING_REASONS:
+                    self._failures[state] = outcome
+                while len(self._failures) > MAX_CACHED_FAILURES:
+                    self._failures.popitem(last=False)
+                return
+            self._cached[state] = outcome
+            while sum(kept.num_bytes for kept in self._cached.values()) > self._cache_bytes:
+                self._cached.popitem(last=False)
+
+
+def _state(path: Path, limits: ServingConfig) -> FileState:
+    """What changes when the file does. Raises VideoError for a file that is not there, empty, or too large."""
+    try:
+        check_file(path)
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        raise VideoError("missing_file", f"video: {str(path)!r}: {error}; check its name") from error
+    if found.st_size > limits.max_bytes:
+        raise VideoError(
+            "too_large", f"video: {path.name} has {found.st_size} bytes; serving.max_bytes is {limits.max_bytes}"
+        )
+    return str(path.absolute()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _within(outcome: Outcome, path: Path, limits: ServingConfig) -> Outcome:
+    if isinstance(outcome, VideoFeatures) and len(outcome.timestamps_s) > limits.max_frames:
+        return _too_long(path, limits)
+    return outcome
+
+
+def _too_long(path: Path, limits: ServingConfig) -> VideoError:
+    return VideoError(
+        "too_long", f"video: {path.name} has more than {limits.max_frames} sampled frames; see serving.max_frames"
+    )

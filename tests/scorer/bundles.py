@@ -1,0 +1,67 @@
+"""A small model bundle, and clips whose every second is another picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+import torch
+
+from hapvr.config import BackboneConfig, RandomWeights, SamplingConfig
+from hapvr.features.backbone import center_crop, load_backbone
+from hapvr.features.whitening import fit_whitening
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.scorer.bundle import write_bundle
+from hapvr.scorer.calibration import Calibration
+from hapvr.seeding import numpy_rng, torch_rng
+
+DIMS = 32
+BACKBONE = BackboneConfig(
+    architecture="resnet18.tv_in1k", weights=RandomWeights(source="random", seed=1), crop_px=128, batch_frames=16
+)
+SAMPLING = SamplingConfig(fps=2.0, short_side_px=146, timeout_s=60, workers=2)
+
+
+def scene(seed: int, size: tuple[int, int] = (192, 160)) -> np.ndarray:
+    """A picture of coloured blocks, [H, W, 3] uint8."""
+    width, height = size
+    small = numpy_rng(seed, "scene").integers(0, 255, (height // 16, width // 16, 3), dtype=np.uint8)
+    return np.kron(small, np.ones((16, 16, 1), np.uint8))
+
+
+def write_scenes(path: Path, scenes: Sequence[int], *, fps: int = 8) -> Path:
+    """A real H.264 file that shows the picture of each seed for a second."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=fps, options={"crf": "20", "preset": "veryfast"})
+        stream.width, stream.height, stream.pix_fmt = 192, 160, "yuv420p"
+        stream.codec_context.thread_count = 1
+        for seed in scenes:
+            frame = av.VideoFrame.from_ndarray(scene(seed), format="rgb24")
+            for _ in range(fps):
+                container.mux(stream.encode(frame.reformat()))
+        container.mux(stream.encode())
+    return path
+
+
+def make_bundle(folder: Path, *, calibration: Calibration | None = None, card: str = "") -> Path:
+    """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, an untrained network of 32 dimensions."""
+    backbone = load_backbone(BACKBONE)
+    pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        regions = backbone.regions(center_crop(pictures, BACKBONE.crop_px)).flatten(0, 1)
+    network = SimilarityNetwork(dims=DIMS, generator=torch_rng("bundle"))
+    return write_bundle(
+        folder / "bundle",
+        network_folder=save_network(network, folder / "network", metadata={}),
+        backbone=backbone,
+        backbone_config=BACKBONE,
+        whitening=fit_whitening(regions, dims=DIMS),
+        sampling=SAMPLING,
+        provenance={},
+        calibration=calibration,
+        card=card,
+    )

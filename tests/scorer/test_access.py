@@ -1,0 +1,75 @@
+"""Limits and permissions from the environment and from a request."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hapvr.config import ServingConfig
+from hapvr.errors import ArgumentError, ConfigError, VideoError
+from hapvr.scorer.access import access_from_environment, limits_from_environment, lowered_limits
+
+
+def test_environment_replaces_stored_limits() -> None:
+    """Variables that are set win, those that are empty do not count, the rest is the model's."""
+    stored = ServingConfig(max_pairs=5, max_frames=60)
+    limits = limits_from_environment(
+        stored, {"HAPVR_MAX_PAIRS": "7", "HAPVR_REQUEST_TIMEOUT_S": "2.5", "HAPVR_MAX_BYTES": ""}
+    )
+    assert (limits.max_pairs, limits.max_frames, limits.request_timeout_s) == (7, 60, 2.5)
+    assert limits.max_bytes == stored.max_bytes
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-3"])
+def test_wrong_limit_names_its_variable(value: str) -> None:
+    """A word, zero and a negative number are refused with the variable's name."""
+    with pytest.raises(ConfigError, match="HAPVR_MAX_PAIRS"):
+        limits_from_environment(ServingConfig(), {"HAPVR_MAX_PAIRS": value})
+
+
+def test_request_can_only_lower_limits() -> None:
+    """A lower value counts, a higher one and 0 do not; memory and cache are not the request's to choose."""
+    limits = ServingConfig(max_pairs=10, max_frames=100)
+    wanted = {
+        "max_pairs": 3,
+        "max_frames": 500,
+        "max_bytes": 0,
+        "request_timeout_s": 9.0,
+        "cache_bytes": 1,
+        "segments": True,
+    }
+    lowered = lowered_limits(limits, wanted)
+    assert lowered == limits.model_copy(update={"max_pairs": 3, "request_timeout_s": 9.0})
+    with pytest.raises(ArgumentError, match="max_frames is -1"):
+        lowered_limits(limits, {"max_frames": -1})
+
+
+def test_access_without_variables_is_all_files_and_no_hosts(tmp_path: Path) -> None:
+    """As a library: any path, no URL."""
+    access = access_from_environment({})
+    assert access.local_path(str(tmp_path / "x.mp4")) == tmp_path / "x.mp4"
+    with pytest.raises(VideoError, match="HAPVR_ALLOWED_HOSTS"):
+        access.check_host("example.org", "https://example.org/x.mp4")
+
+
+def test_access_by_variables(tmp_path: Path) -> None:
+    """Two roots, two hosts in any case; an empty list of roots allows nothing; a root that is no folder is an error."""
+    for name in ("one", "two", "one-more"):
+        (tmp_path / name).mkdir()
+    environ = {
+        "HAPVR_ALLOWED_ROOTS": os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]),
+        "HAPVR_ALLOWED_HOSTS": "Example.org, cdn.example.org",
+    }
+    access = access_from_environment(environ)
+    access.local_path(str(tmp_path / "two" / "x.mp4"))
+    access.check_host("EXAMPLE.org", "")
+    with pytest.raises(VideoError, match="outside"):
+        access.local_path(str(tmp_path / "one-more" / "x.mp4"))
+    with pytest.raises(VideoError, match=r"example\.org\.evil"):
+        access.check_host("example.org.evil", "")
+    with pytest.raises(VideoError, match="outside"):
+        access_from_environment({"HAPVR_ALLOWED_ROOTS": ""}).local_path(str(tmp_path / "x.mp4"))
+    with pytest.raises(ConfigError, match="no folder"):
+        access_from_environment({"HAPVR_ALLOWED_ROOTS": str(tmp_path / "three")})

@@ -1,0 +1,62 @@
+"""Bundles of this format, of the one before, and of others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.similarity_model import load_similarity_model
+
+
+def change(bundle: Path, copy: Path, **values: object) -> Path:
+    """A copy of a bundle with other values in scorer.json; None takes a key out."""
+    shutil.copytree(bundle, copy)
+    description = json.loads((copy / "scorer.json").read_text()) | values
+    (copy / "scorer.json").write_text(
+        json.dumps({key: value for key, value in description.items() if value is not None})
+    )
+    return copy
+
+
+def test_format_1_is_read(bundle: Path, scenes: Path, tmp_path: Path) -> None:
+    """A bundle without limits, calibration and version scores the same, without probability."""
+    old = change(bundle, tmp_path / "old", format_version=1, serving=None, hapvr_version=None)
+    pair = [(scenes / "a.mp4", scenes / "b.mp4")]
+    (row,) = load_bundle(old).score_pairs(pair)
+    assert row == load_bundle(bundle).score_pairs(pair)[0]
+    assert row.probability is None
+
+
+@pytest.mark.parametrize("load", [load_bundle, load_similarity_model])
+def test_other_formats_say_who_made_them_and_what_to_do(bundle: Path, tmp_path: Path, load: object) -> None:
+    """A format that is not known: the version that wrote it, this one's formats, and three ways out."""
+    newer = change(bundle, tmp_path / "newer", format_version=9, hapvr_version="7.1.0")
+    with pytest.raises(DataError, match=r"format 9, made by HAP-VR 7\.1\.0.*reads 1, 2.*register the model again"):
+        load(newer)  # type: ignore[operator]
+
+
+def test_settings_of_another_version_are_refused(bundle: Path, tmp_path: Path) -> None:
+    """A sampling key that this version does not know names the key and the version that made it."""
+    description = json.loads((bundle / "scorer.json").read_text())
+    other = change(bundle, tmp_path / "other", sampling=description["sampling"] | {"zoom": 2}, hapvr_version="7.1.0")
+    with pytest.raises(DataError, match=r"(?s)zoom.*made by 7\.1\.0"):
+        load_bundle(other)
+
+
+def test_damaged_parts_are_named(bundle: Path, tmp_path: Path) -> None:
+    """No scorer.json, a calibration that is no JSON, other backbone weights."""
+    with pytest.raises(DataError, match="no model bundle"):
+        load_bundle(tmp_path)
+    broken = change(bundle, tmp_path / "broken")
+    (broken / "calibration.json").write_text("{")
+    with pytest.raises(DataError, match=r"calibration\.json is damaged"):
+        load_bundle(broken)
+    backbone = json.loads((bundle / "scorer.json").read_text())["backbone"]
+    other = change(bundle, tmp_path / "weights", backbone=backbone | {"sha256": "0" * 64})
+    with pytest.raises(DataError, match=r"backbone\.safetensors differs"):
+        load_bundle(other)

@@ -1,0 +1,200 @@
+"""Pairs of real files: similarity, segments, limits, errors, caching and threads."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import VideoError
+from hapvr.scorer.access import ANY_HOST, Access
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.calibration import fit_calibration
+from hapvr.scorer.scorer import VideoScorer
+from hapvr.scorer.segments import Segment
+from tests.scorer.bundles import SAMPLING, make_bundle, write_scenes
+
+FRAME_S = 1 / SAMPLING.fps
+
+
+def assert_spans(found: tuple[Segment, ...] | None, wanted: list[tuple[float, float, float, float]]) -> None:
+    """The segments are these, in order of their times in the query, to a frame."""
+    assert found is not None
+    times = sorted((s.query_start_s, s.query_end_s, s.reference_start_s, s.reference_end_s) for s in found)
+    assert len(times) == len(wanted), times
+    for got, expected in zip(times, wanted, strict=True):
+        assert got == pytest.approx(expected, abs=FRAME_S)
+
+
+def test_segments_of_real_clips_have_their_times(scorer: VideoScorer, scenes: Path) -> None:
+    """A copy within a longer video, two parts that swapped places, the whole of a video, and nothing."""
+    names = ["copy.mp4", "two.mp4", "a.mp4", "b.mp4"]
+    rows = scorer.score_pairs([(scenes / "a.mp4", scenes / name) for name in names], segments=True)
+    assert_spans(rows[0].segments, [(2, 5, 4, 7)])
+    assert_spans(rows[1].segments, [(0, 2, 6, 8), (3, 6, 1, 4)])
+    assert_spans(rows[2].segments, [(0, 6, 0, 6)])
+    assert rows[3].segments == ()
+    assert rows[0].segments == scorer.segments(scenes / "a.mp4", scenes / "copy.mp4")
+    assert scorer.score_pairs([(scenes / "a.mp4", scenes / "b.mp4")])[0].segments is None
+
+
+def test_calibration_gives_probability_and_frame_threshold(tmp_path: Path, scenes: Path) -> None:
+    """The bundle's calibration turns each similarity into its probability; its frame threshold decides on segments."""
+    fitted = fit_calibration([0.5] * 10 + [0.2] * 10, [-0.5] * 30, source={}, frame_threshold=0.2)
+    scorer = load_bundle(make_bundle(tmp_path, calibration=fitted))
+    assert scorer.calibration == fitted
+    (row,) = scorer.score_pairs([(scenes / "a.mp4", scenes / "b.mp4")], segments=True)
+    assert row.similarity is not None
+    assert row.probability == fitted.probability(row.similarity)
+    assert row.segments, "frames above 0.2 are everywhere"
+
+
+def test_unusable_videos_cost_their_rows_only(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
+    """No video, absent, empty, a folder, a pipe, impossible names: rows with a reason among good rows, in order."""
+    (tmp_path / "empty.mp4").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.mp4")
+    bad = {
+        str(scenes / "bad.mp4"): "not_video",
+        str(scenes / "absent.mp4"): "missing_file",
+        str(tmp_path / "empty.mp4"): "empty_file",
+        str(tmp_path): "not_video",
+        str(tmp_path / "pipe.mp4"): "not_video",
+        "nul\0byte.mp4": "missing_file",
+        "x" * 5000: "missing_file",
+        "": "missing_file",
+        "file:///etc/passwd": "not_allowed",
+        "http://[::1": "not_allowed",
+        "https://example.org/v.mp4": "not_allowed",
+    }
+    good = str(scenes / "a.mp4")
+    rows = scorer.score_pairs(
+        [(good, good), *[(good, name) for name in bad], (str(scenes / "bad.mp4"), good), (good, good)]
+    )
+    assert rows[0] == rows[-1]
+    assert rows[0].similarity is not None
+    for row, reason in zip(rows[1:-1], [*bad.values(), "not_video"], strict=True):
+        assert row.similarity is None
+        assert row.error.startswith(f"{reason}: "), row
+
+
+def test_limits_give_rows_with_errors(scorer: VideoScorer, scenes: Path) -> None:
+    """Too many pairs, too many bytes, too many frames, too little time: the other rows are scored."""
+    a, b = scenes / "a.mp4", scenes / "b.mp4"
+    alone = scorer.score(b, b)
+
+    def errors(**limits: float) -> list[str]:
+        changed = scorer.limits.model_copy(update=limits)
+        rows = scorer.score_pairs([(b, b), (b, a), (a, a)], limits=changed)
+        assert [row.similarity for row in rows if not row.error] == [alone] * sum(not row.error for row in rows)
+        return [row.error.split(":")[0] for row in rows]
+
+    assert errors(max_pairs=1) == ["", "too_many_pairs", "too_many_pairs"]
+    assert errors(max_frames=8) == ["", "too_long", "too_long"]
+    assert errors(max_bytes=b.stat().st_size) == ["", "too_large", "too_large"]
+    assert errors(request_timeout_s=1e-9) == ["timeout"] * 3
+
+
+@pytest.mark.slow
+def test_video_that_takes_too_long_is_a_row(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
+    """Minutes of video in a tenth of a second end as a timeout, which is forgotten: with more time there are features."""
+    long = write_scenes(tmp_path / "long.mp4", range(300), fps=4)
+    a = scenes / "a.mp4"
+    hasty = scorer.limits.model_copy(update={"video_timeout_s": 0.1})
+    (row,) = scorer.score_pairs([(long, a)], limits=hasty)
+    assert row.error.startswith("timeout: ")
+    assert len(scorer.features(long)) == 600
+
+
+def test_files_outside_the_roots_are_refused(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
+    """Other folders, `..` and links that lead out are not allowed, whether or not there is a file."""
+    root = tmp_path / "root"
+    write_scenes(root / "in.mp4", [0, 1])
+    (root / "link.mp4").symlink_to(scenes / "a.mp4")
+    inside = str(root / "in.mp4")
+    names = [scenes / "a.mp4", root / ".." / "x.mp4", root / "link.mp4", root / "no.mp4"]
+    access = Access(roots=(root.resolve(),))
+    rows = scorer.score_pairs([(inside, inside), *[(inside, name) for name in names]], access=access)
+    assert rows[0].similarity is not None
+    reasons = [row.error.split(":")[0] for row in rows[1:]]
+    assert reasons == ["not_allowed", "not_allowed", "not_allowed", "missing_file"]
+
+
+@pytest.fixture
+def website(scenes: Path) -> Iterator[str]:
+    """The clips on a real web server."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(scenes))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path, website: str) -> None:
+    """A fetched clip scores as the file does; an absent one and one that is too large are rows; nothing is left behind."""
+    urls = [f"{website}/copy.mp4", f"{website}/absent.mp4", f"{website}/bad.mp4"]
+    access = Access(hosts=frozenset({"127.0.0.1"}))
+    rows = scorer.score_pairs([(scenes / "a.mp4", url) for url in urls], access=access)
+    assert rows[0].similarity == pytest.approx(scorer.score(scenes / "a.mp4", scenes / "copy.mp4"))
+    assert rows[1].error.startswith("http_404: ")
+    assert rows[2].similarity is None
+    small = scorer.limits.model_copy(update={"max_bytes": 1000})
+    (row,) = scorer.score_pairs([(urls[0], urls[0])], access=Access(hosts=frozenset({ANY_HOST})), limits=small)
+    assert row.error.startswith("too_large: ")
+    (row,) = scorer.score_pairs([(urls[0], urls[0])])
+    assert row.error.startswith("not_allowed: ")
+
+
+def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes: Path) -> None:
+    """The cache goes by the file, not by its name: absent, then bad, then good, then another."""
+    clip = tmp_path / "clip.mp4"
+    with pytest.raises(VideoError, match="does not exist"):
+        scorer.features(clip)
+    clip.write_text("no video yet")
+    with pytest.raises(VideoError, match="no known format"):
+        scorer.features(clip)
+    clip.write_bytes((scenes / "a.mp4").read_bytes())
+    first = scorer.features(clip)
+    assert first.shape[0] == 12
+    assert scorer.features(clip) is first
+    clip.write_bytes((scenes / "b.mp4").read_bytes())
+    assert scorer.features(clip).shape[0] == 8
+
+
+def test_cache_keeps_within_its_bytes(bundle: Path, scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one video of the two the older one is decoded again, to the same score."""
+    monkeypatch.setenv("HAPVR_CACHE_BYTES", str(13 * 9 * 32 * 4))
+    small = load_bundle(bundle)
+    first = small.features(scenes / "a.mp4")
+    small.features(scenes / "b.mp4")
+    again = small.features(scenes / "a.mp4")
+    assert again is not first
+    assert again.equal(first)
+
+
+def test_threads_get_the_scores_that_one_caller_gets(bundle: Path, scorer: VideoScorer, scenes: Path) -> None:
+    """Eight threads with one scorer of little cache: every row equals that of a scorer used by one thread alone."""
+    files = [scenes / name for name in ("a.mp4", "b.mp4", "copy.mp4", "bad.mp4", "absent.mp4")]
+    pairs = [(query, reference) for query in files for reference in files]
+    wanted = scorer.score_pairs(pairs)
+    assert sum(not row.error for row in wanted) == 9
+    shared = load_bundle(bundle)
+    with ThreadPoolExecutor(8) as threads:
+        for rows in threads.map(lambda shift: shared.score_pairs(pairs[shift:] + pairs[:shift]), range(0, 24, 3)):
+            assert {(row.query, row.reference): row for row in rows} == {
+                (row.query, row.reference): row for row in wanted
+            }
+
+
+def test_long_videos_are_embedded_as_in_the_feature_stage(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
+    """A video of more frames than a batch has a feature row for each, equal to the rows of its parts."""
+    long = write_scenes(tmp_path / "long.mp4", [*range(6), *range(20, 24)])
+    regions = scorer.features(long)
+    assert len(regions) == 20
+    assert regions[:10].allclose(scorer.features(scenes / "a.mp4")[:10], atol=0.05)
