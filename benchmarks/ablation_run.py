@@ -31,7 +31,8 @@ from hapvr.stages.training import data_digests, training_shards
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.features import FeatureStore
 from hapvr.train.data import CachedViews
-from hapvr.train.loop import NETWORK, NotFiniteError, train
+from hapvr.train.guards import NotFiniteError
+from hapvr.train.loop import NETWORK, train
 from hapvr.train.report import History, Listener
 from hapvr.train.step import TrainingStep, build_network, build_objective
 

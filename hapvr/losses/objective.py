@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError, ConfigError
@@ -55,12 +56,27 @@ class ObjectiveSettings:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which rows of a batch this process compared, where several share one: from `first_row` on.
+
+    add_up: [] -> [], the sum over all processes, through which gradients flow; alone, a process has all rows.
+    """
+
+    first_row: int = 0
+    add_up: Callable[[Tensor], Tensor] = lambda value: value
+
+
+@dataclass(frozen=True)
 class ObjectiveOutput:
     """total: [], what to minimise; terms: unweighted values [] by name; counts: rows each term ranked and left out."""
 
     total: Tensor
     terms: dict[str, Tensor]
     counts: dict[str, int]
+
+
+ALL = Share()
+"""The share of a process that compares the whole batch."""
 
 
 class Objective:
@@ -91,12 +107,14 @@ class Objective:
         labels: Tensor,
         frame_labels: Tensor | None = None,
         pair_index: Tensor | None = None,
+        share: Share = ALL,
     ) -> ObjectiveOutput:
         """Total and terms for all pairs of B clips.
 
         labels: int8 [B, B] ternary, 1 on the diagonal; frame_labels: int8 [P, T, T'] ternary pseudo labels of the
         positive video pairs that pair_index, int64 [P, 2], names by (row, column). Only the frame similarities of those
-        pairs are gathered and ranked. Both may be None if frame_ap_weight is 0. Raises ArgumentError for
+        pairs are gathered and ranked. Both may be None if frame_ap_weight is 0. share: where frame similarities are of
+        some rows only, [b, B, T, T'], as are the pairs; video similarities are of all. Raises ArgumentError for
         shapes that disagree.
         """
         video = to_unit_interval(similarities.video)
@@ -112,20 +130,22 @@ class Objective:
             "infonce": lambda: infonce(video, others, temperature=self.settings.temperature),
             "hard_negative": lambda: hard_negative(video, others),
             "self_similarity": lambda: self_similarity(video, labels),
-            "regularization": lambda: similarities.regularization,
+            "regularization": lambda: share.add_up(similarities.regularization),
         }
         counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(ranked)}
         if self.settings.frame_ap_weight > 0:
-            rows, row_labels = self._frame_rows(similarities.frame, frame_labels, pair_index)
-            compute["frame_ap"] = lambda: self._frame_loss(rows, row_labels)
-            counts["frame_rows"] = row_labels[..., 0].numel()
-            counts["frame_rows_without_positives"] = count_rows_without_positives(row_labels)
+            rows, row_labels = self._frame_rows(similarities.frame, frame_labels, pair_index, share.first_row)
+            num_rows, without = row_labels[..., 0].numel(), count_rows_without_positives(row_labels)
+            ranked_rows = torch.tensor(float(num_rows - without), device=video.device)
+            part = ranked_rows / share.add_up(ranked_rows).clamp(min=1)
+            compute["frame_ap"] = lambda: share.add_up(self._frame_loss(rows, row_labels) * part)
+            counts |= {"frame_rows": num_rows, "frame_rows_without_positives": without}
         terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
         total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))
         return ObjectiveOutput(total=total, terms=terms, counts=counts)
 
     def _frame_rows(
-        self, frame: Tensor, frame_labels: Tensor | None, pair_index: Tensor | None
+        self, frame: Tensor, frame_labels: Tensor | None, pair_index: Tensor | None, first_row: int
     ) -> tuple[Tensor, Tensor]:
         if frame_labels is None or pair_index is None:
             raise ArgumentError(
@@ -141,4 +161,4 @@ class Objective:
         if not self.settings.include_self:
             different = pair_index[:, 0] != pair_index[:, 1]
             pair_index, frame_labels = pair_index[different], frame_labels[different]
-        return frame[pair_index[:, 0], pair_index[:, 1]], frame_labels
+        return frame[pair_index[:, 0] - first_row, pair_index[:, 1]], frame_labels

@@ -13,24 +13,21 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hapvr.augment.policy import strong_view, weak_view
-from hapvr.augment.video_in_video import takes_donor, video_in_video
 from hapvr.augment.view import View
 from hapvr.errors import DataError
 from hapvr.features.backbone import NUM_REGIONS, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
-from hapvr.features.images import decode_frames
 from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
-from hapvr.seeding import numpy_rng
 from hapvr.stages.features import failed_rows, feature_settings
+from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project, StageResult
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
-from hapvr.storage.frames import FrameFile
-from hapvr.storage.shards import RowWriter, Shard, index_row
+from hapvr.storage.frames import FrameReader, frames_digest
+from hapvr.storage.shards import STATUS_OK, RowWriter, Shard, index_row
 from hapvr.storage.tensors import encode_tensors, tensor_field
 from hapvr.storage.views import (
     EMBEDDINGS_STAGE,
@@ -43,6 +40,7 @@ from hapvr.storage.views import (
     view_fields,
     write_views,
 )
+from hapvr.train.drawing import ViewDrawer
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -50,16 +48,18 @@ def make_training_views(project: Project, key: str, *, progress: Progress = no_p
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
     settings = _view_settings(project) | {"features": feature_settings(project, backbone, whitening)}
-    return _make_views(
-        project,
-        key,
-        shard=project.shard(VIEWS_STAGE, key),
-        settings=settings,
-        embed=region_embedder(backbone, whitening, choose_device(project.config.device)),
-        fields=view_fields("regions", shape=(project.config.views.num_frames, NUM_REGIONS, whitening.dims)),
-        batch_frames=project.config.backbone.batch_frames,
-        progress=progress,
-    )
+    shard = project.shard(VIEWS_STAGE, key)
+    with shard.lock():
+        return _make_views(
+            project,
+            key,
+            shard=shard,
+            settings=settings,
+            embed=region_embedder(backbone, whitening, choose_device(project.config.device)),
+            fields=view_fields("regions", shape=(project.config.views.num_frames, NUM_REGIONS, whitening.dims)),
+            batch_frames=project.config.backbone.batch_frames,
+            progress=progress,
+        )
 
 
 def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -68,10 +68,15 @@ def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_pr
     Other rates make other labels from the same embeddings.
     """
     embeddings = _make_embeddings(project, key, progress)
+    shard = project.shard(LABELS_STAGE, key)
+    with shard.lock():
+        return _make_labels(project, shard, embeddings)
+
+
+def _make_labels(project: Project, shard: Shard, embeddings: Shard) -> StageResult:
     config = project.config.pseudo_labels
     settings = {"pseudo_labels": config.model_dump(mode="json")}
     provenance = Provenance(LABELS_STAGE, settings, {EMBEDDINGS_STAGE: embeddings.data_digest()}, environment())
-    shard = project.shard(LABELS_STAGE, key)
     if shard.is_finished(provenance):
         return StageResult.of(shard, done=False)
     frames = project.config.views.num_frames
@@ -117,16 +122,17 @@ def _make_embeddings(project: Project, key: str, progress: Progress) -> Shard:
     teacher.network.to(device)
     settings = _view_settings(project) | {"teacher": teacher.identity.as_dict(), "teacher_input": teacher.input}
     shard = project.shard(EMBEDDINGS_STAGE, key)
-    _make_views(
-        project,
-        key,
-        shard=shard,
-        settings=settings,
-        embed=lambda frames: teacher.embed(frames.to(device)).float().cpu(),
-        fields=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
-        batch_frames=project.config.teacher.batch_frames,
-        progress=progress,
-    )
+    with shard.lock():
+        _make_views(
+            project,
+            key,
+            shard=shard,
+            settings=settings,
+            embed=lambda frames: teacher.embed(frames.to(device)).float().cpu(),
+            fields=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
+            batch_frames=project.config.teacher.batch_frames,
+            progress=progress,
+        )
     return shard
 
 
@@ -151,17 +157,19 @@ def _make_views(
     progress: Progress,
 ) -> StageResult:
     frames = project.shard(FRAMES_STAGE, key)
-    provenance = Provenance(shard.stage, settings, {FRAMES_STAGE: frames.data_digest()}, environment())
+    frames.require({"sampling": project.config.sampling.content()})
+    provenance = Provenance(shard.stage, settings, {FRAMES_STAGE: frames_digest(frames)}, environment())
     if shard.is_finished(provenance):
         return StageResult.of(shard, done=False)
-    file = FrameFile(frames)
     described: dict[str, list[ViewRow]] = {}
+    num_videos = int((frames.index()["status"] == STATUS_OK).sum())
 
     def clips() -> Iterator[tuple[str, Tensor]]:
-        for video_id in file.video_ids:
-            views = list(draw_views(project, file, video_id))
-            described[video_id] = [row for row, _ in views]
-            yield video_id, torch.cat([view.frames for _, view in views])
+        with open_frames(project, key) as file:
+            for video_id in file.video_ids:
+                views = list(draw_views(project, file, video_id))
+                described[video_id] = [row for row, _ in views]
+                yield video_id, torch.cat([view.frames for _, view in views])
 
     rows = []
     with shard.write_data(fields, row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
@@ -175,45 +183,17 @@ def _make_views(
                 )
             write_views(writer, views, array.reshape(len(views), -1, *array.shape[1:]))
             rows.append(index_row(video_id, len(views)))
-            progress(len(rows), len(file.video_ids))
+            progress(len(rows), num_videos)
     shard.write_index(rows + failed_rows(frames.index()), provenance=provenance)
     return StageResult.of(shard, done=True)
 
 
-def draw_views(project: Project, file: FrameFile, video_id: str) -> Iterator[tuple[ViewRow, View]]:
+def draw_views(project: Project, file: FrameReader, video_id: str) -> Iterator[tuple[ViewRow, View]]:
     """The views of one video, weak ones first; a strong one may carry a donor from the same shard (video-in-video)."""
     config = project.config.views
-    frames = decode_frames(file.read(video_id).jpegs)
-    others = [other for other in file.video_ids if other != video_id]
+    drawer = ViewDrawer(file, config=config, size_px=project.config.backbone.crop_px)
     for index in range(config.num_weak + config.num_strong):
-        strong = index >= config.num_weak
-        view = _view(project, frames, video_id, index, strong=strong)
-        where: dict[str, Any] = {
-            "config": config.augment,
-            "seed": config.seed,
-            "video_id": video_id,
-            "view_index": index,
-        }
-        donor_id = ""
-        if strong and others and takes_donor(**where):
-            donor_id = others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
-            donor = _view(project, decode_frames(file.read(donor_id).jpegs), donor_id, index, strong=True)
-            view = video_in_video(view, donor, **where)
-        source = tuple(view.source_index.tolist())
-        yield ViewRow(video_id, index, view.strength, view.operations, donor_id, source), view
-
-
-def _view(project: Project, frames: Tensor, video_id: str, index: int, *, strong: bool) -> View:
-    config = project.config.views
-    return (strong_view if strong else weak_view)(
-        frames,
-        num_frames=config.num_frames,
-        size_px=project.config.backbone.crop_px,
-        config=config.augment,
-        seed=config.seed,
-        video_id=video_id,
-        view_index=index,
-    )
+        yield drawer.draw(video_id, index, "weak" if index < config.num_weak else "strong")
 
 
 def _write_labels(writer: RowWriter, video_id: str, labels: Tensor) -> None:

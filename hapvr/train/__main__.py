@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -16,8 +17,9 @@ from hapvr.stages.project import Project
 from hapvr.stages.training import CONFIG_NAME, FAILURE_NAME, RUN_NAME, tracker_of
 from hapvr.stages.validation import Validator, validation_shards
 from hapvr.tracking.progress import progress_listener
-from hapvr.tracking.runs import TrackedRun
-from hapvr.train.loop import TrainingStoppedError, train
+from hapvr.tracking.training import tracked_training
+from hapvr.train.guards import TrainingStoppedError
+from hapvr.train.loop import train
 from hapvr.train.report import History, Listener, Listeners
 
 STOPPED = 3
@@ -46,13 +48,16 @@ def main() -> int:
     validator = None
     if project.config.evaluation.validation is not None:
         validator = Validator(project, validation_shards(project), str(fabric.device))
-    with progress_listener(settings.steps, is_main=fabric.is_global_zero) as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(progress_listener(settings.steps, is_main=fabric.is_global_zero))
 
         def listen(first_step: int) -> Listener:
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = TrackedRun(tracker_of(project), record["mlflow_run_id"])
+            tracked = stack.enter_context(
+                tracked_training(lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message)
+            )
             return Listeners([History(folder, first_step=first_step), tracked, progress])
 
         try:

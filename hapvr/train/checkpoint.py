@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,84 +18,135 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
+from hapvr.provenance import Provenance
 
 NAME = re.compile(r"^step-(\d{8})\.pt$")
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best validation so far: step (-1: none yet), mean target metric, weights at that step."""
+    """The best validation so far: step (-1: none yet), mean target metric, weights, and validations since then."""
 
-    step: int
-    value: float
-    weights: dict[str, Tensor]
+    step: int = -1
+    value: float = float("-inf")
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    since: int = 0
 
 
-def save_checkpoint(
-    folder: Path,
-    *,
-    step: int,
-    network: SimilarityNetwork,
-    optimizer: Optimizer,
-    scheduler: LRScheduler,
-    best: Best,
-    config_digest: str,
-    keep: int,
-) -> Path:
-    """Write `step-XXXXXXXX.pt`, `step` being the next step to do, and drop all but the last `keep`."""
-    state = {
+@dataclass
+class TrainingState:
+    """Everything that changes while training. average: the running mean of the weights, where there is one."""
+
+    network: SimilarityNetwork
+    average: SimilarityNetwork | None
+    optimizer: Optimizer
+    scheduler: LRScheduler
+    best: Best
+
+    @property
+    def result(self) -> SimilarityNetwork:
+        """The network that is validated and kept."""
+        return self.network if self.average is None else self.average
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """first_step: the next step to do, 0 without a checkpoint; skipped: what was wrong with newer checkpoints."""
+
+    first_step: int
+    skipped: tuple[str, ...]
+
+
+def save_checkpoint(folder: Path, state: TrainingState, *, step: int, settings: Mapping[str, Any], keep: int) -> Path:
+    """Write `step-XXXXXXXX.pt`, `step` being the next step to do, and drop all but the last `keep`.
+
+    settings: what a run must share to go on from it. Raises DataError where there is no space.
+    """
+    values = {
         "step": step,
-        "network": network.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "scheduler": scheduler.state_dict(),
-        "best_step": best.step,
-        "best_value": best.value,
-        "best_weights": best.weights,
-        "config_digest": config_digest,
+        "network": state.network.state_dict(),
+        "average": None if state.average is None else state.average.state_dict(),
+        "optimizer": state.optimizer.state_dict(),
+        "scheduler": state.scheduler.state_dict(),
+        "best": {
+            "step": state.best.step,
+            "value": state.best.value,
+            "weights": dict(state.best.weights),
+            "since": state.best.since,
+        },
+        "settings": json.dumps(settings),
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    torch.save(values, buffer)
     path = folder / f"step-{step:08d}.pt"
-    part = path.with_suffix(".part")
-    torch.save(state, part)
-    part.replace(path)
+    _write(path, buffer.getbuffer())
     for old in list_checkpoints(folder)[:-keep]:
         old.unlink()
     return path
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
+    """Checkpoints that were written to their end, oldest first."""
     return sorted(path for path in folder.glob("step-*.pt") if NAME.match(path.name))
 
 
-def load_latest(
-    folder: Path,
-    *,
-    network: SimilarityNetwork,
-    optimizer: Optimizer,
-    scheduler: LRScheduler,
-    config_digest: str,
-) -> tuple[int, Best]:
-    """Restore the newest checkpoint into network, optimiser and scheduler; (0, no best) if there is none.
+def load_latest(folder: Path, state: TrainingState, *, settings: Mapping[str, Any]) -> Resumed:
+    """Restore the newest checkpoint that can be read into `state`; a damaged one is passed over for the one before.
 
-    Raises DataError for a checkpoint of another configuration or a damaged one, naming the file.
+    Raises DataError, naming the file, for one of other settings, and where all are damaged.
     """
     found = list_checkpoints(folder)
-    if not found:
-        return 0, Best(-1, float("-inf"), {})
-    path = found[-1]
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+    skipped: list[str] = []
+    for path in reversed(found):
+        try:
+            values: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever a damaged archive makes of torch's reader
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            skipped.append(f"checkpoint: {path} is damaged ({reason:.120})")
+            continue
+        _require_settings(path, json.loads(values["settings"]), settings)
+        _restore(state, values)
+        return Resumed(values["step"], tuple(skipped))
+    if found:
         raise DataError(
-            f"checkpoint: {path} cannot be read ({error}); delete it to go on from the one before"
-        ) from error
-    if state["config_digest"] != config_digest:
-        raise DataError(
-            f"checkpoint: {path} belongs to configuration {state['config_digest']}, this run has {config_digest}; "
-            f"use that configuration again or another run folder"
+            f"{skipped[0]}, and so are all {len(found)} in {folder}; delete that folder to train from the beginning"
         )
-    network.load_state_dict(state["network"])
-    optimizer.load_state_dict(state["optimizer"])
-    scheduler.load_state_dict(state["scheduler"])
-    return state["step"], Best(state["best_step"], state["best_value"], state["best_weights"])
+    return Resumed(0, ())
+
+
+def _require_settings(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    differences = Provenance("training", wanted).differences(Provenance("training", found))
+    if differences:
+        raise DataError(
+            f"checkpoint: {path} belongs to a training of other settings or data: "
+            f"{'; '.join(text.removeprefix('settings ') for text in differences[:5])}. "
+            f"Use those again, or another run folder"
+        )
+
+
+def _restore(state: TrainingState, values: Mapping[str, Any]) -> None:
+    state.network.load_state_dict(values["network"])
+    if state.average is not None:
+        state.average.load_state_dict(values["average"])
+    state.optimizer.load_state_dict(values["optimizer"])
+    state.scheduler.load_state_dict(values["scheduler"])
+    state.best = Best(**values["best"])
+
+
+def _write(path: Path, data: memoryview) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for part in path.parent.glob("step-*.part"):  # of a process that was killed while it wrote
+        part.unlink()
+    part = path.with_suffix(".part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise DataError(
+            f"checkpoint: {path} ({len(data)} bytes) could not be written: {error.strerror}. Make space there, or set "
+            f"data_root to another disk; the training then goes on from the checkpoint before"
+        ) from error

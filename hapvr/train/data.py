@@ -1,9 +1,9 @@
-"""Batches of cached views. A batch is a function of (seed, step) alone, so any step can be made again."""
+"""Batches of cached views. A batch is a function of (seed, number) alone, so any batch can be made again."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,34 +13,18 @@ from hapvr.config import PseudoLabelConfig
 from hapvr.errors import DataError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile, ViewRow
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Two views, weak then strong, of each of V videos: B = 2 V clips.
-
-    regions: [B, T, R, D] fp16; labels: int8 [B, B], 1 where two clips share a source video, -1 elsewhere;
-    frame_labels: int8 [P, T, T] pseudo labels of the positive pairs pair_index, int64 [P, 2], self pairs included;
-    video_ids: the B clips' videos; view_index: int64 [B].
-    """
-
-    regions: Tensor
-    labels: Tensor
-    frame_labels: Tensor
-    pair_index: Tensor
-    video_ids: tuple[str, ...]
-    view_index: Tensor
+from hapvr.train.batch import Batch, Plan
 
 
 class CachedViews(Dataset[Batch]):
-    """Item `step` is the batch of that step.
+    """Item `number` is the batch of that number: of each video `weak_views` weak and `strong_views` strong views.
 
-    Videos are drawn by epoch: a seeded permutation of all videos, cut into batches of `batch_videos`, the rest of an
-    epoch left out. Rank r of `world_size` gets every world_size-th video of the batch.
+    gather: a batch is that of all ranks, whose clips are compared with each other; False: that of its rank alone.
     Raises DataError without training videos, with a single one, or where views and labels do not belong together.
     """
 
@@ -52,8 +36,11 @@ class CachedViews(Dataset[Batch]):
         batch_videos: int,
         seed: int,
         rates: PseudoLabelConfig,
+        weak_views: int = 1,
+        strong_views: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        gather: bool = True,
     ) -> None:
         if not shard_keys:
             raise DataError("training: the manifest has no training shards; give a source with split: train")
@@ -61,79 +48,91 @@ class CachedViews(Dataset[Batch]):
         self._shard_keys = tuple(shard_keys)
         self._seed = seed
         self._rates = rates
-        self._rank = rank
-        self._world_size = world_size
+        self._wanted = {"weak": weak_views, "strong": strong_views}
+        self._gather = gather
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         self._files: list[tuple[ViewFile, ViewFile, LabelFile]] | None = None
+        _same_features(root, self._shard_keys)
         for number, key in enumerate(self._shard_keys):
             for row in _matching_rows(root, key, rates):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
-        self.video_ids = tuple(sorted(self._rows))
-        if len(self.video_ids) < 2 * world_size:
-            raise DataError(
-                f"training: {len(self.video_ids)} training videos have views, and negatives need at least "
-                f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
-            )
-        # A small collection still trains: the batch is as large as it allows.
-        self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
+        self.plan = Plan(list(self._rows), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size)
 
-    def batch_video_ids(self, step: int) -> list[str]:
-        """The videos of a step, of all ranks."""
-        per_epoch = len(self.video_ids) // self.batch_videos
-        epoch, position = divmod(step, per_epoch)
-        order = numpy_rng(self._seed, "epoch", epoch).permutation(len(self.video_ids))
-        start = position * self.batch_videos
-        return [self.video_ids[index] for index in order[start : start + self.batch_videos]]
+    @property
+    def identity(self) -> dict[str, str]:
+        """Digests of the files that batches are read from, by stage and shard."""
+        return {
+            f"{stage}/{key}": Shard(self._root, stage, key).data_digest()
+            for key in self._shard_keys
+            for stage in (VIEWS_STAGE, LABELS_STAGE)
+        }
 
-    def __getitem__(self, step: int) -> Batch:
-        videos = self.batch_video_ids(step)[self._rank :: self._world_size]
-        regions, embeddings, rows = [], [], []
-        for video_id in videos:
-            views, teacher, _ = self._open(video_id)
-            chosen = self._choose(video_id, step)
-            regions.append(views.read(video_id)[chosen])
-            embeddings.append(teacher.read(video_id)[chosen])
-            rows += [self._rows[video_id][index] for index in chosen]
+    def __getitem__(self, number: int) -> Batch:
+        videos = self.plan.videos(number)
+        own = self.plan.own(videos)
+        if not self._gather:
+            videos = videos[own]
+            own = slice(0, len(videos))
+        chosen = {video_id: self._choose(video_id, number) for video_id in videos}
+        rows = [self._rows[video_id][index] for video_id in videos for index in chosen[video_id]]
         labels = video_pair_labels([{row.video_id, row.donor_id} - {""} for row in rows])
+        views = sum(self._wanted.values())
+        first, end = own.start * views, own.stop * views
         pairs = positive_pairs(labels, include_self=True)
+        pairs = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < end)]
         return Batch(
-            regions=torch.cat(regions),
+            regions=torch.cat([self._open(video)[0].read(video)[chosen[video]] for video in videos[own]]),
             labels=labels,
-            frame_labels=self._frame_labels(rows, torch.cat(embeddings), pairs),
+            frame_labels=self._frame_labels(rows, pairs),
             pair_index=pairs,
+            first_row=first,
             video_ids=tuple(row.video_id for row in rows),
             view_index=torch.tensor([row.view_index for row in rows]),
         )
 
-    def _choose(self, video_id: str, step: int) -> list[int]:
-        rng = numpy_rng(self._seed, "views", step, video_id)
-        rows = self._rows[video_id]
-        return [
-            int(rng.choice([index for index, row in enumerate(rows) if row.strength == strength]))
-            for strength in ("weak", "strong")
-        ]
+    def finish(self, batch: Batch) -> Batch:
+        """The batch as it is: everything was made before."""
+        return batch
 
-    def _frame_labels(self, rows: list[ViewRow], embeddings: Tensor, pairs: Tensor) -> Tensor:
+    def _choose(self, video_id: str, number: int) -> list[int]:
+        rng = numpy_rng(self._seed, "views", number, video_id)
+        chosen = []
+        for strength, count in self._wanted.items():
+            left = [index for index, row in enumerate(self._rows[video_id]) if row.strength == strength]
+            if len(left) < count:
+                raise DataError(
+                    f"training: {video_id} has {len(left)} {strength} views, and train.{strength}_views is {count}; "
+                    f"lower that, or raise views.num_{strength} and materialise training_views again"
+                )
+            chosen += [left.pop(int(rng.integers(len(left)))) for _ in range(count)]
+        return chosen
+
+    def _frame_labels(self, rows: list[ViewRow], pairs: Tensor) -> Tensor:
         """Stored labels where both clips are of one video; pairs that share only a donor are labelled here."""
-        stored = {row.video_id: self._open(row.video_id)[2].read(row.video_id) for row in rows}
+        stored: dict[str, Tensor] = {}
         labels = []
         for query, reference in pairs.tolist():
             first, second = rows[query], rows[reference]
             if first.video_id == second.video_id:
+                if first.video_id not in stored:
+                    stored[first.video_id] = self._open(first.video_id)[2].read(first.video_id)
                 labels.append(stored[first.video_id][first.view_index, second.view_index])
             else:
                 labels.append(
                     pseudo_labels(
-                        embeddings[query].float(),
-                        embeddings[reference].float(),
+                        self._embedding(first),
+                        self._embedding(second),
                         top_rate=self._rates.top_rate,
                         bottom_rate=self._rates.bottom_rate,
                         exact=self._rates.exact,
                     )
                 )
         return torch.stack(labels)
+
+    def _embedding(self, row: ViewRow) -> Tensor:
+        return self._open(row.video_id)[1].read(row.video_id)[row.view_index].float()
 
     def _open(self, video_id: str) -> tuple[ViewFile, ViewFile, LabelFile]:
         if self._files is None:
@@ -152,6 +151,17 @@ class CachedViews(Dataset[Batch]):
         return self.__dict__ | {"_files": None}
 
 
+def _same_features(root: DataRoot, shard_keys: Sequence[str]) -> None:
+    """Refuse shards whose views were made by different backbones, crops or whitenings: their values do not compare."""
+    first, *others = [Shard(root, VIEWS_STAGE, key).require({}).settings["features"] for key in shard_keys]
+    for key, features in zip(shard_keys[1:], others, strict=True):
+        if differences := Provenance(VIEWS_STAGE, first).differences(Provenance(VIEWS_STAGE, features)):
+            raise DataError(
+                f"training: views of shard {key} are of another feature version than those of {shard_keys[0]}: "
+                f"{'; '.join(differences)}. Materialise training_views of all shards again"
+            )
+
+
 def _matching_rows(root: DataRoot, key: str, rates: PseudoLabelConfig) -> list[ViewRow]:
     """The views of a shard; refused unless features, embeddings and labels are of the same views, the labels of these rates."""
     views, embeddings, labels = (Shard(root, stage, key) for stage in (VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE))
@@ -163,4 +173,11 @@ def _matching_rows(root: DataRoot, key: str, rates: PseudoLabelConfig) -> list[V
         raise DataError(
             f"training: training_views and pseudo_labels of shard {key} are not of the same views; materialise both again"
         )
+    labelled = dict(labels.index().select("video_id", "num_rows").iter_rows())
+    for video_id, views_of in Counter(row.video_id for row in rows).items():
+        if labelled.get(video_id) != views_of**2:
+            raise DataError(
+                f"training: {video_id} of shard {key} has {views_of} views and {labelled.get(video_id, 0)} pseudo labels, "
+                f"wanted {views_of**2}; materialise pseudo_labels of that shard again"
+            )
     return rows

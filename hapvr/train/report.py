@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from torch import Tensor
 
 HISTORY_NAME = "history.jsonl"
 
 
+@dataclass(frozen=True)
+class BatchReport:
+    """A batch as the network saw it. similarity: [B, B] in [-1, 1]; labels: int8 [B, B]; of each clip its video and view."""
+
+    similarity: Tensor
+    labels: Tensor
+    video_ids: tuple[str, ...]
+    view_index: Tensor
+
+
 class Listener(Protocol):
-    """Gets the metrics of a step (losses unweighted, learning rate, validation) and messages for people."""
+    """Gets the metrics of a step (losses unweighted, learning rate, validation), batches to look at, and messages."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def batch(self, step: int, report: BatchReport) -> None: ...
 
     def message(self, text: str) -> None: ...
 
@@ -30,6 +45,9 @@ class History:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
+    def batch(self, step: int, report: BatchReport) -> None:
+        """Batches are not kept."""
+
     def message(self, text: str) -> None:
         """Messages are not kept."""
 
@@ -43,6 +61,10 @@ class Listeners:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         for listener in self._listeners:
             listener.metrics(step, values)
+
+    def batch(self, step: int, report: BatchReport) -> None:
+        for listener in self._listeners:
+            listener.batch(step, report)
 
     def message(self, text: str) -> None:
         for listener in self._listeners:

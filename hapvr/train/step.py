@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from hapvr.config import NetworkConfig, ObjectiveConfig
-from hapvr.losses.objective import Objective, ObjectiveSettings
+from hapvr.losses.objective import Objective, ObjectiveSettings, Share
 from hapvr.model.network import SimilarityNetwork
 from hapvr.seeding import torch_rng
 
+Gather = Callable[[Tensor], Tensor]
+"""[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
+
 
 class TrainingStep(nn.Module):
-    """Regions [B, T, R, D] and labels to the objective's terms."""
+    """Regions [b, T, R, D] and labels to the objective's terms.
 
-    def __init__(self, network: SimilarityNetwork, objective: Objective) -> None:
+    gather: for several processes with one batch. Each compares its own clips with those of all and ranks the video
+    similarities of all; the gradients that DDP then averages are those of one process with the whole batch.
+    """
+
+    def __init__(self, network: SimilarityNetwork, objective: Objective, *, gather: Gather | None = None) -> None:
         super().__init__()
         self.network = network
         self.objective = objective
+        self._gather = gather
 
     def forward(
-        self, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor], dict[str, int]]:
-        """Total, terms and counts of the objective, as the plain containers that Fabric and DDP look into."""
-        embeddings = self.network.embed(regions)
-        similarities = self.network.compare(embeddings, embeddings)
-        output = self.objective(similarities, labels, frame_labels, pair_index)
-        return output.total, output.terms, output.counts
+        self, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor, first_row: int = 0
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]:
+        """Total, terms and counts of the objective and video similarities [B, B], as containers that DDP looks into."""
+        gather = self._gather
+        own = self.network.embed(regions)
+        if gather is None:
+            share = Share()
+            similarities = self.network.compare(own, own)
+        else:
+            share = Share(first_row, lambda value: gather(value.reshape(1)).sum())
+            similarities = self.network.compare(own, gather(own))
+            similarities = replace(similarities, video=gather(similarities.video))
+        output = self.objective(similarities, labels, frame_labels, pair_index, share)
+        return output.total, output.terms, output.counts, similarities.video.detach()
+
+
+def gather_of(fabric: Fabric) -> Gather | None:
+    """How this process gathers values of all; None if it is the only one."""
+    if fabric.world_size == 1:
+        return None
+
+    def gather(values: Tensor) -> Tensor:
+        every = fabric.all_gather(values, sync_grads=True)
+        assert isinstance(every, Tensor)
+        return every.flatten(0, 1)
+
+    return gather
 
 
 def build_network(config: NetworkConfig, *, dims: int, seed: int) -> SimilarityNetwork:

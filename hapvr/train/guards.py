@@ -1,0 +1,107 @@
+"""What surrounds the loop: one writer for each run folder, stopping on request, and reasons for what went wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import torch
+from filelock import FileLock, Timeout
+from lightning.fabric import Fabric
+
+from hapvr.errors import DataError, HapvrError
+from hapvr.train.batch import Batch
+
+
+class TrainingStoppedError(HapvrError):
+    """Training was asked to stop; its last checkpoint says where it goes on."""
+
+
+class NotFiniteError(HapvrError):
+    """The loss became NaN or infinite."""
+
+
+class OutOfMemoryError(HapvrError):
+    """A step needs more memory than there is."""
+
+
+class CompilerError(HapvrError):
+    """torch.compile does not work here."""
+
+
+@contextmanager
+def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
+    """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the same checkpoints."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not fabric.is_global_zero:
+        yield
+        return
+    try:
+        with FileLock(folder / "training.lock", timeout=30):
+            yield
+    except Timeout:
+        raise DataError(
+            f"training: another process is training in {folder}; wait for it or stop it (the lock is training.lock there)"
+        ) from None
+
+
+@contextmanager
+def stop_flag() -> Iterator[Callable[[], bool]]:
+    """Turns SIGTERM into a question that the loop asks between steps."""
+    asked = False
+
+    def remember(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+
+    before = signal.signal(signal.SIGTERM, remember)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def explained(step: int, *, num_clips: int, compiled: bool) -> Iterator[None]:
+    """Raises OutOfMemoryError or CompilerError, which say what to set, for what torch raises."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"training: step {step}: out of memory with {num_clips} clips ({str(error).splitlines()[0]:.160}). "
+                f"Lower train.batch_videos (train.accumulate_batches makes up for it) or views.num_frames; on a GPU "
+                f"set train.precision to bf16-mixed"
+            ) from error
+        if compiled and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise CompilerError(
+                f"training: torch.compile failed ({str(error).splitlines()[0]:.160}). Install a C++ compiler (g++), "
+                f"on a GPU Triton, or set train.compile to false"
+            ) from error
+        raise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory of a GPU, or of the processor in torch or Python, ran out."""
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        text in str(error) for text in ("not enough memory", "can't allocate memory", "Cannot allocate memory")
+    )
+
+
+def not_finite(reason: str, step: int, batch: Batch, folder: Path) -> NotFiniteError:
+    """The error, and a file that lists what the batch was made of."""
+    dump = folder / f"not-finite-{step:08d}.json"
+    dump.write_text(
+        json.dumps({"step": step, "video_ids": batch.video_ids, "view_index": batch.view_index.tolist()}, indent=1),
+        encoding="utf-8",
+    )
+    return NotFiniteError(
+        f"training: step {step}: {reason}; the videos of its batch are listed in {dump}. "
+        f"Lower train.optimizer.learning_rate, or set train.optimizer.gradient_clip_norm"
+    )

@@ -1,0 +1,196 @@
+"""Batches of views that are drawn, and sent through both frozen networks, when they are needed, as the papers do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hapvr.config import Config, PseudoLabelConfig
+from hapvr.errors import DataError
+from hapvr.features.backbone import load_backbone
+from hapvr.features.extract import region_embedder
+from hapvr.features.teacher import load_teacher
+from hapvr.features.whitening import load_whitening
+from hapvr.labels.pairs import positive_pairs, video_pair_labels
+from hapvr.labels.pseudo import pseudo_labels
+from hapvr.seeding import derive_seed
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.frames import STAGE as FRAMES_STAGE
+from hapvr.storage.frames import FrameFile
+from hapvr.storage.shards import Shard
+from hapvr.train.batch import Batch, Plan
+from hapvr.train.drawing import Strength, ViewDrawer
+from hapvr.train.step import Gather
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A view by name: its video, index and strength."""
+
+    video_id: str
+    view_index: int
+    strength: Strength
+
+
+@dataclass(frozen=True)
+class DrawnClips:
+    """What a data worker makes of a batch. frames: [b, T, 3, S, S] uint8, of this process's clips; clips: all B."""
+
+    frames: Tensor
+    labels: Tensor
+    first_row: int
+    clips: tuple[Clip, ...]
+
+
+class OnlineViews(Dataset[DrawnClips]):
+    """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
+
+    The videos of a batch are those of `CachedViews`; their views are new in every batch. gather: from all ranks, where
+    they compare their clips with each other. Raises DataError without training videos or with a single one.
+    """
+
+    def __init__(
+        self,
+        root: DataRoot,
+        shard_keys: Sequence[str],
+        *,
+        config: Config,
+        rates: PseudoLabelConfig,
+        device: torch.device,
+        batch_videos: int,
+        seed: int,
+        weak_views: int = 1,
+        strong_views: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        gather: Gather | None = None,
+    ) -> None:
+        if not shard_keys:
+            raise DataError("training: the manifest has no training shards; give a source with split: train")
+        self._root = root
+        self._shard_keys = tuple(shard_keys)
+        self._config = config
+        self._rates = rates
+        self._seed = seed
+        weak: list[Strength] = ["weak"] * weak_views
+        self._strengths: list[Strength] = weak + ["strong"] * strong_views
+        self._gather = gather
+        self._together = world_size == 1 or gather is not None
+        self._drawers: list[ViewDrawer] | None = None
+        self._shard_of: dict[str, int] = {}
+        for number, key in enumerate(self._shard_keys):
+            frames = Shard(root, FRAMES_STAGE, key)
+            frames.require({"sampling": config.sampling.content()})
+            self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
+        self.plan = Plan(list(self._shard_of), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size)
+        backbone, whitening = load_backbone(config.backbone), load_whitening(root)
+        self._teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
+        self._teacher.network.to(device)
+        self._device = device
+        self._embed_regions = region_embedder(backbone, whitening, device)
+        self._networks = {
+            "backbone": backbone.identity.sha256,
+            "teacher": self._teacher.identity.sha256,
+            "whitening": whitening.sha256,
+        }
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Digests of the frames by shard, and of the frozen networks."""
+        frames = {
+            f"{FRAMES_STAGE}/{key}": Shard(self._root, FRAMES_STAGE, key).data_digest() for key in self._shard_keys
+        }
+        return frames | self._networks
+
+    def clips(self, number: int) -> tuple[tuple[Clip, ...], slice]:
+        """The clips of a batch, and which of them are this rank's."""
+        videos = self.plan.videos(number)
+        own = self.plan.own(videos)
+        if not self._together:
+            videos = videos[own]
+            own = slice(0, len(videos))
+        views = len(self._strengths)
+        clips = [
+            Clip(video_id, derive_seed(self._seed, "view", number, place), strength)
+            for video_id in videos
+            for place, strength in enumerate(self._strengths)
+        ]
+        return tuple(clips), slice(own.start * views, own.stop * views)
+
+    def draw(self, clips: Sequence[Clip], own: slice) -> DrawnClips:
+        """Frames of the own clips, and labels of all."""
+        sources = [
+            {clip.video_id, self._drawer(clip.video_id).donor_id(clip.video_id, clip.view_index, clip.strength)} - {""}
+            for clip in clips
+        ]
+        frames = [
+            self._drawer(clip.video_id).draw(clip.video_id, clip.view_index, clip.strength)[1].frames
+            for clip in clips[own]
+        ]
+        return DrawnClips(torch.stack(frames), video_pair_labels(sources), own.start, tuple(clips))
+
+    def __getitem__(self, number: int) -> DrawnClips:
+        return self.draw(*self.clips(number))
+
+    @torch.inference_mode()
+    def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Regions [b, T, R, D] and teacher embeddings [b, T, D'] of clips, in the half precision that is stored."""
+        flat, config = frames.flatten(0, 1), self._config
+        regions = [self._embed_regions(part) for part in torch.split(flat, config.backbone.batch_frames)]
+        embeddings = [
+            self._teacher.embed(part.to(self._device)).cpu() for part in torch.split(flat, config.teacher.batch_frames)
+        ]
+        return _of_clips(regions, frames), _of_clips(embeddings, frames)
+
+    def finish(self, item: DrawnClips) -> Batch:
+        """Features and frame labels of drawn clips."""
+        regions, embeddings = self._features(item.frames)
+        first, end = item.first_row, item.first_row + len(item.frames)
+        if self._gather is not None:
+            embeddings = self._gather(embeddings.float().to(self._device)).cpu()
+        pairs = positive_pairs(item.labels, include_self=True)
+        pairs = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < end)]
+        labels = [
+            pseudo_labels(
+                embeddings[query].float(),
+                embeddings[reference].float(),
+                top_rate=self._rates.top_rate,
+                bottom_rate=self._rates.bottom_rate,
+                exact=self._rates.exact,
+            )
+            for query, reference in pairs.tolist()
+        ]
+        return Batch(
+            regions=regions.clone(),  # outside inference mode, so that gradients may be taken through it
+            labels=item.labels,
+            frame_labels=torch.stack(labels),
+            pair_index=pairs,
+            first_row=first,
+            video_ids=tuple(clip.video_id for clip in item.clips),
+            view_index=torch.tensor([clip.view_index for clip in item.clips]),
+        )
+
+    def _drawer(self, video_id: str) -> ViewDrawer:
+        if self._drawers is None:
+            self._drawers = [
+                ViewDrawer(
+                    FrameFile(Shard(self._root, FRAMES_STAGE, key)),
+                    config=self._config.views,
+                    size_px=self._config.backbone.crop_px,
+                )
+                for key in self._shard_keys
+            ]
+        return self._drawers[self._shard_of[video_id]]
+
+    def __getstate__(self) -> dict[str, object]:
+        # Data workers only draw: each opens its own files, and the networks stay behind.
+        return self.__dict__ | {"_drawers": None, "_teacher": None, "_embed_regions": None, "_gather": None}
+
+
+def _of_clips(parts: Sequence[Tensor], frames: Tensor) -> Tensor:
+    values = torch.cat(list(parts)).half()
+    return values.view(*frames.shape[:2], *values.shape[1:])

@@ -1,0 +1,50 @@
+"""Where a training's batches come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from lightning.fabric import Fabric
+
+from hapvr.config import Config
+from hapvr.storage.filesystem import DataRoot
+from hapvr.train.batch import Batch, Plan
+from hapvr.train.data import CachedViews
+from hapvr.train.online import OnlineViews
+from hapvr.train.step import gather_of
+
+
+class Source(Protocol):
+    """Item `number` is what data workers make of a batch; `finish` does the rest in the training process."""
+
+    plan: Plan
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Digests of what batches are made from."""
+        ...
+
+    def __getitem__(self, number: int) -> Any: ...
+
+    def finish(self, item: Any) -> Batch:
+        """The batch of an item."""
+        ...
+
+
+def open_source(config: Config, root: DataRoot, training_shards: Sequence[str], fabric: Fabric) -> Source:
+    """The source that `train.source` names. Raises DataError for data that is missing or does not belong together."""
+    settings = config.train
+    options: dict[str, Any] = {
+        "batch_videos": settings.batch_videos,
+        "seed": settings.seed,
+        "rates": config.pseudo_labels,
+        "weak_views": settings.weak_views,
+        "strong_views": settings.strong_views,
+        "rank": fabric.global_rank,
+        "world_size": fabric.world_size,
+    }
+    if settings.source == "cached_views":
+        return CachedViews(root, training_shards, gather=settings.gather, **options)
+    gather = gather_of(fabric) if settings.gather else None
+    return OnlineViews(root, training_shards, config=config, device=fabric.device, gather=gather, **options)
