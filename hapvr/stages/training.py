@@ -15,13 +15,18 @@ from typing import Any
 
 from hapvr.config_file import dump_config
 from hapvr.errors import DataError
+from hapvr.features.backbone import load_backbone
+from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import environment, git_revision
 from hapvr.stages.project import Project
+from hapvr.storage.frames import STAGE as FRAMES_STAGE
+from hapvr.storage.frames import frames_digest
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import Shard
-from hapvr.storage.views import LABELS_STAGE, VIEWS_STAGE
+from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
 from hapvr.tracking.runs import Tracker
+from hapvr.tracking.training import Outbox
 from hapvr.train.report import HISTORY_NAME
 
 MODELS = "models"
@@ -52,18 +57,16 @@ def tracker_of(project: Project) -> Tracker:
 
 
 def training_shards(project: Project) -> list[str]:
-    """Shards of the training split that have views and labels, sorted. Raises DataError if there are none."""
+    """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if there are none."""
     manifest = read_manifest(project.root)
     keys = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
-    ready = [
-        key
-        for key in keys
-        if all(Shard(project.root, stage, key).provenance() is not None for stage in (VIEWS_STAGE, LABELS_STAGE))
-    ]
+    if not keys:
+        raise DataError("training: the manifest has no training videos; give a source with split: train")
+    stages = _stages_read(project)
+    ready = [key for key in keys if all(Shard(project.root, stage, key).provenance() is not None for stage in stages)]
     if not ready:
         raise DataError(
-            f"training: none of the {len(keys)} training shards has views and pseudo labels; "
-            f"materialise training_views and pseudo_labels"
+            f"training: none of the {len(keys)} training shards has {' and '.join(stages)}; materialise them first"
         )
     return ready
 
@@ -73,6 +76,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     if not RUN_KEY.match(key):
         raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
     shards = training_shards(project)
+    _check_whitening(project, shards)
     folder = project.root.local_path(f"{MODELS}/{key}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FAILURE_NAME).unlink(missing_ok=True)
@@ -123,7 +127,13 @@ def training_command(project: Project, run: TrainingRun) -> list[str]:
 def training_environment(project: Project) -> dict[str, str]:
     """What torchrun's children need beside the caller's environment."""
     threads = max(1, (os.cpu_count() or 1) // project.config.train.num_processes)
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        # The trainer keeps what it cannot deliver and tries again by itself.
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    }
 
 
 def run_training(project: Project, run: TrainingRun) -> None:
@@ -148,6 +158,7 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
         raise DataError(f"training: {result_path} is not there, so the training did not end; run it again")
     result: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
     tracker = tracker_of(project)
+    Outbox(run.folder).deliver(tracker, run.mlflow_run_id)
     for name in (RUN_NAME, HISTORY_NAME):
         tracker.file(run.mlflow_run_id, run.folder / name, "training")
     tracker.metrics(
@@ -169,15 +180,40 @@ def current_run(project: Project) -> TrainingRun:
 
 
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
-    """Digest of everything that training reads: whitening, and views and labels by shard."""
+    """Digest of everything that training reads: whitening, and by shard views and labels, or frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
-    for stage in (VIEWS_STAGE, LABELS_STAGE):
-        digests |= {f"{stage}/{key}": Shard(project.root, stage, key).data_digest() for key in shards}
+    for stage in _stages_read(project):
+        digests |= {
+            f"{stage}/{key}": frames_digest(shard) if stage == FRAMES_STAGE else shard.data_digest()
+            for key, shard in ((key, Shard(project.root, stage, key)) for key in shards)
+        }
     return digests
 
 
+def _stages_read(project: Project) -> tuple[str, ...]:
+    return (FRAMES_STAGE,) if project.config.train.source == "online" else (VIEWS_STAGE, LABELS_STAGE)
+
+
+def _check_whitening(project: Project, shards: list[str]) -> None:
+    """Refuse cached views of another whitening than the one that benchmarks and the registered model use."""
+    if project.config.train.source == "online":
+        return
+    wanted = load_whitening(project.root).sha256
+    for key in shards:
+        found = Shard(project.root, VIEWS_STAGE, key).require({}).settings["features"]["whitening"]
+        if found != wanted:
+            raise DataError(
+                f"training: views of shard {key} are of another feature version: whitening {found[:12]}, and the data "
+                f"root's is {wanted[:12]}; materialise training_views of that shard again"
+            )
+
+
 def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
-    """Identity of the weights that made the data, as the data itself says."""
+    """Identity of the weights that made the data, as the data itself says; of an online training, as it loads them."""
+    config = project.config
+    if config.train.source == "online":
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).identity
+        return {"backbone": load_backbone(config.backbone).identity.as_dict(), "teacher": teacher.as_dict()}
     views = Shard(project.root, VIEWS_STAGE, shards[0]).require({}).settings
-    teacher = Shard(project.root, "teacher_embeddings", shards[0]).require({}).settings
-    return {"backbone": views["features"]["backbone"], "teacher": teacher["teacher"]}
+    embeddings = Shard(project.root, EMBEDDINGS_STAGE, shards[0]).require({}).settings
+    return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}

@@ -20,7 +20,7 @@ from hapvr.labels.pseudo import pseudo_labels
 from hapvr.seeding import derive_seed
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
-from hapvr.storage.frames import FrameFile
+from hapvr.storage.frames import FrameFile, frames_digest
 from hapvr.storage.shards import Shard
 from hapvr.train.batch import Batch, Plan
 from hapvr.train.drawing import Strength, ViewDrawer
@@ -84,7 +84,11 @@ class OnlineViews(Dataset[DrawnClips]):
         self._shard_of: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
-            frames.require({"sampling": config.sampling.content()})
+            if not frames.require({"sampling": config.sampling.content()}).settings.get("stored", True):
+                raise DataError(
+                    f"training: the frames of shard {key} are not stored, and train.source online reads them in every "
+                    f"step; set sampling.store_frames and materialise frames again, or use cached_views"
+                )
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
         self.plan = Plan(list(self._shard_of), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
@@ -102,7 +106,7 @@ class OnlineViews(Dataset[DrawnClips]):
     def identity(self) -> dict[str, str]:
         """Digests of the frames by shard, and of the frozen networks."""
         frames = {
-            f"{FRAMES_STAGE}/{key}": Shard(self._root, FRAMES_STAGE, key).data_digest() for key in self._shard_keys
+            f"{FRAMES_STAGE}/{key}": frames_digest(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys
         }
         return frames | self._networks
 
