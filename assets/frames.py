@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from assets import metadata
+from assets import checks, metadata
 from assets.partitions import MISSING, SHARDS
-from assets.project import ProjectResource
+from assets.project import DATA_TEAM, ProjectResource
 from assets.videos import videos
 
 
@@ -13,18 +13,31 @@ from assets.videos import videos
     kinds={"parquet"},
     partitions_def=SHARDS,
     deps=[videos],
+    owners=[DATA_TEAM],
+    metadata=metadata.columns(
+        {
+            "video_id": "string: rows of a video are contiguous, in time order",
+            "frame_index": "int32: from 0",
+            "timestamp_s": "double: presentation time in the video",
+            "jpeg": "binary: the frame, short side at sampling.short_side_px",
+        }
+    ),
+    check_specs=checks.specs("frames", checks.FRAMES),
     automation_condition=MISSING,
     description="Frames at the configured rate as JPEG with their timestamps; a video that cannot be decoded is a row with a reason.",
 )
 def frames(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
-    from hapvr.stages.frames import make_frames
+    from hapvr.stages.frames import make_frames, open_frames
+    from hapvr.stages.quality import check_frames
     from hapvr.storage.contact_sheet import contact_sheet
 
-    result = make_frames(
-        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "decoding videos")
-    )
+    opened = project.open()
+    result = make_frames(opened, context.partition_key, progress=ProgressLines(context.log.info, "decoding videos"))
     entries = metadata.stage(result)
     if result.num_ok:
-        entries["contact_sheet"] = metadata.image(contact_sheet(result.shard))
-    return dg.MaterializeResult(metadata=entries)
+        with open_frames(opened, context.partition_key) as reader:
+            entries["contact_sheet"] = metadata.image(contact_sheet(reader))
+    return dg.MaterializeResult(
+        metadata=entries, check_results=checks.results(check_frames(opened, context.partition_key))
+    )

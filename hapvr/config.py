@@ -89,10 +89,13 @@ class SamplingConfig(Settings):
     max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
         default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
     )
+    store_frames: bool = Field(
+        default=True, description="false: frames are decoded anew by each stage that needs them, and take no disk"
+    )
 
     def content(self) -> dict[str, Any]:
         """What determines the frames; the rest only says how the work is done."""
-        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes"})
+        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes", "store_frames"})
 
 
 class DownloadConfig(Settings):
@@ -106,6 +109,18 @@ class DownloadConfig(Settings):
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     cookies_file: Path | None = None
     proxy: str | None = None
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(default=4, description="videos of a shard fetched at once")
+    quota_bytes: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="disk space for all downloads together; what does not fit fails and can be retried"
+    )
+    folder: Path | None = Field(
+        default=None,
+        description="where files are kept, if not in `downloads` of the data root; needed where that is an object store",
+    )
+
+    def content(self) -> dict[str, Any]:
+        """What determines which file a video becomes; the rest only says how it is fetched."""
+        return self.model_dump(mode="json", include={"max_height_px", "max_bytes"})
 
 
 class PretrainedWeights(Settings):

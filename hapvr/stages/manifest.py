@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
 from hapvr.stages.sources import resolve_sources
-from hapvr.storage.manifest import ManifestRow, read_manifest, shard_keys, write_manifest_shard
+from hapvr.storage.manifest import MANIFEST_STAGE, ManifestRow, read_manifest, shard_keys, write_manifest_shard
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,15 @@ class ManifestResult:
 
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
-    """Append the videos that the sources offer and the manifest lacks, as new shards; rows once written never change."""
+    """Append the videos that the sources offer and the manifest lacks, as new shards; rows once written never change.
+
+    One process at a time does; another waits for it.
+    """
+    with project.root.lock(MANIFEST_STAGE):
+        return _append(project, progress)
+
+
+def _append(project: Project, progress: Progress) -> ManifestResult:
     known = read_manifest(project.root)
     known_ids = set(known["video_id"])
     next_number = Counter(known["shard"].unique().str.replace(r"-\d{5}$", "").to_list())

@@ -3,77 +3,135 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hapvr.config import digest
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.stages.project import Project, StageResult
+from hapvr.storage.availability import write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
-from hapvr.storage.shards import index_row
-from hapvr.video.download import download_video
+from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
+from hapvr.video.download import DiskQuota, DownloadResult, download_video, remove_download
 from hapvr.video.manifest import ManifestEntry, is_remote
-from hapvr.video.pool import inspect_videos
+from hapvr.video.pool import InspectedVideo, inspect_videos
 
 DOWNLOAD_FOLDER = "downloads"
 
+# What looking into a file says for good; every other reason may pass, e.g. with a better copy.
+PERMANENT = {"not_video": "not_video", "no_video_stream": "not_video", "too_large": "too_large"}
 
-def make_videos(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
-    """Fetch what is remote, look into every file, and write a row per video, failures with their reason."""
-    rows = read_manifest_shard(project.root, key)
+
+def make_videos(
+    project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
+) -> StageResult:
+    """Fetch what is remote, look into every file, and write a row per video, failures with their reason.
+
+    status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but
+    with retry_failed its failed videos are tried again; rows that are not tried stay as they are.
+    """
     shard = project.shard(VIDEOS_STAGE, key)
-    state = {row.video_id: _file_state(row) for row in rows}
-    provenance = Provenance(VIDEOS_STAGE, {"download": digest(project.config.download)}, state, environment())
-    if shard.is_finished(provenance):
-        return StageResult.of(shard, done=False)
-    facts = []
-    for done, row in enumerate(_inspect(project, rows), start=1):
-        facts.append(row)
-        progress(done, len(rows))
-    shard.write_index(facts, provenance=provenance, fields=VIDEO_COLUMNS)
-    return StageResult.of(shard, done=True)
+    with shard.lock():
+        rows = read_manifest_shard(project.root, key)
+        state = {row.video_id: _file_state(row) for row in rows}
+        settings = {"download": project.config.download.content()}
+        provenance = Provenance(VIDEOS_STAGE, settings, state, environment())
+        kept = _kept(shard, provenance)
+        if shard.is_finished(provenance) and (not retry_failed or len(kept) == len(rows)):
+            return StageResult.of(shard, done=False)
+        pending = [row for row in rows if row.video_id not in kept]
+        made = []
+        for facts in _look(project, pending, anew=_failed_files(shard)):
+            made.append(facts)
+            progress(len(kept) + len(made), len(rows))
+        found = kept | {facts["video_id"]: facts for facts in made}
+        index = [found[row.video_id] for row in rows]
+        statuses = {facts["video_id"]: facts["status"] for facts in index}
+        write_availability(project.root, rows[0].source, key, statuses, kept=frozenset(kept))
+        shard.write_index(index, provenance=provenance, fields=VIDEO_COLUMNS)
+        return StageResult.of(shard, done=True)
 
 
-def _inspect(project: Project, rows: list[ManifestRow]) -> Iterator[dict[str, Any]]:
-    failed: dict[str, dict[str, Any]] = {}
-    local: list[tuple[str, Path]] = []
+def _kept(shard: Shard, wanted: Provenance) -> dict[str, dict[str, Any]]:
+    """Rows of an earlier run with the same settings that need no second look: unchanged, and not failed."""
+    found = shard.provenance()
+    if found is None or found.settings != wanted.settings:
+        return {}
+    return {
+        row["video_id"]: row
+        for row in shard.index().iter_rows(named=True)
+        if row["status"] != STATUS_FAILED
+        and found.inputs.get(row["video_id"]) == wanted.inputs.get(row["video_id"])
+        and (row["status"] != STATUS_OK or Path(row["path"]).exists())
+    }
+
+
+def _failed_files(shard: Shard) -> frozenset[str]:
+    """Videos that an earlier run fetched and could not read: their files are of no use."""
+    if shard.provenance() is None:
+        return frozenset()
+    rows = shard.index().iter_rows(named=True)
+    return frozenset(row["video_id"] for row in rows if row["status"] == STATUS_FAILED and row["path"])
+
+
+def _look(project: Project, rows: list[ManifestRow], *, anew: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """Facts of each video, in order; downloads run ahead in threads."""
+    config = project.config.download
+    remote = [row for row in rows if is_remote(row.uri)]
+    top = _download_folder(project) if remote else Path()
+    quota = DiskQuota(top, config.quota_bytes)
+
+    def fetch(row: ManifestRow) -> DownloadResult:
+        folder = top / row.shard
+        if row.video_id in anew:
+            remove_download(row.video_id, folder)
+        return download_video(ManifestEntry(row.video_id, row.uri), folder=folder, config=config, quota=quota)
+
+    pool = ThreadPoolExecutor(config.workers, thread_name_prefix="download")
+    try:
+        fetched = {row.video_id: pool.submit(fetch, row) for row in remote}
+        inspected = inspect_videos(_files(rows, fetched), config=project.config.sampling)
+        for row in rows:
+            result = fetched[row.video_id].result() if row.video_id in fetched else None
+            if result is not None and result.path is None:
+                yield _row(row.video_id, "", status=result.status, reason=result.reason, message=result.message)
+            else:
+                yield _facts(next(inspected))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _files(rows: list[ManifestRow], fetched: dict[str, Future[DownloadResult]]) -> Iterator[tuple[str, Path]]:
     for row in rows:
-        if not is_remote(row.uri):
-            local.append((row.video_id, Path(row.uri)))
-            continue
-        folder = project.root.local_path(f"{DOWNLOAD_FOLDER}/{row.shard}")
-        entry = ManifestEntry(row.video_id, row.uri)
-        result = download_video(entry, folder=folder, config=project.config.download)
-        if result.path is None:
-            failed[row.video_id] = _row(row.video_id, "", result.reason, result.message)
-        else:
-            local.append((row.video_id, result.path))
-    inspected = inspect_videos(local, config=project.config.sampling)
-    for row in rows:
-        if row.video_id in failed:
-            yield failed[row.video_id]
-            continue
-        video = next(inspected)
-        probe = video.probe
-        facts: dict[str, Any] = (
-            {}
-            if probe is None
-            else {
-                "duration_s": probe.duration_s,
-                "fps": probe.fps,
-                "width_px": probe.width_px,
-                "height_px": probe.height_px,
-                "codec": probe.codec,
-            }
-        )
-        facts |= {"num_bytes": video.num_bytes, "sha256": video.sha256}
-        yield _row(video.video_id, str(video.path), video.reason, video.message, **facts)
+        path = fetched[row.video_id].result().path if row.video_id in fetched else Path(row.uri)
+        if path is not None:
+            yield row.video_id, path
 
 
-def _row(video_id: str, path: str, reason: str, message: str, **facts: Any) -> dict[str, Any]:
+def _download_folder(project: Project) -> Path:
+    folder = project.config.download.folder
+    return project.root.local_path(DOWNLOAD_FOLDER) if folder is None else project.path(folder)
+
+
+def _facts(video: InspectedVideo) -> dict[str, Any]:
+    probe = video.probe
+    facts: dict[str, Any] = {"num_bytes": video.num_bytes, "sha256": video.sha256}
+    if probe is not None:
+        facts |= {
+            "duration_s": probe.duration_s,
+            "fps": probe.fps,
+            "width_px": probe.width_px,
+            "height_px": probe.height_px,
+            "codec": probe.codec,
+        }
+    status = PERMANENT.get(video.reason, "")
+    return _row(video.video_id, str(video.path), status=status, reason=video.reason, message=video.message, **facts)
+
+
+def _row(video_id: str, path: str, *, status: str, reason: str, message: str, **facts: Any) -> dict[str, Any]:
     columns = {"num_bytes": 0, "sha256": "", **facts}
-    return index_row(video_id, 1, reason=reason, message=message, path=path, **columns)
+    return index_row(video_id, 1, status=status, reason=reason, message=message, path=path, **columns)
 
 
 def _file_state(row: ManifestRow) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ from hapvr.model.published import import_pca
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, file_sha256
 from hapvr.seeding import numpy_rng
+from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
-from hapvr.storage.frames import FrameFile
+from hapvr.storage.frames import frames_digest
 
 STAGE = "whitening"
 IMPORTED = "imported"
@@ -38,11 +40,16 @@ class WhiteningResult:
 
 
 def make_whitening(project: Project, shards: list[str], *, progress: Progress = no_progress) -> WhiteningResult:
-    """Fit on regions of a seeded sample of the frames of `shards`.
+    """Fit on regions of a seeded sample of the frames of `shards`; only one process at a time does.
 
     An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
     later do not move it, since that would make all features anew. Raises DataError without training frames.
     """
+    with project.root.lock(STAGE):
+        return _make(project, shards, progress)
+
+
+def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningResult:
     config = project.config
     backbone = load_backbone(config.backbone)
     settings = {
@@ -51,7 +58,7 @@ def make_whitening(project: Project, shards: list[str], *, progress: Progress = 
         "crop_px": config.backbone.crop_px,
         "sampling": config.sampling.content(),
     }
-    inputs = {key: project.shard(FRAMES_STAGE, key).data_digest() for key in shards}
+    inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
     found = whitening_provenance(project.root)
     if found is not None and IMPORTED in found.settings:
         return WhiteningResult(_imported(project), found, done=False)
@@ -93,12 +100,11 @@ def _imported(project: Project) -> Whitening:
 def _sample_regions(project: Project, shards: list[str], backbone: Backbone, progress: Progress) -> Tensor:
     """[N, C] region vectors of at most `whitening.max_regions` / 9 frames, every training frame equally likely."""
     config = project.config
-    files = [FrameFile(project.shard(FRAMES_STAGE, key)) for key in shards]
     places = [
-        (file, video_id, frame)
-        for file in files
-        for video_id in file.video_ids
-        for frame in range(file.num_frames(video_id))
+        (key, video_id, frame)
+        for key in shards
+        for video_id, num_frames in project.shard(FRAMES_STAGE, key).index().select("video_id", "num_rows").iter_rows()
+        for frame in range(num_frames)
     ]
     if not places:
         raise DataError(
@@ -109,18 +115,23 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
     chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
 
     def clips() -> Iterator[tuple[str, Tensor]]:
-        for file, video_id, frame in chosen:
-            jpeg = file.read(video_id).jpegs[frame]
-            yield video_id, center_crop(decode_frames([jpeg]), config.backbone.crop_px)
+        for key, of_shard in itertools.groupby(chosen, key=lambda place: place[0]):
+            with open_frames(project, key) as reader:
+                for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
+                    jpegs = reader.read(video_id).jpegs
+                    frames = decode_frames([jpegs[frame] for _, _, frame in of_video])
+                    yield video_id, center_crop(frames, config.backbone.crop_px)
 
     device = choose_device(config.device)
     backbone.network.to(device)
-    regions = []
+    regions: list[Tensor] = []
+    num_done = 0
     batches = embed_in_batches(
         clips(), lambda frames: backbone.regions(frames.to(device)).cpu(), batch_frames=config.backbone.batch_frames
     )
     for _, values in batches:
         regions.append(values.flatten(0, 1))
-        progress(len(regions), wanted)
+        num_done += len(values)
+        progress(num_done, wanted)
     sample = torch.cat(regions)
     return sample[: config.whitening.max_regions]

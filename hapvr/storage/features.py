@@ -19,6 +19,10 @@ from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
 
 STAGE = "features"
 ROW_GROUP_ROWS = 256
+INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
+
+# Regions [T, R, D] and the frames' seconds [T].
+VideoFeatures = tuple[npt.NDArray[Any], Sequence[float]]
 
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
@@ -43,6 +47,19 @@ def write_features(
         encode_tensors(regions, writer.schema.field("regions")),
     ]
     writer.write(pa.RecordBatch.from_arrays(columns, schema=writer.schema))
+
+
+class FeatureFile:
+    """The features of one shard, by video id; memory holds one row group."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._rows = VideoRows(shard, ["timestamp_s", "regions"])
+
+    def read(self, video_id: str) -> VideoFeatures:
+        """Features of a video as they are stored. Raises DataError if it has none."""
+        table = self._rows.read(video_id)
+        values = decode_tensors(table.column("regions"), self._rows.schema.field("regions"))
+        return values, table.column("timestamp_s").to_pylist()
 
 
 class FeatureStore:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+import shutil
+import tempfile
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+from filelock import FileLock, Timeout
 
 from hapvr.errors import DataError
 
 PART_SUFFIX = ".part"
+LOCKS_FOLDER = ".locks"
 
 
 class DataRoot:
@@ -45,9 +50,15 @@ class DataRoot:
 
     def list_folders(self, name: str) -> list[str]:
         """Names of the folders directly below `name`, sorted; empty where it does not exist."""
+        return self._list(name, pafs.FileType.Directory)
+
+    def list_files(self, name: str) -> list[str]:
+        """Names of the files directly below `name`, sorted and without unfinished ones; empty where it does not exist."""
+        return [file for file in self._list(name, pafs.FileType.File) if not file.endswith(PART_SUFFIX)]
+
+    def _list(self, name: str, kind: Any) -> list[str]:
         selector = pafs.FileSelector(self.path(name), allow_not_found=True)
-        infos = self.filesystem.get_file_info(selector)
-        return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+        return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == kind)
 
     def open(self, name: str) -> Any:
         """A random access file to read. Raises DataError where it does not exist."""
@@ -57,29 +68,71 @@ class DataRoot:
             raise DataError(f"storage: {name} is not below {self.url}; run the stage that makes it first") from None
 
     @contextmanager
-    def write(self, name: str) -> Iterator[IO[bytes]]:
-        """A file that appears under its name only when the block ends well; a failed block leaves what was there before."""
+    def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:
+        """A file that appears under its name only when the block ends well; a failed block leaves what was there before.
+
+        invalidates: a file that describes the old content; it is removed right before the new content appears. Raises
+        DataError where the root cannot be written or is full.
+        """
         target = self.path(name)
-        if self.local is not None:
-            self.filesystem.create_dir(posixpath.dirname(target), recursive=True)
-        # An object appears when its upload is complete, so only local files need the detour.
-        part = target + PART_SUFFIX if self.local is not None else target
         try:
-            with self.filesystem.open_output_stream(part) as stream:
-                yield stream
-        except BaseException as error:
-            if part != target:
-                self.filesystem.delete_file(part)
-            if isinstance(error, OSError):
-                raise DataError(f"storage: cannot write {name} below {self.url}: {error}") from error
-            raise
-        if part != target:
-            self.filesystem.move(part, target)
+            if self.local is not None:
+                self.filesystem.create_dir(posixpath.dirname(target), recursive=True)
+                with _removed_on_error(Path(target + PART_SUFFIX)) as part:
+                    with pa.OSFile(str(part), "wb") as stream:
+                        yield stream
+                    self._delete(invalidates)
+                    part.replace(target)
+            else:
+                # An upload cannot be abandoned once begun: closing its stream would publish a part of the content.
+                with tempfile.TemporaryFile() as file:
+                    yield file
+                    file.seek(0)
+                    self._delete(invalidates)
+                    with self.filesystem.open_output_stream(target) as stream:
+                        shutil.copyfileobj(file, stream, 1 << 20)
+        except OSError as error:
+            raise DataError(
+                f"storage: cannot write {name} below {self.url}: {error}. Free space or correct the permissions and run "
+                f"again; what was finished before is kept"
+            ) from error
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Keep other processes of this machine from making `name` while the block runs; who comes second waits, with a warning.
+
+        A process that dies lets go. Object stores have no locks: there, two writers of equal content end in the same
+        bytes, because an object appears whole, and the index of a shard comes after its data.
+        """
+        if self.local is None:
+            yield
+            return
+        path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path)
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                warnings.warn(f"{name} is being made by another process; waiting for it to end", stacklevel=3)
+                lock.acquire()
+        except OSError as error:
+            raise DataError(
+                f"storage: the data root {self.url} cannot be written: {error}; correct its permissions or set data_root"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def delete(self, name: str) -> None:
         """Remove a file if it is there."""
         if self.exists(name):
             self.filesystem.delete_file(self.path(name))
+
+    def _delete(self, name: str | None) -> None:
+        if name is not None:
+            self.delete(name)
 
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file's bytes."""
@@ -102,6 +155,16 @@ class DataRoot:
         if self.local is None:
             raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
         return Path(self.path(name))
+
+
+@contextmanager
+def _removed_on_error(path: Path) -> Iterator[Path]:
+    try:
+        yield path
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

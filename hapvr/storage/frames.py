@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
+from hapvr.errors import DataError
 from hapvr.storage.rows import VideoRows
 from hapvr.storage.shards import RowWriter, Shard
 
@@ -21,6 +25,8 @@ INDEX_COLUMNS = (
     pa.field("width_px", pa.int32(), nullable=False),
     pa.field("height_px", pa.int32(), nullable=False),
     pa.field("decoder", pa.string(), nullable=False),
+    pa.field("file_sha256", pa.string(), nullable=False),
+    pa.field("frames_sha256", pa.string(), nullable=False),
 )
 
 
@@ -31,6 +37,30 @@ class VideoFrames:
     video_id: str
     jpegs: tuple[bytes, ...]
     timestamps_s: tuple[float, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of times and JPEGs."""
+        digest = hashlib.sha256()
+        for timestamp_s, jpeg in zip(self.timestamps_s, self.jpegs, strict=True):
+            digest.update(struct.pack("<dq", timestamp_s, len(jpeg)))
+            digest.update(jpeg)
+        return digest.hexdigest()
+
+
+class FrameReader(Protocol):
+    """Sampled frames of a shard's videos, stored or decoded when they are read; cheapest in the order of video_ids."""
+
+    @property
+    def video_ids(self) -> list[str]: ...
+
+    def read(self, video_id: str) -> VideoFrames: ...
+
+
+def frames_digest(shard: Shard) -> str:
+    """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
+    rows = shard.index().select("video_id", "status", "reason", "message", "frames_sha256").rows()
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
 def write_frames(writer: RowWriter, video: VideoFrames) -> None:
@@ -46,23 +76,23 @@ def write_frames(writer: RowWriter, video: VideoFrames) -> None:
 
 
 class FrameFile:
-    """The frames of one shard, by video id; memory holds one row group."""
+    """The stored frames of one shard, by video id; memory holds one row group.
+
+    Raises DataError where frames are not stored.
+    """
 
     def __init__(self, shard: Shard) -> None:
+        if not shard.require({}).settings.get("stored", True):
+            raise DataError(
+                f"frames: those of shard {shard.key} are not stored, and this work needs them to be; set "
+                f"sampling.store_frames to true and run the stage frames again"
+            )
         self._rows = VideoRows(shard, ["timestamp_s", "jpeg"])
 
     @property
     def video_ids(self) -> list[str]:
         """Videos that have frames, in file order."""
         return self._rows.video_ids
-
-    def num_frames(self, video_id: str) -> int:
-        return self._rows.num_rows(video_id)
-
-    def timestamps_s(self, video_id: str) -> list[float]:
-        """Seconds of each frame of a video."""
-        seconds: list[float] = self._rows.read(video_id).column("timestamp_s").to_pylist()
-        return seconds
 
     def read(self, video_id: str) -> VideoFrames:
         """The frames of a video. Raises DataError if it has none."""

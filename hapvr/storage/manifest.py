@@ -1,4 +1,4 @@
-"""The manifest (`manifest/<shard>.parquet`, append-only) and the `videos` shards (a row per video)."""
+"""The manifest (`manifest/<shard>/rows.parquet`, append-only) and the `videos` shards (a row per video)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hapvr.storage.filesystem import DataRoot
+from hapvr.errors import DataError
+from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 
 MANIFEST_STAGE = "manifest"
+MANIFEST_VERSION = "1"
 VIDEOS_STAGE = "videos"
+_VERSION_KEY = b"hapvr.manifest_version"
 MANIFEST_SCHEMA = pa.schema(
-    [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")]
+    [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")],
+    metadata={_VERSION_KEY: MANIFEST_VERSION.encode()},
 )
 VIDEO_COLUMNS = (
     pa.field("path", pa.string(), nullable=False),
@@ -45,15 +49,16 @@ def shard_keys(root: DataRoot) -> list[str]:
 
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
-    """The rows of one shard. Raises DataError if there is none of that name."""
-    with root.open(_name(shard)) as file:
-        return [ManifestRow(**row) for row in pq.read_table(file).to_pylist()]
+    """The rows of one shard. Raises DataError if there is none of that name, or one of another version."""
+    return [ManifestRow(**row) for row in _read(root, shard).to_pylist()]
 
 
 def read_manifest(root: DataRoot) -> pl.DataFrame:
     """All rows: video_id, source, split, shard, uri."""
-    rows = [asdict(row) for shard in shard_keys(root) for row in read_manifest_shard(root, shard)]
-    return pl.DataFrame(rows, schema=dict.fromkeys(MANIFEST_SCHEMA.names, pl.String))
+    tables = [_read(root, shard) for shard in shard_keys(root)]
+    rows = pl.from_arrow(pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *tables]))
+    assert isinstance(rows, pl.DataFrame)
+    return rows
 
 
 def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]) -> None:
@@ -61,6 +66,22 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
     table = pa.Table.from_pylist([asdict(row) for row in rows], schema=MANIFEST_SCHEMA)
     with root.write(_name(shard)) as stream:
         pq.write_table(table, stream, compression="zstd")
+
+
+def _read(root: DataRoot, shard: str) -> pa.Table:
+    with root.open(_name(shard)) as file:
+        try:
+            table = pq.read_table(file)
+        except pa.ArrowException as error:
+            raise DataError(f"manifest: {_name(shard)} below {root.url} is damaged: {error}; restore it") from error
+    version = read_schema_metadata(table.schema, _VERSION_KEY)
+    if version not in ("", MANIFEST_VERSION) or table.schema.names != MANIFEST_SCHEMA.names:
+        raise DataError(
+            f"manifest: {_name(shard)} below {root.url} is of version {version or MANIFEST_VERSION} with columns "
+            f"{', '.join(table.schema.names)}; this release reads version {MANIFEST_VERSION}: use the release that wrote "
+            f"it, or set another data_root"
+        )
+    return table
 
 
 def _name(shard: str) -> str:

@@ -7,7 +7,7 @@ index is there; one that was made from other settings or inputs is made again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,11 +113,19 @@ class Shard:
         with self.root.write(self.index_name) as stream:
             pq.write_table(table, stream, compression="zstd")
 
+    def lock(self) -> AbstractContextManager[None]:
+        """Held while the shard is made, so that two runs at once make it once; see `DataRoot.lock`."""
+        return self.root.lock(f"{self.stage}/{self.key}")
+
+    def delete_data(self) -> None:
+        """Remove rows that the next index will not describe; what was finished before stops counting as finished."""
+        self.root.delete(self.index_name)
+        self.root.delete(self.data_name)
+
     @contextmanager
     def write_data(self, fields: Sequence[pa.Field], *, row_group_rows: int, compress: bool) -> Iterator[RowWriter]:
-        """A writer of data rows; what was finished before stops counting as finished at once."""
-        self.root.delete(self.index_name)
-        with self.root.write(self.data_name) as stream:
+        """A writer of data rows. What was finished before can be read until the block ends well, and stays if it fails."""
+        with self.root.write(self.data_name, invalidates=self.index_name) as stream:
             writer = RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows, compress=compress)
             # Closed also on an error, while the stream still is open; the file then never gets its name.
             try:
@@ -165,12 +173,13 @@ class RowWriter:
         self._count = rest.num_rows
 
 
-def index_row(video_id: str, num_rows: int, *, reason: str = "", message: str = "", **columns: Any) -> dict[str, Any]:
-    """A row of an index; a non-empty reason makes it a failed one. columns: the stage's own."""
-    status = STATUS_FAILED if reason else STATUS_OK
+def index_row(
+    video_id: str, num_rows: int, *, status: str = "", reason: str = "", message: str = "", **columns: Any
+) -> dict[str, Any]:
+    """A row of an index; a non-empty reason makes it `failed` unless a status is given. columns: the stage's own."""
     return {
         "video_id": video_id,
-        "status": status,
+        "status": status or (STATUS_FAILED if reason else STATUS_OK),
         "reason": reason,
         "message": message,
         "num_rows": num_rows,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from yt_dlp.utils import (
 )
 
 from hapvr.config import DownloadConfig
-from hapvr.errors import ArgumentError
+from hapvr.errors import ArgumentError, DataError
 from hapvr.video.manifest import ManifestEntry, is_remote
 
 _LOG = logging.getLogger(__name__)  # what yt-dlp says; an application that configures logging sees it
@@ -30,6 +32,7 @@ _LOG.addHandler(logging.NullHandler())
 Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 
 UNAVAILABLE_CODES = frozenset({401, 402, 403, 404, 405, 410, 451})
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 SOCKET_TIMEOUT_S = 30.0
 MAX_WAIT_S = 60.0
 _PARTIAL_SUFFIXES = frozenset({".part", ".ytdl", ".temp"})
@@ -62,14 +65,42 @@ class DownloadResult:
     message: str
 
 
+class DiskQuota:
+    """What all files below a folder may take together, shared by threads that download; without a limit all fits."""
+
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        if limit_bytes is not None:
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    self._sizes[_stem(path)] = self._sizes.get(_stem(path), 0) + path.stat().st_size
+        self._total = sum(self._sizes.values())
+
+    def take(self, stem: str, num_bytes: int) -> bool:
+        """Count a file (0: it is gone) at its present size; False if there is no room for it."""
+        with self._lock:
+            total = self._total - self._sizes.get(stem, 0) + num_bytes
+            fits = self.limit_bytes is None or total <= self.limit_bytes
+            if fits:
+                self._sizes[stem], self._total = num_bytes, total
+            return fits
+
+
 def download_video(
-    entry: ManifestEntry, *, folder: Path, config: DownloadConfig, sleep: Callable[[float], None] = time.sleep
+    entry: ManifestEntry,
+    *,
+    folder: Path,
+    config: DownloadConfig,
+    quota: DiskQuota | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> DownloadResult:
     """Fetch one video into the folder, under a name made from its id; a file that is there is not fetched again.
 
     Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with
-    growing waits, each resuming the partial file. sleep: what waits. Raises ArgumentError for
-    a local uri, and nothing for the network's sake.
+    growing waits, each resuming the partial file; one that does not fit the quota is not. sleep: what waits. Raises
+    ArgumentError for a local uri, DataError where the disk is full, and nothing for the network's sake.
     """
     if not is_remote(entry.uri):
         raise ArgumentError(
@@ -81,9 +112,10 @@ def download_video(
     result = _finished(entry, folder, stem)
     attempt = 0
     while result is None:
-        result = _attempt(entry, folder, stem, config, deadline_s)
+        result = _attempt(entry, folder, stem, config, deadline_s, quota)
         wait_s = min(MAX_WAIT_S, config.backoff_s * 2**attempt)
-        if result.status != "failed" or attempt >= config.retries or time.monotonic() + wait_s > deadline_s:
+        final = result.status != "failed" or result.reason == "quota"
+        if final or attempt >= config.retries or time.monotonic() + wait_s > deadline_s:
             break
         sleep(wait_s)
         attempt, result = attempt + 1, None
@@ -95,6 +127,11 @@ def file_stem(video_id: str) -> str:
     return hashlib.blake2b(video_id.encode(), digest_size=16).hexdigest()
 
 
+def remove_download(video_id: str, folder: Path) -> None:
+    """Forget what was fetched of a video, so that the next download fetches it anew."""
+    _remove(folder, file_stem(video_id))
+
+
 class _LimitReachedError(DownloadCancelled):
     """Raised inside yt-dlp to stop a download that is too large or too slow."""
 
@@ -104,7 +141,12 @@ class _LimitReachedError(DownloadCancelled):
 
 
 def _attempt(
-    entry: ManifestEntry, folder: Path, stem: str, config: DownloadConfig, deadline_s: float
+    entry: ManifestEntry,
+    folder: Path,
+    stem: str,
+    config: DownloadConfig,
+    deadline_s: float,
+    quota: DiskQuota | None,
 ) -> DownloadResult:
     def result(status: Status, reason: str, message: str) -> DownloadResult:
         return DownloadResult(entry.video_id, status, None, reason, f"download: {entry.uri}: {message}")
@@ -115,6 +157,10 @@ def _attempt(
             raise _LimitReachedError(
                 "too_large", "too_large", f"{size} bytes; download.max_bytes is {config.max_bytes}"
             )
+        if quota is not None and not quota.take(stem, size):
+            raise _LimitReachedError(
+                "failed", "quota", f"{size} bytes do not fit; download.quota_bytes is {quota.limit_bytes}"
+            )
         if time.monotonic() > deadline_s:
             raise _LimitReachedError(
                 "failed", "timeout", f"not done after {config.timeout_s:g} s; a later run resumes it"
@@ -124,10 +170,17 @@ def _attempt(
         with yt_dlp.YoutubeDL(_options(folder, stem, config, watch)) as downloader:  # type: ignore[no-untyped-call]
             downloader.extract_info(_address(entry.uri), download=True)
     except _LimitReachedError as error:
-        if error.status == "too_large":
-            _remove_partial(folder, stem)
+        if error.reason in ("too_large", "quota"):
+            _remove(folder, stem)
+            if quota is not None:
+                quota.take(stem, 0)
         return result(error.status, error.reason, str(error))
     except (YoutubeDLError, OSError) as error:
+        if any(isinstance(cause, OSError) and cause.errno in FULL_DISK for cause in _chain(error)):
+            raise DataError(
+                f"download: {folder} cannot take more ({_first_line(error)}); free space or set download.quota_bytes, "
+                f"then run again: finished files are kept and partial ones resumed"
+            ) from error
         status, reason = classify_failure(error)
         return result(status, reason, _first_line(error))
     return _finished(entry, folder, stem) or result("failed", "no_file", "nothing was saved; try again later")
@@ -202,9 +255,13 @@ def _finished(entry: ManifestEntry, folder: Path, stem: str) -> DownloadResult |
     return DownloadResult(entry.video_id, "ok", files[0], "", "") if files else None
 
 
-def _remove_partial(folder: Path, stem: str) -> None:
+def _remove(folder: Path, stem: str) -> None:
     for path in folder.glob(f"{stem}.*"):
         path.unlink()
+
+
+def _stem(path: Path) -> str:
+    return path.name.partition(".")[0]
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,22 +1,16 @@
-"""Decoding in worker processes that are killed when they hang, crash or grow: a bad file costs one row and no more."""
+"""Sampling and inspecting videos in worker processes: a bad file costs one row and no more."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
 import itertools
-import multiprocessing
-import os
-import resource
-import signal
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +21,7 @@ from hapvr.config import SamplingConfig
 from hapvr.errors import VideoError
 from hapvr.video.container import VideoProbe, check_file
 from hapvr.video.decode import Decoder, probe_video, sample_video
-from hapvr.video.processes import CleanContext
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-LOOKAHEAD = 3
-"""Results held per worker while an earlier one is awaited; this bounds memory."""
-
-TASKS_PER_WORKER = 200
-"""A worker is replaced after so many videos, which returns whatever the decoders leaked."""
+from hapvr.video.workers import LOOKAHEAD, in_workers, open_pool, outcome
 
 
 @dataclass(frozen=True)
@@ -83,6 +68,56 @@ def sample_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) 
         yield result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
 
 
+class VideoSampler:
+    """Samples the videos of a fixed list in worker processes as they are asked for, the next ones of the list ahead.
+
+    Results equal those of `sample_videos`. Memory holds the result last asked for and LOOKAHEAD more per worker.
+    """
+
+    def __init__(self, items: Mapping[str, Path], *, config: SamplingConfig) -> None:
+        self._items = dict(items)
+        self._order = {video_id: position for position, video_id in enumerate(self._items)}
+        self._config = config
+        self._ahead: dict[str, ProcessFuture[Any]] = {}
+        self._last: SampledVideo | None = None
+        self._stack = contextlib.ExitStack()
+        self._pool: ProcessPool | None = None
+
+    def __enter__(self) -> VideoSampler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def sample(self, video_id: str, *, ahead: bool = True) -> SampledVideo:
+        """One video of the list. ahead: False for one out of turn, so that those after it are not begun."""
+        if self._last is not None and self._last.video_id == video_id:
+            return self._last
+        pool = self._pool = self._pool or self._stack.enter_context(open_pool(self._config))
+        start = self._order[video_id]
+        count = LOOKAHEAD * self._config.workers if ahead else 1
+        if ahead:
+            self._ahead = {other: future for other, future in self._ahead.items() if self._order[other] >= start}
+        for other in itertools.islice(self._items, start, start + count):
+            if other not in self._ahead:
+                self._ahead[other] = self._schedule(pool, other)
+        result = outcome(
+            pool,
+            (video_id, self._items[video_id]),
+            self._ahead.pop(video_id),
+            config=self._config,
+            retry=functools.partial(_sample_one, config=self._config, decoder="pyav"),
+        )
+        sampled = result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
+        if ahead:
+            self._last = sampled
+        return sampled
+
+    def _schedule(self, pool: ProcessPool, video_id: str) -> ProcessFuture[Any]:
+        function = functools.partial(_sample_one, config=self._config, decoder="auto")
+        return pool.schedule(function, args=((video_id, self._items[video_id]),), timeout=self._config.timeout_s)
+
+
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
     """Size, digest and probe of (video id, file) pairs, in their order; the first frame of each is decoded."""
     for (video_id, path), result in in_workers(_inspect_one, items, config=config):
@@ -91,80 +126,6 @@ def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig)
         else:
             num_bytes = path.stat().st_size if path.is_file() else 0
             yield InspectedVideo(video_id, path, num_bytes, "", None, result.reason, str(result))
-
-
-def in_workers(
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    *,
-    config: SamplingConfig,
-    retry: Callable[[Item], Result] | None = None,
-) -> Iterator[tuple[Item, Result | VideoError]]:
-    """(item, function(item)) for each item, computed by `config.workers` processes, in order; LOOKAHEAD bounds memory.
-
-    A worker busy with an item for more than `config.timeout_s` is killed and the item's result is a VideoError with
-    reason timeout; one that dies, exceeds `config.max_memory_bytes` or raises gives reason crashed. With `retry`, such
-    an item is first tried once more by that function.
-    """
-    iterator = iter(items)
-    first = list(itertools.islice(iterator, 1))
-    if not first:
-        return
-    with ProcessPool(
-        max_workers=config.workers,
-        max_tasks=TASKS_PER_WORKER,
-        initializer=_prepare_worker,
-        initargs=(config.max_memory_bytes,),
-        context=CleanContext(),
-    ) as pool:
-        waiting = deque[tuple[Item, ProcessFuture[Any]]]()
-        try:
-            for item in itertools.chain(first, iterator):
-                waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
-                if len(waiting) >= LOOKAHEAD * config.workers:
-                    item, future = waiting.popleft()
-                    yield item, _outcome(pool, item, future, config=config, retry=retry)
-            while waiting:
-                item, future = waiting.popleft()
-                yield item, _outcome(pool, item, future, config=config, retry=retry)
-        finally:
-            pool.stop()  # type: ignore[no-untyped-call]
-
-
-def _outcome(
-    pool: ProcessPool,
-    item: Item,
-    future: ProcessFuture[Any],
-    *,
-    config: SamplingConfig,
-    retry: Callable[[Item], Result] | None,
-) -> Any:
-    try:
-        return future.result()
-    except FutureTimeoutError:
-        failure = VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
-    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-        failure = VideoError(
-            "crashed",
-            f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
-        )
-    if retry is None:
-        return failure
-    return _outcome(pool, item, pool.schedule(retry, args=(item,), timeout=config.timeout_s), config=config, retry=None)
-
-
-def _prepare_worker(max_memory_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-
-
-def _die_with_parent() -> None:
-    """A worker stuck in a decoder would outlive a killed parent, since it never gets to read its closed pipe."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _sample_one(item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder) -> SampledVideo:

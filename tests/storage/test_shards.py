@@ -61,7 +61,7 @@ def test_feature_store_refuses_shards_of_different_settings(tmp_path: Path) -> N
 
 
 def test_shard_is_unfinished_until_its_index_is_there(tmp_path: Path) -> None:
-    """A writer that dies leaves neither data nor index, and one that starts over takes the finished mark away."""
+    """A writer that dies leaves neither data nor index, and what was finished before as it was."""
     root = DataRoot(tmp_path)
     shard = Shard(root, STAGE, "s-00000")
     with pytest.raises(RuntimeError, match="pulled"):
@@ -71,9 +71,12 @@ def test_shard_is_unfinished_until_its_index_is_there(tmp_path: Path) -> None:
     write_shard(root, "s-00000", settings={})
     assert shard.is_finished(Provenance(STAGE, {}))
     assert not shard.is_finished(Provenance(STAGE, {"other": 1}))
+    before = shard.digest()
     with pytest.raises(RuntimeError, match="pulled"):
         write_half(shard)
-    assert shard.provenance() is None
+    assert shard.digest() == before
+    assert root.sha256(shard.data_name) == shard.data_digest()
+    assert list(tmp_path.rglob("*.part")) == []
 
 
 def test_shard_bytes_are_the_same_each_time(tmp_path: Path) -> None:

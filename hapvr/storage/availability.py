@@ -1,0 +1,64 @@
+"""Which videos of a source could be had: `availability/<source>/<shard>.parquet`, a row per video of the shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hapvr.errors import DataError
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.shards import STATUS_OK
+
+FOLDER = "availability"
+_SCHEMA = pa.schema(
+    [
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("checked_at", pa.timestamp("s", tz="UTC"), nullable=False),
+    ]
+)
+
+
+def write_availability(
+    root: DataRoot, source: str, shard: str, statuses: Mapping[str, str], *, kept: frozenset[str] = frozenset()
+) -> None:
+    """Record what became of a shard's videos. statuses: video id -> status; kept: videos not looked at this time."""
+    name = f"{FOLDER}/{source}/{shard}.parquet"
+    now = datetime.now(UTC).replace(microsecond=0)
+    earlier = {}
+    if kept and root.exists(name):
+        earlier = {row["video_id"]: row["checked_at"] for row in _read(root, name).iter_rows(named=True)}
+    rows = [
+        {"video_id": video, "status": status, "checked_at": earlier.get(video, now) if video in kept else now}
+        for video, status in statuses.items()
+    ]
+    with root.write(name) as stream:
+        pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), stream, compression="zstd")
+
+
+def read_availability(root: DataRoot, source: str) -> pl.DataFrame:
+    """video_id, status, checked_at of a source's videos. Raises DataError if none of its shards was fetched."""
+    names = root.list_files(f"{FOLDER}/{source}")
+    if not names:
+        raise DataError(
+            f"availability: {root.url}/{FOLDER}/{source} is not there; run `hapvr download` for the source {source!r}, or "
+            f"choose another evaluation.policy than frozen"
+        )
+    return pl.concat([_read(root, f"{FOLDER}/{source}/{name}") for name in names])
+
+
+def available_videos(table: pl.DataFrame) -> frozenset[str]:
+    """Ids with status ok; all ids of a table without a column `status`."""
+    chosen = table.filter(pl.col("status") == STATUS_OK) if "status" in table.columns else table
+    return frozenset(chosen["video_id"].to_list())
+
+
+def _read(root: DataRoot, name: str) -> pl.DataFrame:
+    with root.open(name) as file:
+        frame = pl.from_arrow(pq.read_table(file))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
