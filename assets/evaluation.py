@@ -5,7 +5,7 @@ import dagster as dg
 from assets import metadata
 from assets.features import features
 from assets.partitions import BENCHMARKS
-from assets.project import ProjectResource
+from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import similarity_model
 
 
@@ -13,6 +13,7 @@ from assets.training import similarity_model
     group_name="evaluation",
     kinds={"pytorch", "mlflow"},
     pool="gpu",
+    owners=[MODEL_TEAM],
     partitions_def=BENCHMARKS,
     deps=[similarity_model, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
     description="mAP and micro-AP of every task, of the trained model and of the untrained baseline, with plots.",

@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from assets import metadata
+from assets import checks, metadata
 from assets.frames import frames
 from assets.partitions import MISSING, SHARDS, TRAINING_SHARDS
-from assets.project import ProjectResource
+from assets.project import DATA_TEAM, ProjectResource
 
 
 @dg.asset(
@@ -13,6 +13,7 @@ from assets.project import ProjectResource
     kinds={"pytorch"},
     pool="gpu",
     deps=[dg.AssetDep(frames, partition_mapping=dg.AllPartitionMapping())],
+    owners=[DATA_TEAM],
     automation_condition=MISSING,
     description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
 )
@@ -43,14 +44,28 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     pool="gpu",
     partitions_def=SHARDS,
     deps=[frames, whitening],
+    owners=[DATA_TEAM],
+    metadata=metadata.columns(
+        {
+            "video_id": "string: rows of a video are contiguous, in time order",
+            "frame_index": "int32: from 0",
+            "timestamp_s": "double: presentation time in the video",
+            "regions": "fixed_size_binary: [9, whitening.dims] float16, unit vectors; shape and dtype in the field's metadata",
+        }
+    ),
+    check_specs=checks.specs("features", checks.FEATURES),
     automation_condition=MISSING,
     description="Region features [T, 9, D] in half precision of every video of the shard, one row per frame.",
 )
 def features(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
     from hapvr.stages.features import make_features
+    from hapvr.stages.quality import check_features
 
+    opened = project.open()
     result = make_features(
-        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "extracting features")
+        opened, context.partition_key, progress=ProgressLines(context.log.info, "extracting features")
     )
-    return dg.MaterializeResult(metadata=metadata.stage(result))
+    return dg.MaterializeResult(
+        metadata=metadata.stage(result), check_results=checks.results(check_features(opened, context.partition_key))
+    )

@@ -17,6 +17,26 @@ PREVIEW_ROWS = 25
 MAX_TEXT = 300
 
 
+INDEX = {
+    "video_id": "string",
+    "status": "string: ok, unavailable, failed, too_large or not_video",
+    "reason": "string: short code of a failure, else empty",
+    "message": "string: the failure for people, else empty",
+    "num_rows": "int64: rows of this video in the data file",
+}
+
+
+def columns(described: dict[str, str]) -> dict[str, dg.TableSchemaMetadataValue]:
+    """An asset's column schema. described: per column "type" or "type: description"."""
+    schema = dg.TableSchema(
+        [
+            dg.TableColumn(name, type=text.partition(": ")[0], description=text.partition(": ")[2] or None)
+            for name, text in described.items()
+        ]
+    )
+    return {"dagster/column_schema": dg.MetadataValue.table_schema(schema)}
+
+
 def table(frame: "pl.DataFrame", *, rows: int = PREVIEW_ROWS) -> dg.TableMetadataValue:
     """The first rows of a frame as a table with its column types."""
     columns = [dg.TableColumn(name, str(dtype)) for name, dtype in frame.schema.items()]

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from hapvr.stages.project import Project
 
 PROCESS_TAG = "hapvr/process"
+DATA_TEAM = "team:data"
+MODEL_TEAM = "team:models"
 
 
 class ProjectResource(dg.ConfigurableResource):

@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets import metadata
 from assets.evaluation import benchmark_scores
-from assets.project import ProjectResource
+from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import similarity_model
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ REMEDY = (
 @dg.asset(
     group_name="registry",
     kinds={"mlflow"},
-    owners=["team:models"],
+    owners=[MODEL_TEAM],
     deps=[similarity_model, dg.AssetDep(benchmark_scores, partition_mapping=dg.AllPartitionMapping())],
     check_specs=[
         dg.AssetCheckSpec(

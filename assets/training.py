@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets import metadata
 from assets.features import features
-from assets.project import ProjectResource
+from assets.project import MODEL_TEAM, ProjectResource
 from assets.views import pseudo_labels, training_views
 
 
@@ -12,6 +12,7 @@ from assets.views import pseudo_labels, training_views
     group_name="training",
     kinds={"pytorch", "mlflow"},
     pool="gpu",
+    owners=[MODEL_TEAM],
     deps=[training_views, pseudo_labels, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
     description="Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint.",
 )

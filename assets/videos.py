@@ -2,14 +2,24 @@
 
 import dagster as dg
 
-from assets import metadata
+from assets import checks, metadata
 from assets.partitions import BENCHMARKS, MISSING, SHARDS, TRAINING_SHARDS, synchronize
-from assets.project import ProjectResource
+from assets.project import DATA_TEAM, ProjectResource
 
 
 @dg.asset(
     group_name="ingest",
     kinds={"parquet"},
+    owners=[DATA_TEAM],
+    metadata=metadata.columns(
+        {
+            "video_id": "string: `<source>/<path>`, unique",
+            "source": "string: name of the source in the configuration",
+            "split": "string: train, validation or test",
+            "shard": "string: the partition that holds the video",
+            "uri": "string: path, http(s) URL or youtube:<id>",
+        }
+    ),
     description="One row per video of all sources, assigned to shards of a fixed size; append-only. Registers the partitions.",
 )
 def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
@@ -47,15 +57,33 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
     kinds={"parquet"},
     partitions_def=SHARDS,
     deps=[video_manifest],
+    owners=[DATA_TEAM],
+    metadata=metadata.columns(
+        metadata.INDEX
+        | {
+            "path": "string: of the file, under the data root or where the source has it",
+            "num_bytes": "int64",
+            "sha256": "string: of the file's bytes",
+            "duration_s": "double: as the file states it",
+            "fps": "double: as the file states it",
+            "width_px": "int32",
+            "height_px": "int32",
+            "codec": "string",
+        }
+    ),
+    check_specs=checks.specs("videos", checks.VIDEOS),
     automation_condition=MISSING,
     description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
 )
 def videos(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
+    from hapvr.stages.quality import check_videos
     from hapvr.stages.videos import make_videos
 
-    result = make_videos(
-        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "looking at videos")
-    )
+    opened = project.open()
+    result = make_videos(opened, context.partition_key, progress=ProgressLines(context.log.info, "looking at videos"))
     rows = result.shard.index().select("video_id", "status", "reason", "duration_s", "fps", "codec", "num_bytes")
-    return dg.MaterializeResult(metadata=metadata.stage(result) | {"rows": metadata.table(rows)})
+    return dg.MaterializeResult(
+        metadata=metadata.stage(result) | {"rows": metadata.table(rows)},
+        check_results=checks.results(check_videos(opened, context.partition_key)),
+    )

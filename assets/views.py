@@ -2,11 +2,11 @@
 
 import dagster as dg
 
-from assets import metadata
+from assets import checks, metadata
 from assets.features import whitening
 from assets.frames import frames
 from assets.partitions import TRAINING_SHARDS
-from assets.project import ProjectResource
+from assets.project import DATA_TEAM, ProjectResource
 
 FRAMES_OF_SHARD = dg.AssetDep(frames, partition_mapping=dg.IdentityPartitionMapping())
 
@@ -17,10 +17,13 @@ FRAMES_OF_SHARD = dg.AssetDep(frames, partition_mapping=dg.IdentityPartitionMapp
     pool="gpu",
     partitions_def=TRAINING_SHARDS,
     deps=[FRAMES_OF_SHARD, whitening],
+    owners=[DATA_TEAM],
+    check_specs=checks.specs("training_views", checks.STORED),
     description="Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was done to them.",
 )
 def training_views(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
+    from hapvr.stages.quality import check_stored
     from hapvr.stages.views import make_training_views
     from hapvr.storage.views import operations_table
 
@@ -28,7 +31,8 @@ def training_views(context: dg.AssetExecutionContext, project: ProjectResource) 
         project.open(), context.partition_key, progress=ProgressLines(context.log.info, "making views")
     )
     return dg.MaterializeResult(
-        metadata=metadata.stage(result) | {"operations": metadata.table(operations_table(result.shard))}
+        metadata=metadata.stage(result) | {"operations": metadata.table(operations_table(result.shard))},
+        check_results=checks.results([check_stored(result.shard)]),
     )
 
 
@@ -38,15 +42,19 @@ def training_views(context: dg.AssetExecutionContext, project: ProjectResource) 
     pool="gpu",
     partitions_def=TRAINING_SHARDS,
     deps=[FRAMES_OF_SHARD],
+    owners=[DATA_TEAM],
+    check_specs=checks.specs("pseudo_labels", checks.STORED),
     description="The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a video.",
 )
 def pseudo_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
+    from hapvr.stages.quality import check_stored
     from hapvr.stages.views import label_rates, make_pseudo_labels
 
     result = make_pseudo_labels(
         project.open(), context.partition_key, progress=ProgressLines(context.log.info, "embedding views")
     )
     return dg.MaterializeResult(
-        metadata=metadata.stage(result) | {"label_rates": dg.MetadataValue.json(label_rates(result.shard))}
+        metadata=metadata.stage(result) | {"label_rates": dg.MetadataValue.json(label_rates(result.shard))},
+        check_results=checks.results([check_stored(result.shard)]),
     )

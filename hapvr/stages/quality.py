@@ -1,0 +1,172 @@
+"""What is wrong with the data of a shard: losses, duplicates, rates, values. The asset checks show these findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from hapvr.stages.project import Project
+from hapvr.stages.verification import verify_shards
+from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.frames import STAGE as FRAMES_STAGE
+from hapvr.storage.manifest import VIDEOS_STAGE, shard_keys
+from hapvr.storage.rows import VideoRows
+from hapvr.storage.shards import STATUS_OK, Shard
+from hapvr.storage.tensors import decode_tensors
+
+MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check. severity: error where what follows would be wrong, warn where it would be less; values: what was measured;
+    remedy: what to do, "" where it passed."""
+
+    name: str
+    passed: bool
+    severity: Literal["warn", "error"]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    remedy: str = ""
+
+
+def check_videos(project: Project, key: str) -> list[Finding]:
+    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all shards that are there."""
+    limits = project.config.quality
+    index = project.shard(VIDEOS_STAGE, key).index()
+    unavailable = index.filter(pl.col("status") == "unavailable")
+    failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
+    return [
+        _share(
+            "unavailable_videos",
+            unavailable,
+            index,
+            limits.max_unavailable_rate,
+            "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
+            "download.proxy, then materialise the shard again; or raise quality.max_unavailable_rate.",
+        ),
+        _share(
+            "failed_videos",
+            failed,
+            index,
+            limits.max_failed_rate,
+            "The column `reason` says why. Materialise the shard again to retry what may pass; what is damaged has to be "
+            "fetched anew or left out.",
+        ),
+        _duplicates(project, index, limits.max_duplicate_rate),
+    ]
+
+
+def check_frames(project: Project, key: str) -> list[Finding]:
+    """undecodable_videos, frame_rate and stored_bytes of a shard."""
+    limits, sampling = project.config.quality, project.config.sampling
+    shard = project.shard(FRAMES_STAGE, key)
+    index = shard.index()
+    before = project.shard(VIDEOS_STAGE, key).index()
+    usable = before.filter(pl.col("status") == STATUS_OK)["video_id"]
+    lost = index.filter(pl.col("video_id").is_in(usable.to_list()) & (pl.col("status") != STATUS_OK))
+    # Of one-second clips a frame more or less is nothing to worry about.
+    expected = (pl.col("duration_s") * sampling.fps).clip(upper_bound=sampling.max_frames)
+    rates = (
+        index.filter(pl.col("status") == STATUS_OK)
+        .join(before.select("video_id", "duration_s"), on="video_id")
+        .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
+        .with_columns(off=(pl.col("num_rows") - expected).abs() - 1, allowed=limits.max_frame_rate_error * expected)
+    )
+    off = rates.filter(pl.col("off") > pl.col("allowed"))
+    return [
+        _share(
+            "undecodable_videos",
+            lost,
+            index,
+            limits.max_failed_rate,
+            "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
+            "sampling.max_memory_bytes; the other files are damaged.",
+        ),
+        _share(
+            "frame_rate",
+            off,
+            rates,
+            limits.max_failed_rate,
+            "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
+            "of them; if the frames are right, raise quality.max_frame_rate_error.",
+        ),
+        check_stored(shard),
+    ]
+
+
+def check_features(project: Project, key: str) -> list[Finding]:
+    """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
+    shard = project.shard(FEATURES_STAGE, key)
+    rows = VideoRows(shard, ["regions"])
+    column = rows.schema.field("regions")
+    bad_values, bad_norms, worst = [], [], 0.0
+    for video_id in rows.video_ids:
+        regions = decode_tensors(rows.read(video_id).column("regions"), column).astype(np.float32)
+        norms = np.linalg.norm(regions, axis=-1)
+        if not np.isfinite(regions).all() or (norms == 0).any():
+            bad_values.append(video_id)
+            continue
+        error = float(np.abs(norms - 1).max())
+        worst = max(worst, error)
+        if error > project.config.quality.max_norm_error:
+            bad_norms.append(video_id)
+    return [
+        Finding(
+            "feature_values",
+            not bad_values,
+            "error",
+            {"videos": len(bad_values), "examples": bad_values[:MAX_NAMED]},
+            "Features hold NaN, infinity or zero vectors. Weights or whitening are damaged, or half precision overflowed: "
+            "delete the shard's features and materialise them again; if it stays, fit the whitening again.",
+        ),
+        Finding(
+            "feature_norms",
+            not bad_norms,
+            "error",
+            {"videos": len(bad_norms), "largest_error": worst, "examples": bad_norms[:MAX_NAMED]},
+            "Region vectors are not of unit length, so similarities leave [-1, 1]: they were imported without "
+            "normalisation, or are damaged.",
+        ),
+        check_stored(shard),
+    ]
+
+
+def check_stored(shard: Shard) -> Finding:
+    """stored_bytes: whether the data file still has the digest that was written down."""
+    (found,) = verify_shards(shard.root, shard.stage, [shard.key])
+    return Finding("stored_bytes", found.state == "ok", "error", {"state": found.state}, found.message)
+
+
+def _share(name: str, rows: pl.DataFrame, of: pl.DataFrame, limit: float, remedy: str) -> Finding:
+    rate = len(rows) / max(len(of), 1)
+    values = {
+        "rate": rate,
+        "limit": limit,
+        "videos": len(rows),
+        "of": len(of),
+        "examples": rows["video_id"].head(MAX_NAMED).to_list(),
+    }
+    return Finding(name, rate <= limit, "warn", values, remedy)
+
+
+def _duplicates(project: Project, index: pl.DataFrame, limit: float) -> Finding:
+    usable = index.filter(pl.col("status") == STATUS_OK)
+    tables = []
+    for key in shard_keys(project.root):
+        shard = project.shard(VIDEOS_STAGE, key)
+        if shard.provenance() is not None:
+            tables.append(shard.index().filter(pl.col("status") == STATUS_OK).select("video_id", "sha256"))
+    counts = pl.concat(tables).group_by("sha256").agg(pl.len().alias("copies"))
+    repeated = usable.join(counts.filter(pl.col("copies") > 1), on="sha256").sort("video_id")
+    return _share(
+        "duplicate_videos",
+        repeated,
+        usable,
+        limit,
+        "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
+        "that copies are negatives: remove all but one of each.",
+    )

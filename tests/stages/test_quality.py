@@ -1,0 +1,126 @@
+"""Findings on real shards: healthy ones, and ones with losses, duplicates, wrong values and changed bytes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hapvr.provenance import Provenance
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.quality import Finding, check_features, check_frames, check_stored, check_videos
+from hapvr.stages.videos import make_videos
+from hapvr.storage.features import STAGE, fields, write_features
+from hapvr.storage.shards import index_row
+from tests.conftest import small_settings, write_clip, write_settings
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    """Findings by the name of their check."""
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.fixture(scope="module")
+def inbox(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A folder source of four clips, a copy of one of them, and two files that are no videos; ingested up to frames."""
+    folder = tmp_path_factory.mktemp("inbox")
+    videos = folder / "videos"
+    for seed in range(4):
+        write_clip(videos / f"{seed}.mp4", seed=seed)
+    shutil.copy(videos / "0.mp4", videos / "0 again.mp4")
+    for name in ("text.mp4", "more text.mp4"):
+        (videos / name).write_text("this is no video")
+    settings = small_settings(videos, folder / "data")
+    settings["sources"] = [{"kind": "folder", "name": "inbox", "path": str(videos)}]
+    settings["shard_videos"] = 50
+    del settings["evaluation"]
+    project = Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
+    make_manifest(project)
+    make_videos(project, "inbox-00000")
+    make_frames(project, "inbox-00000")
+    return project
+
+
+def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project) -> None:
+    """Two of seven files are no videos: over the limit of 20 %; two of five usable ones are the same: over 10 %."""
+    found = by_name(check_videos(inbox, "inbox-00000"))
+    assert found["unavailable_videos"].passed
+    failed = found["failed_videos"]
+    assert not failed.passed
+    assert failed.values["videos"] == 2
+    assert failed.values["examples"] == ["inbox/more text.mp4", "inbox/text.mp4"]
+    assert failed.remedy
+    assert failed.severity == "warn"
+    copies = found["duplicate_videos"]
+    assert not copies.passed
+    assert copies.values["examples"] == ["inbox/0 again.mp4", "inbox/0.mp4"]
+    assert copies.values["rate"] == pytest.approx(2 / 5)
+
+
+def test_limits_come_from_the_configuration(inbox: Project, tmp_path: Path) -> None:
+    """The same shard passes under wider limits."""
+    settings = inbox.config.model_dump(mode="json")
+    settings["quality"] = {"max_failed_rate": 0.5, "max_duplicate_rate": 0.5}
+    wide = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=inbox.folder)
+    assert all(finding.passed for finding in check_videos(wide, "inbox-00000"))
+
+
+def test_frames_of_whole_clips_are_right_and_lost_ones_show(inbox: Project) -> None:
+    """Six-second clips at one frame per second give six rows each; sampled at another rate they would not fit."""
+    found = by_name(check_frames(inbox, "inbox-00000"))
+    assert found["undecodable_videos"].passed
+    assert found["frame_rate"].passed
+    assert found["frame_rate"].values["of"] == 5
+    assert found["stored_bytes"].passed
+
+
+def test_frames_that_do_not_fit_the_durations_are_found(inbox: Project, tmp_path: Path) -> None:
+    """Read with a configuration of four frames per second, every clip has far too few."""
+    settings = inbox.config.model_dump(mode="json")
+    settings["sampling"]["fps"] = 4.0
+    other = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=inbox.folder)
+    rate = by_name(check_frames(other, "inbox-00000"))["frame_rate"]
+    assert not rate.passed
+    assert rate.values["videos"] == 5
+
+
+def test_healthy_features_pass(small_project: Project) -> None:
+    """Finite unit vectors, digest as written."""
+    assert [finding.passed for finding in check_features(small_project, "own-test-00000")] == [True] * 3
+
+
+def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
+    """NaN, a zero vector and a norm of 2: each video is named by the check that it fails."""
+    unit = np.full((2, 9, 16), 0.25, np.float16)
+    broken = {"nan": unit.copy(), "zero": unit.copy(), "long": 2 * unit, "fine": unit}
+    broken["nan"][1, 3, 5] = np.nan
+    broken["zero"][0, 8] = 0
+    shard = inbox.shard(STAGE, "made-00000")
+    with shard.write_data(fields(num_regions=9, dims=16), row_group_rows=8, compress=False) as writer:
+        for name, regions in broken.items():
+            write_features(writer, name, regions, [0.0, 1.0])
+    shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
+    found = by_name(check_features(inbox, "made-00000"))
+    assert found["feature_values"].values["examples"] == ["nan", "zero"]
+    assert found["feature_values"].severity == "error"
+    assert found["feature_norms"].values["examples"] == ["long"]
+    assert found["feature_norms"].values["largest_error"] == pytest.approx(1.0, abs=1e-3)
+    assert found["stored_bytes"].passed
+
+
+def test_one_changed_byte_is_found(inbox: Project) -> None:
+    """A flipped byte in the data file: the finding names the file and says what to do."""
+    shard = inbox.shard("frames", "inbox-00000")
+    path = inbox.root.local_path(shard.data_name)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    try:
+        finding = check_stored(shard)
+    finally:
+        path.write_bytes(whole)
+    assert not finding.passed
+    assert shard.data_name in finding.remedy
