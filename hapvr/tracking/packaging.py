@@ -1,4 +1,4 @@
-"""The bundle as a model of an MLflow run: code, requirements, signature."""
+"""The bundle as a model of an MLflow run: code, requirements, signature, example."""
 
 from __future__ import annotations
 
@@ -8,22 +8,62 @@ from pathlib import Path
 import mlflow
 import pandas as pd
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import Array, Object, Property
 
 import hapvr
 from hapvr.tracking.runs import Tracker
 
 REQUIREMENTS = (
     "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "pebble", "pillow", "polars", "psutil",
-    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision",
+    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
 )  # fmt: skip
+CARD_NAME = "model_card.md"
+CARD_TAG = "hapvr.model_card"
+SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")
+TEXT, NUMBER = DataType.string, DataType.double
+
+
+def signature() -> ModelSignature:
+    """Columns in, columns out, and the parameters of a request; a limit of 0 leaves the model's own."""
+    segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
+    return ModelSignature(
+        inputs=Schema(
+            [
+                ColSpec(TEXT, "query"),
+                ColSpec(TEXT, "reference", required=False),
+                ColSpec(Array(TEXT), "references", required=False),
+            ]
+        ),
+        outputs=Schema(
+            [
+                ColSpec(TEXT, "query"),
+                ColSpec(TEXT, "reference"),
+                ColSpec(NUMBER, "similarity"),
+                ColSpec(NUMBER, "probability"),
+                ColSpec(NUMBER, "threshold"),
+                ColSpec(TEXT, "error"),
+                ColSpec(Array(segment), "segments", required=False),
+            ]
+        ),
+        params=ParamSchema(
+            [
+                ParamSpec("segments", DataType.boolean, False),
+                ParamSpec("precision", NUMBER, 0.9),
+                ParamSpec("max_pairs", DataType.long, 0),
+                ParamSpec("max_bytes", DataType.long, 0),
+                ParamSpec("max_frames", DataType.long, 0),
+                ParamSpec("video_timeout_s", NUMBER, 0.0),
+                ParamSpec("request_timeout_s", NUMBER, 0.0),
+            ]
+        ),
+    )
 
 
 def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
     """Log the bundle as a pyfunc model of the run, with this package's code and requirements; returns its `models:/` URI."""
     mlflow.set_tracking_uri(tracker.uri)
     mlflow.set_registry_uri(tracker.uri)
-    text = DataType.string
     with mlflow.start_run(run_id=run_id):
         info = mlflow.pyfunc.log_model(
             name="model",
@@ -31,17 +71,9 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
             artifacts={"bundle": str(bundle)},
             code_paths=[str(Path(hapvr.__file__).parent)],
             pip_requirements=[f"{package}=={version(package)}" for package in REQUIREMENTS],
-            signature=ModelSignature(
-                inputs=Schema([ColSpec(text, "query"), ColSpec(text, "reference")]),
-                outputs=Schema(
-                    [
-                        ColSpec(text, "query"),
-                        ColSpec(text, "reference"),
-                        ColSpec(DataType.double, "similarity"),
-                        ColSpec(text, "error"),
-                    ]
-                ),
+            signature=signature(),
+            input_example=pd.DataFrame(
+                {"query": ["clips/a.mp4", "clips/a.mp4"], "reference": ["clips/b.mp4", "https://example.org/c.mp4"]}
             ),
-            input_example=pd.DataFrame({"query": ["a.mp4"], "reference": ["b.mp4"]}),
         )
     return str(info.model_uri)

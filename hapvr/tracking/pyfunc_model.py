@@ -2,36 +2,87 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pandas as pd
+from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
+from hapvr.config import ServingConfig
+from hapvr.scorer.access import access_from_environment, lowered_limits
 from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.scorer import PairScore, VideoScorer
+
+SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
+ANSWER_S = 5.0
+"""Seconds before the model server gives up on a request, by which the answer must be there."""
 
 
 class PairScorer(PythonModel):  # type: ignore[misc]
-    """Scores pairs of video files: columns query, reference (paths) in; similarity and error out, row for row."""
+    """Scores pairs of videos: `query` against `reference`, or against each of the list `references`; a row per pair.
+
+    Values that there are none of are NaN, in a model server null, since JSON has no NaN.
+    """
 
     def load_context(self, context: PythonModelContext) -> None:
         self._scorer = load_bundle(Path(context.artifacts["bundle"]))
+        self._access = access_from_environment()
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        columns = zip(model_input["query"], model_input["reference"], strict=True)
-        pairs = [(Path(query), Path(reference)) for query, reference in columns]
-        rows = self._scorer.score_pairs(pairs)
-        return pd.DataFrame(
-            {
-                "query": [row.query for row in rows],
-                "reference": [row.reference for row in rows],
-                "similarity": [float("nan") if row.similarity is None else row.similarity for row in rows],
-                "error": [row.error for row in rows],
-            }
+        params = params or {}
+        served = os.environ.get(SERVED_VARIABLE) == "true"
+        limits = lowered_limits(self._limits(served), params)
+        segments = bool(params.get("segments", False))
+        rows = self._scorer.score_pairs(
+            list(_pairs(model_input)), segments=segments, limits=limits, access=self._access
         )
+        threshold = _threshold(self._scorer, params.get("precision") or 0.9)
+        table = pd.DataFrame(_columns(rows, threshold))
+        if segments:
+            table["segments"] = [[asdict(segment) for segment in row.segments or ()] for row in rows]
+        if served:
+            table = table.astype(object).where(table.notna(), None)
+        return table
+
+    def _limits(self, served: bool) -> ServingConfig:
+        limits = self._scorer.limits
+        if not served:
+            return limits
+        return lowered_limits(
+            limits, {"request_timeout_s": max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)}
+        )
+
+
+def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """A row's reference, and each of its references; a row without any is a pair with an empty name, which fails."""
+    for row in table.to_dict(orient="records"):
+        query, reference, references = (row.get(name) for name in ("query", "reference", "references"))
+        found = [] if references is None or isinstance(references, float) else list(references)
+        names = [reference] if isinstance(reference, str) else []
+        for name in [*names, *found] or [""]:
+            yield (query if isinstance(query, str) else ""), name if isinstance(name, str) else ""
+
+
+def _threshold(scorer: VideoScorer, precision: float) -> float | None:
+    return None if scorer.calibration is None else scorer.calibration.threshold(precision).similarity
+
+
+def _columns(rows: list[PairScore], threshold: float | None) -> dict[str, Any]:
+    return {
+        "query": [row.query for row in rows],
+        "reference": [row.reference for row in rows],
+        "similarity": pd.Series([row.similarity for row in rows], dtype="float64"),
+        "probability": pd.Series([row.probability for row in rows], dtype="float64"),
+        "threshold": pd.Series([threshold] * len(rows), dtype="float64"),
+        "error": [row.error for row in rows],
+    }
 
 
 mlflow.models.set_model(PairScorer())
