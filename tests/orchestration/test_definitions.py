@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import dagster as dg
 import yaml
 
 from pipelines.chain import STAGES
 from pipelines.definitions import defs
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, small_settings, write_settings
 
 ASSETS = {
     "video_manifest": ("ingest", None),
@@ -34,15 +39,109 @@ def test_asset_keys_groups_and_partitions_are_stable() -> None:
     assert found == ASSETS
 
 
-def test_jobs_are_stable_and_retrain_may_be_retried() -> None:
-    """demo does everything; retrain goes from views to registry and carries the retry tags."""
+JOBS = {
+    "demo": [f"materialize_{stage.asset}" for stage in STAGES],
+    "retrain": [
+        f"materialize_{asset}"
+        for asset in ("training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model")
+    ],
+    "find_videos": ["video_manifest"],
+    "ingest_shard": ["videos", "frames", "features"],
+}
+SENSORS = {
+    "new_videos": ("find_videos", "STOPPED"),
+    "new_shards": (None, "STOPPED"),
+    "enough_new_videos": ("retrain", "STOPPED"),
+    "fail_lost_runs": (None, "RUNNING"),
+    "close_failed_training": (None, "RUNNING"),
+    "close_canceled_training": (None, "RUNNING"),
+}
+SCHEDULES = {"retrain_on_schedule": ("retrain", "0 3 * * 0", "UTC", "STOPPED")}
+CHECKS = {
+    "videos": {"unavailable_videos", "failed_videos", "duplicate_videos"},
+    "frames": {"undecodable_videos", "frame_rate", "stored_bytes"},
+    "features": {"feature_values", "feature_norms", "stored_bytes"},
+    "training_views": {"stored_bytes"},
+    "pseudo_labels": {"stored_bytes"},
+    "registered_model": {"better_on_the_target", "no_required_metric_worse"},
+}
+
+
+def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
+    """Steps of each job in order; all but the demo carry the retry tags."""
     jobs = {job.name: job for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert set(jobs) == {"demo", "retrain"}
-    assert [node.name for node in jobs["demo"].nodes_in_topological_order] == [
-        f"materialize_{stage.asset}" for stage in STAGES
-    ]
-    assert len(jobs["retrain"].nodes_in_topological_order) == 5
-    assert jobs["retrain"].tags["dagster/max_retries"] == "2"
+    assert {name: [node.name for node in job.nodes_in_topological_order] for name, job in jobs.items()} == JOBS
+    for name, job in jobs.items():
+        assert (job.tags.get("dagster/retry_strategy") == "FROM_FAILURE") == (name != "demo"), name
+
+
+def test_sensors_and_schedules_are_stable() -> None:
+    """Names, what they start, and whether they are on where the configuration does not ask for automation."""
+    repository = defs.get_repository_def()
+    sensors = {
+        sensor.name: (sensor.job_name if sensor.has_jobs else None, sensor.default_status.value)
+        for sensor in repository.sensor_defs
+    }
+    assert sensors == SENSORS
+    schedules = {
+        schedule.name: (
+            schedule.job_name,
+            schedule.cron_schedule,
+            schedule.execution_timezone,
+            schedule.default_status.value,
+        )
+        for schedule in repository.schedule_defs
+    }
+    assert schedules == SCHEDULES
+
+
+def test_asset_checks_are_stable() -> None:
+    """Which checks each asset has; each says what it looks at."""
+    graph = defs.resolve_asset_graph()
+    found: dict[str, set[str]] = {}
+    for key in graph.asset_check_keys:
+        found.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
+        assert graph.get_check_spec(key).description
+    assert found == CHECKS
+
+
+def test_automation_follows_the_configuration(tmp_path: Path) -> None:
+    """With `automation.enabled`, sensors and schedule start on, at the configured times."""
+    settings = small_settings(tmp_path, tmp_path / "data")
+    settings["automation"] = {
+        "enabled": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin", "max_retries": 5,
+    }  # fmt: skip
+    code = (
+        "from pipelines.definitions import defs; r = defs.get_repository_def(); (s,) = r.schedule_defs;"
+        "print(s.cron_schedule, s.execution_timezone, s.default_status.value, defs.resolve_job_def('retrain').tags['dagster/max_retries'],"
+        " {x.default_status.value for x in r.sensor_defs})"
+    )
+    environment = os.environ | {"HAPVR_CONFIG": str(write_settings(tmp_path / "config.yaml", settings))}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=CHECKOUT,
+        env=environment,
+        check=True,
+    )
+    assert done.stdout.split("\n")[0] == "30 1 * * 3 Europe/Berlin RUNNING 5 {'RUNNING'}"
+
+
+def test_training_and_extraction_share_one_gpu_slot() -> None:
+    """Every asset that computes on a GPU is in the pool `gpu`, whose limit in dagster.yaml is one op at a time."""
+    pooled = {
+        asset.key.to_user_string()
+        for asset in defs.resolve_asset_graph().assets_defs
+        if "gpu" in {op.pool for op in asset.node_def.iterate_op_defs()}
+    }
+    assert pooled == {
+        "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores",
+    }  # fmt: skip
+    settings = yaml.safe_load((CHECKOUT / "dagster_home" / "dagster.yaml").read_text())
+    assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "op"}
+    assert settings["run_monitoring"]["enabled"]
+    assert settings["run_retries"]["enabled"]
 
 
 def test_every_asset_is_described_and_upstream_first_in_the_chain() -> None:
@@ -52,6 +151,8 @@ def test_every_asset_is_described_and_upstream_first_in_the_chain() -> None:
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description
+        assert node.owners
+        assert node.kinds
         for parent in node.parent_keys:
             assert order.index(parent.to_user_string()) < order.index(key.to_user_string())
 
