@@ -1,9 +1,13 @@
-"""`make ui`: Dagster's UI and an MLflow server over one configuration's data, on 127.0.0.1 only.
+"""`make ui`: Dagster's UI and an MLflow server over one configuration's data, on 127.0.0.1.
 
-python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000]
+python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--host ADDRESS --allow-remote]
+
+Neither server asks who is there: whoever reaches them can start runs and change the registry. So another address than a
+loopback one is refused unless it is asked for twice, by --host and --allow-remote; put a proxy with a login before it.
 """
 
 import argparse
+import ipaddress
 import os
 import signal
 import subprocess
@@ -13,38 +17,54 @@ from collections.abc import Sequence
 
 from pipelines.resources import CHECKOUT, project_resource
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
-def commands(*, dagster_port: int, mlflow_port: int) -> list[list[str]]:
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def commands(*, host: str, dagster_port: int, mlflow_port: int) -> list[list[str]]:
     """MLflow, unless the configuration names a server; then Dagster's UI with its daemon."""
     project = project_resource().open()
     dagster = [sys.executable, "-m", "dagster", "dev", "--workspace", "workspace.yaml"]
-    dagster += ["--host", HOST, "--port", str(dagster_port)]
+    dagster += ["--host", host, "--port", str(dagster_port)]
     if project.config.tracking.uri:
         return [dagster]
     artifacts = project.root.local_path("mlflow/artifacts")
     artifacts.mkdir(parents=True, exist_ok=True)
-    mlflow = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(mlflow_port)]
+    mlflow = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(mlflow_port)]
     mlflow += ["--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri()]
     return [mlflow, dagster]
 
 
 def main() -> int:
-    """Runs until interrupted, terminated, or until one of the servers ends; then ends the others."""
+    """Runs until interrupted, terminated, or until one of the servers ends; then ends the others. 2: refused address."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dagster-port", type=int, default=3000)
     parser.add_argument("--mlflow-port", type=int, default=5000)
-    ports = parser.parse_args()
+    parser.add_argument("--host", default=LOOPBACK)
+    parser.add_argument("--allow-remote", action="store_true", help="really listen on an address that others reach")
+    options = parser.parse_args()
+    host = options.host
+    if not is_loopback(host) and not options.allow_remote:
+        parser.error(
+            f"--host {host}: others could reach this address, and neither server asks who is there; "
+            f"leave it at {LOOPBACK}, or add --allow-remote"
+        )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the servers are ended below
     os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home"))
-    os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{HOST}:{ports.mlflow_port}")
+    os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{host}:{options.mlflow_port}")
     servers = [
         subprocess.Popen(command, cwd=CHECKOUT)
-        for command in commands(dagster_port=ports.dagster_port, mlflow_port=ports.mlflow_port)
+        for command in commands(host=host, dagster_port=options.dagster_port, mlflow_port=options.mlflow_port)
     ]
     sys.stdout.write(
-        f"Dagster: http://{HOST}:{ports.dagster_port}  MLflow: http://{HOST}:{ports.mlflow_port}  (Ctrl-C ends both)\n"
+        f"Dagster: http://{host}:{options.dagster_port}  MLflow: http://{host}:{options.mlflow_port}  (Ctrl-C ends both)\n"
     )
     sys.stdout.flush()
     try:

@@ -78,3 +78,25 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(tmp_path: Path) ->
         server.wait(timeout=90)
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
+def test_addresses_that_others_reach_are_refused(host: str) -> None:
+    """Exit 2 before anything is started; the message says how to insist."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.ui", "--host", host],
+        capture_output=True,
+        text=True,
+        cwd=CHECKOUT,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--allow-remote" in done.stderr
+    assert host in done.stderr
+
+
+def test_loopback_addresses_are_known() -> None:
+    """IPv4, IPv6 and the name."""
+    from pipelines.ui import is_loopback
+
+    assert all(is_loopback(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
