@@ -12,9 +12,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from lightning.fabric import Fabric
 
-from hapvr.config import Config, OptimizerConfig
+from hapvr.config import OptimizerConfig
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
@@ -32,38 +31,10 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.data import CachedViews
 from hapvr.train.guards import NotFiniteError
-from hapvr.train.loop import TrainingResult, train
-from hapvr.train.report import History, Listener, read_history
+from hapvr.train.report import read_history
 from hapvr.train.schedule import build_optimizer, build_scheduler
 from hapvr.train.step import build_objective
-
-
-def cached_views(project: Project, **changes: int) -> CachedViews:
-    """All training views of a project."""
-    options = {"batch_videos": 4, "seed": 0} | changes
-    return CachedViews(project.root, training_shards(project), rates=project.config.pseudo_labels, **options)
-
-
-def run(project: Project, folder: Path, config: Config | None = None) -> TrainingResult:
-    """Train in this process, on the CPU."""
-
-    def listen(first_step: int) -> Listener:
-        return History(folder, first_step=first_step)
-
-    fabric = Fabric(accelerator="cpu", devices=1)
-    config = config or project.config
-    shards = training_shards(project)
-    return train(config, project.root, shards, folder=folder, fabric=fabric, validate=None, listen=listen)
-
-
-def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
-    """History without what depends on how long things take."""
-    return [{k: v for k, v in line.items() if k not in ("wait_rate", "clips_per_s")} for line in history]
-
-
-def with_train(project: Project, **changes: object) -> Config:
-    """The project's configuration with other training settings."""
-    return project.config.model_copy(update={"train": project.config.train.model_copy(update=changes)})
+from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 
 def test_batch_is_a_function_of_seed_and_step(small_project: Project) -> None:
@@ -155,8 +126,7 @@ def test_resumed_training_equals_an_uninterrupted_one(small_project: Project, tm
     list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
     again = run(small_project, tmp_path / "cut")
     assert again.first_step == 6
-    whole, cut = (load_network(tmp_path / name / "network")[0].state_dict() for name in ("whole", "cut"))
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
 
 
@@ -169,16 +139,7 @@ def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: P
         seen.append(next(network.parameters()).detach().clone())
         return {"mean": next(values)}
 
-    fabric = Fabric(accelerator="cpu", devices=1)
-    result = train(
-        small_project.config,
-        small_project.root,
-        training_shards(small_project),
-        folder=tmp_path,
-        fabric=fabric,
-        validate=validate,
-        listen=lambda step: History(tmp_path, first_step=step),
-    )
+    result = run(small_project, tmp_path, validate=validate)
     kept = next(load_network(tmp_path / "network")[0].parameters())
     assert result.best_step == 3
     assert torch.equal(kept, seen[0])
@@ -190,8 +151,7 @@ def test_data_workers_change_nothing(small_project: Project, tmp_path: Path) -> 
     """Batches read ahead in another process give the same weights as batches read in this one."""
     run(small_project, tmp_path / "here")
     run(small_project, tmp_path / "there", with_train(small_project, data_workers=1))
-    here, there = (load_network(tmp_path / name / "network")[0].state_dict() for name in ("here", "there"))
-    assert all(torch.equal(here[name], there[name]) for name in here)
+    assert same_weights(tmp_path / "here", tmp_path / "there")
 
 
 @pytest.mark.slow

@@ -1,0 +1,53 @@
+"""Trainings of a project in this process, and what the tests compare of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+
+from hapvr.config import Config
+from hapvr.model.checkpoint import load_network
+from hapvr.stages.project import Project
+from hapvr.stages.training import training_shards
+from hapvr.train.data import CachedViews
+from hapvr.train.loop import TrainingResult, Validate, train
+from hapvr.train.report import History, Listener
+
+
+def cached_views(project: Project, **changes: Any) -> CachedViews:
+    """All training views of a project."""
+    options: dict[str, Any] = {"batch_videos": 4, "seed": 0} | changes
+    return CachedViews(project.root, training_shards(project), rates=project.config.pseudo_labels, **options)
+
+
+def run(
+    project: Project, folder: Path, config: Config | None = None, *, validate: Validate | None = None
+) -> TrainingResult:
+    """Train in this process, on the CPU."""
+
+    def listen(first_step: int) -> Listener:
+        return History(folder, first_step=first_step)
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    config = config or project.config
+    shards = training_shards(project)
+    return train(config, project.root, shards, folder=folder, fabric=fabric, validate=validate, listen=listen)
+
+
+def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
+    """History without what depends on how long things take."""
+    return [{k: v for k, v in line.items() if k not in ("wait_rate", "clips_per_s")} for line in history]
+
+
+def with_train(project: Project, **changes: object) -> Config:
+    """The project's configuration with other training settings."""
+    return project.config.model_copy(update={"train": project.config.train.model_copy(update=changes)})
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    """Whether the networks of two run folders are equal bit for bit."""
+    one, two = (load_network(folder / "network")[0].state_dict() for folder in (first, second))
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
