@@ -11,12 +11,14 @@ from pathlib import Path
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
-from hapvr.scorer.bundle import SCORER_FILE, write_bundle
+from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, write_bundle
+from hapvr.stages.calibration import calibrate
 from hapvr.stages.evaluation import TRAINED, stored_scores
+from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.promotion import Decision, make_decision
 from hapvr.stages.training import TrainingRun, current_run, data_digests, tracker_of, training_shards
-from hapvr.tracking.packaging import log_model
+from hapvr.tracking.packaging import link_card, log_model
 from hapvr.tracking.registry import register
 
 
@@ -34,13 +36,15 @@ class Registration:
 
 
 def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Registration:
-    """Bundle, log and register the current model; it becomes champion if the benchmarks say so.
+    """Calibrate, bundle, log and register the current model; it becomes champion if the benchmarks say so.
 
     Raises DataError if a benchmark of the configuration has no scores of this model.
     """
     run = current_run(project)
     scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
+    calibrated = calibrate(project, run)
+    card = model_card(project, run, scores=scores, calibrated=calibrated, tags=tags)
     backbone = load_backbone(project.config.backbone)
     bundle = write_bundle(
         run.folder / "bundle",
@@ -50,8 +54,14 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
         whitening=load_whitening(project.root),
         sampling=project.config.sampling,
         provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
+        serving=project.config.serving,
+        calibration=calibrated.calibration,
+        card=card,
     )
     tracker = tracker_of(project)
+    if calibrated.figure is not None:
+        tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")
+    tracker.text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.end(run.mlflow_run_id)
     lineage = {"backbone.weights": backbone.identity.source, **dict(tags)}
@@ -61,4 +71,5 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)
+    link_card(tracker, name, version, run.mlflow_run_id)
     return Registration(run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE))

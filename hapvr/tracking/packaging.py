@@ -12,13 +12,13 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array, Object, Property
 
 import hapvr
+from hapvr.scorer.bundle import CARD_FILE
 from hapvr.tracking.runs import Tracker
 
 REQUIREMENTS = (
     "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "pebble", "pillow", "polars", "psutil",
     "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
 )  # fmt: skip
-CARD_NAME = "model_card.md"
 CARD_TAG = "hapvr.model_card"
 SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")
 TEXT, NUMBER = DataType.string, DataType.double
@@ -77,3 +77,14 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
             ),
         )
     return str(info.model_uri)
+
+
+def link_card(tracker: Tracker, name: str, version: int, run_id: str) -> None:
+    """Name the run's model card in the version's description and tags, once."""
+    place = f"runs:/{run_id}/{CARD_FILE}"
+    description = str(tracker.client.get_model_version(name, str(version)).description or "")
+    if place not in description:
+        tracker.client.update_model_version(
+            name, str(version), description=f"{description} Model card: {place}".strip()
+        )
+    tracker.client.set_model_version_tag(name, str(version), CARD_TAG, place)

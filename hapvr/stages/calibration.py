@@ -1,0 +1,141 @@
+"""Calibration of the current model on the validation benchmark: similarity to probability, and the segments' threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+import torch
+from matplotlib.figure import Figure
+
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.report import BLUE, GREY, ORANGE
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.features.extract import choose_device
+from hapvr.model.checkpoint import load_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
+from hapvr.scorer.frame_matrix import relative_frame_matrix
+from hapvr.seeding import numpy_rng
+from hapvr.stages.benchmark_features import BenchmarkFeatures
+from hapvr.stages.project import Project
+from hapvr.stages.sources import benchmark_folder
+from hapvr.stages.training import TrainingRun
+from hapvr.stages.validation import benchmark_shards
+from hapvr.storage.features import FeatureStore
+
+FRAME_PAIRS = 200
+"""Irrelevant pairs whose frame similarities are looked at."""
+
+PAIRS_AT_ONCE = 20
+"""Pairs whose features are in memory together."""
+
+FRAME_QUANTILE = 0.95
+"""Part of the irrelevant pairs whose every frame similarity stays below the segments' threshold."""
+
+MAX_FRAME_THRESHOLD = 0.98
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCalibration:
+    """calibration, figure: None if there is no calibration, and then the reason says why."""
+
+    calibration: Calibration | None
+    figure: Figure | None
+    reason: str
+
+
+def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
+    """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
+
+    A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or other footage of the same
+    scene or incident, as far as the labels go.
+    """
+    name = project.config.evaluation.validation
+    if name is None:
+        return ModelCalibration(None, None, "the configuration names no validation benchmark")
+    definition = load_definition(str(benchmark_folder(project, name) or name))
+    features = BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition)
+    task = broadest_task(definition)
+    network, _ = load_network(run.network_folder)
+    device = choose_device(project.config.device)
+    with TemporaryDirectory(prefix="hapvr-calibration-") as folder:
+        path = score_benchmark(network, definition, features, Path(folder) / "similarities.parquet", device=device)
+        scores = pl.read_parquet(path)
+    matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
+    if min(len(matches), len(others)) < MIN_PAIRS:
+        return ModelCalibration(
+            None,
+            None,
+            f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed",
+        )
+    calibration = fit_calibration(
+        matches,
+        others,
+        source={
+            "benchmark": name,
+            "task": task.name,
+            "labels": sorted(task.positives),
+            "shards": features.digests(),
+            "run_key": run.key,
+        },
+        frame_threshold=_frame_threshold(network.to(device), definition, task, features, scores, device=device),
+    )
+    return ModelCalibration(calibration, reliability_figure(calibration), "")
+
+
+def broadest_task(definition: BenchmarkDefinition) -> Task:
+    """The task with the most kinds of relevant labels, the first of equals."""
+    return max(definition.tasks, key=lambda task: len(task.positives))
+
+
+def reliability_figure(calibration: Calibration) -> Figure:
+    """Observed against predicted rate of matches, and how many pairs each point stands for."""
+    figure = Figure(figsize=(5, 5.5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+    predicted = [row.predicted for row in calibration.reliability]
+    upper.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
+    upper.plot(predicted, [row.observed for row in calibration.reliability], "o-", color=BLUE, label="validation pairs")
+    upper.set(ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
+    upper.set_title(
+        f"{calibration.num_matches:,} matches, {calibration.num_others:,} others; Brier score {calibration.brier:.4f}",
+        fontsize=10,
+    )
+    upper.legend(loc="upper left", fontsize="small")
+    upper.grid(alpha=0.3)
+    lower.bar(predicted, [row.num_pairs for row in calibration.reliability], width=0.04, color=ORANGE)
+    lower.set(xlabel="predicted probability", ylabel="pairs", yscale="log")
+    return figure
+
+
+def _frame_threshold(
+    network: SimilarityNetwork,
+    definition: BenchmarkDefinition,
+    task: Task,
+    features: BenchmarkFeatures,
+    scores: pl.DataFrame,
+    *,
+    device: torch.device,
+) -> float:
+    """What FRAME_QUANTILE of the irrelevant pairs stay below with their most similar frames."""
+    relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives)))
+    others = scores.filter(pl.col("query_id") != pl.col("reference_id")).join(
+        relevant, on=["query_id", "reference_id"], how="anti"
+    )
+    others = others.sort("query_id", "reference_id")
+    chosen = numpy_rng(0, "frame threshold").permutation(len(others))[:FRAME_PAIRS]
+    pairs = list(others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows())
+    largest = []
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        part = pairs[start : start + PAIRS_AT_ONCE]
+        videos = dict(features.read(sorted({video for pair in part for video in pair})))
+        with torch.inference_mode():
+            for query, reference in part:
+                first, second = (network.embed(videos[video].float().to(device)) for video in (query, reference))
+                largest.append(relative_frame_matrix(network, first, second).max())
+    return min(float(np.quantile(largest, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)

@@ -1,0 +1,91 @@
+"""Calibration and model card of a project's own model."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.config import EvaluationConfig
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.scorer.calibration import MIN_PAIRS
+from hapvr.seeding import torch_rng
+from hapvr.stages.calibration import broadest_task, calibrate
+from hapvr.stages.evaluation import make_benchmark_scores, stored_scores
+from hapvr.stages.model_card import model_card
+from hapvr.stages.project import Project
+from hapvr.stages.training import TrainingRun, prepare_training
+
+
+@pytest.fixture(scope="module")
+def run(small_project: Project) -> TrainingRun:
+    """A run whose network is untrained: attention and comparator as they are drawn."""
+    run = prepare_training(small_project, "card", tags={})
+    save_network(SimilarityNetwork(dims=32, generator=torch_rng("card")), run.network_folder, metadata={})
+    small_project.root.write_json("models/current.json", {"key": run.key})
+    return run
+
+
+def with_validation(project: Project, name: str | None) -> Project:
+    """The project with another validation benchmark, and no test benchmarks."""
+    evaluation = EvaluationConfig(benchmarks=(), validation=name)
+    return Project(project.config.model_copy(update={"evaluation": evaluation}), project.root, project.folder)
+
+
+def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, run: TrainingRun) -> None:
+    """Counts are those of the labels; the source names benchmark, labels and features; the plot has a point per bin."""
+    result = calibrate(with_validation(small_project, "own-test"), run)
+    fitted = result.calibration
+    assert fitted is not None
+    assert min(fitted.num_matches, fitted.num_others) >= MIN_PAIRS
+    assert fitted.prior == pytest.approx(fitted.num_matches / (fitted.num_matches + fitted.num_others))
+    assert fitted.source["benchmark"] == "own-test"
+    assert {"ND", "DS"} <= set(fitted.source["labels"])
+    assert fitted.source["shards"]
+    assert fitted.frame_threshold is not None
+    assert 0 < fitted.frame_threshold < 1
+    json.dumps(fitted.to_json())
+    assert result.figure is not None
+    line = result.figure.axes[0].lines[1]
+    assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])
+
+
+def test_too_few_pairs_give_no_calibration_and_say_so(small_project: Project, run: TrainingRun) -> None:
+    """A validation benchmark of two queries, and none at all."""
+    few = calibrate(small_project, run)
+    assert few.calibration is None
+    assert re.fullmatch(r"own-validation has \d+ matching and \d+ other pairs; 10 of each are needed", few.reason)
+    assert "names no validation benchmark" in calibrate(with_validation(small_project, None), run).reason
+
+
+def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: TrainingRun) -> None:
+    """Data with counts and digests, weights, metrics with intervals against the baseline, calibration, warnings, use."""
+    make_benchmark_scores(small_project, "own-test")
+    scores = {"own-test": stored_scores(small_project, run, "own-test")}
+    calibrated = calibrate(with_validation(small_project, "own-test"), run)
+    card = model_card(small_project, run, scores=scores, calibrated=calibrated, tags={"dagster.run_id": "abc"})
+    record = json.loads((run.folder / "run.json").read_text())
+    assert record["data_digests"]["whitening"][:12] in card
+    assert "| own-train | train | " in card
+    assert "**The backbone and teacher weights are random**" in card
+    value = scores["own-test"]["results"]["trained model"]["metrics"]["DSVR"]
+    low, high = scores["own-test"]["results"]["trained model"]["intervals"]["DSVR"]
+    assert f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]" in card
+    assert calibrated.calibration is not None
+    assert f"{calibrated.calibration.num_matches} matches (labels " in card
+    assert "| 0.99 | " in card
+    assert "dagster.run_id: abc" in card
+    assert run.mlflow_run_id in card
+    without = model_card(small_project, run, scores={}, calibrated=calibrate(small_project, run), tags={})
+    assert "None: own-validation has " in without
+    assert "The column `probability` is empty" in without
+    assert "Measured on no benchmark only" in without
+
+
+def test_broadest_task_has_the_most_labels() -> None:
+    """Of tasks with as many labels the first one, which is the one without exclusions."""
+    assert broadest_task(load_definition("fivr-5k")).name == "ISVR"
