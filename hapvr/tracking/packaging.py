@@ -84,7 +84,6 @@ def link_card(tracker: Tracker, name: str, version: int, run_id: str) -> None:
     place = f"runs:/{run_id}/{CARD_FILE}"
     description = str(tracker.client.get_model_version(name, str(version)).description or "")
     if place not in description:
-        tracker.client.update_model_version(
-            name, str(version), description=f"{description} Model card: {place}".strip()
-        )
+        text = f"{description}; model card: {place}" if description else f"model card: {place}"
+        tracker.client.update_model_version(name, str(version), description=text)
     tracker.client.set_model_version_tag(name, str(version), CARD_TAG, place)
