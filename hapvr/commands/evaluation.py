@@ -44,7 +44,11 @@ def evaluate(
     ] = None,
     policy: Annotated[Policy, typer.Option(help="For missing videos.")] = "strict",
     available: Annotated[
-        Path | None, typer.Option(help="For `frozen`: Parquet or CSV with a column video_id of the videos that count.")
+        Path | None,
+        typer.Option(
+            help="For `frozen`: the videos that count, as Parquet or CSV with a column video_id, or as the folder "
+            "availability/SOURCE of a data root."
+        ),
     ] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
     as_json: JsonOption = False,
@@ -59,7 +63,7 @@ def evaluate(
     if not from_features and (similarities is None or features is not None or model is not None or out is not None):
         raise ArgumentError("wanted --similarities FILE, or both --features DIR and --model MODEL [--out FILE]")
     definition = load_definition(benchmark, published_files=benchmark_files)
-    ids = _video_ids(available) if available is not None else None
+    ids = _video_ids(available, definition) if available is not None else None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
         if from_features:
             settings = ScoringSettings(dtype=dtype, symmetric=symmetric)
@@ -115,13 +119,19 @@ def _text(definition: BenchmarkDefinition, result: EvaluationResult) -> str:
     return "\n".join(parts)
 
 
-def _video_ids(path: Path) -> frozenset[str]:
+def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
+    """The benchmark's own ids; rows whose status, if there is one, is not ok are left out."""
     import polars as pl
 
     from hapvr.errors import DataError
+    from hapvr.stages.benchmark_features import stored_ids
+    from hapvr.storage.availability import available_videos
 
     try:
-        table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
-        return frozenset(table["video_id"].to_list())
+        if path.is_dir():
+            table = pl.read_parquet(path / "*.parquet")
+        else:
+            table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+        return frozenset(stored_ids(definition, available_videos(table)))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise DataError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,20 @@ from hapvr.progress import Progress
 if TYPE_CHECKING:
     from hapvr.stages.project import Project, StageResult
 
+RetryOption = Annotated[
+    bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
+]
 ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
 Stage = Callable[..., "StageResult"]
 
 
 @exit_codes
 def download(
-    config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
+    config: ConfigOption,
+    set_: SetOption = None,
+    shard: ShardOption = None,
+    retry_failed: RetryOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Read the sources into the manifest, fetch what is remote, and look into every file."""
     from hapvr.stages.manifest import make_manifest
@@ -30,19 +38,25 @@ def download(
     project = _open(config, set_)
     with progress_bar("sources") as progress:
         manifest = make_manifest(project, progress=progress)
-    _run_stage(project, {"videos": make_videos}, _chosen(manifest.shards, shard), as_json)
+    stage = functools.partial(make_videos, retry_failed=retry_failed)
+    _run_stage(project, {"videos": stage}, _chosen(manifest.shards, shard), as_json)
 
 
 @exit_codes
 def sample(
-    config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
+    config: ConfigOption,
+    set_: SetOption = None,
+    shard: ShardOption = None,
+    retry_failed: RetryOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Decode videos and store their sampled frames."""
     from hapvr.stages.frames import make_frames
     from hapvr.storage.manifest import shard_keys
 
     project = _open(config, set_)
-    _run_stage(project, {"frames": make_frames}, _chosen(shard_keys(project.root), shard), as_json)
+    stage = functools.partial(make_frames, retry_failed=retry_failed)
+    _run_stage(project, {"frames": stage}, _chosen(shard_keys(project.root), shard), as_json)
 
 
 @exit_codes

@@ -28,11 +28,12 @@ from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.stages.benchmark_features import BenchmarkFeatures
+from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, current_run, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
+from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
 
 BASELINE = "untrained baseline"
@@ -73,7 +74,7 @@ def make_benchmark_scores(project: Project, name: str) -> BenchmarkScores:
     )
     folder = run.folder / "benchmarks" / definition.name
     folder.mkdir(parents=True, exist_ok=True)
-    available = frozenset(features.available())
+    available = _available(project, definition, features)
     results, files = {}, {}
     for row, network in ((BASELINE, baseline), (TRAINED, trained)):
         files[row] = folder / f"similarities-{row.split()[0]}.parquet"
@@ -93,6 +94,14 @@ def make_benchmark_scores(project: Project, name: str) -> BenchmarkScores:
     _write(scores)
     _log(project, definition.name, scores)
     return scores
+
+
+def _available(project: Project, definition: BenchmarkDefinition, features: BenchmarkFeatures) -> frozenset[str]:
+    """Under the policy `frozen` the videos that could be had, by the availability manifest; else those with features."""
+    if project.config.evaluation.policy != "frozen":
+        return frozenset(features.available())
+    table = read_availability(project.root, definition.name)
+    return frozenset(stored_ids(definition, available_videos(table)))
 
 
 def definition_digest(definition: BenchmarkDefinition) -> str:
