@@ -21,7 +21,7 @@ export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-all test-slow lint types lock clean
+.PHONY: help setup demo ui test test-all test-slow test-browser lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ test-all: $(STAMP) ## also the slow tests
 
 test-slow: $(STAMP) ## only the slow tests
 	$(PYTEST) -m "slow and not gpu and not browser"
+
+test-browser: $(STAMP) ## only the tests in a browser; wants the system package chromium
+	$(PYTEST) -m browser
+
+docs: $(STAMP) ## write docs/configuration.md from the configuration models
+	$(BIN)/python -m hapvr.config_reference > docs/configuration.md
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .
