@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from hapvr.stages.project import Project
 from tests.conftest import CHECKOUT, small_settings, write_settings
@@ -31,6 +31,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+expect.set_options(timeout=120_000)
 SCREENSHOTS = CHECKOUT / "test-artifacts" / "browser"
 
 

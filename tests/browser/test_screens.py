@@ -34,7 +34,7 @@ def test_the_graph_explains_the_system(servers: Servers, page: Page) -> None:
     for group in GROUPS:
         expect(page.get_by_text(group, exact=True).first).to_be_visible()
     screenshot(page, "1-graph")
-    page.goto(f"{servers.dagster}/assets/features")
+    page.goto(f"{servers.dagster}/assets/features?view=overview")
     expect(page.get_by_text("Region features [T, 9, D] in half precision").first).to_be_visible()
     expect(page.get_by_text("timestamp_s").first).to_be_visible()
     screenshot(page, "2-asset")
@@ -86,7 +86,7 @@ def test_the_registry_shows_version_and_alias(servers: Servers, page: Page) -> N
     expect(page.get_by_text("Version 1").first).to_be_visible()
     expect(page.get_by_text("champion").first).to_be_visible()
     screenshot(page, "7-registry")
-    page.goto(f"{servers.dagster}/assets/registered_model")
+    page.goto(f"{servers.dagster}/assets/registered_model?view=overview")
     expect(page.get_by_text("promoted: there is no champion").first).to_be_visible()
     screenshot(page, "8-decision")
 
