@@ -18,6 +18,12 @@ from collections.abc import Sequence
 from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"
+# No telemetry, and none of MLflow's job workers: nothing here uses them, and they are ten processes.
+QUIET = {
+    "DAGSTER_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}
 
 
 def is_loopback(host: str) -> bool:
@@ -59,8 +65,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the servers are ended below
     os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home"))
     os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{host}:{options.mlflow_port}")
+    environment = QUIET | os.environ
     servers = [
-        subprocess.Popen(command, cwd=CHECKOUT)
+        subprocess.Popen(command, cwd=CHECKOUT, env=environment)
         for command in commands(host=host, dagster_port=options.dagster_port, mlflow_port=options.mlflow_port)
     ]
     sys.stdout.write(

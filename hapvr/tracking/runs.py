@@ -15,6 +15,7 @@ from mlflow.tracking import MlflowClient
 
 RUN_KEY_TAG = "hapvr.run_key"
 MAX_PARAM_CHARACTERS = 6000
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages show training runs, not conversations
 
 
 class Tracker:
@@ -30,7 +31,7 @@ class Tracker:
             self.experiment_id = str(found.experiment_id)
         else:
             location = artifacts.resolve().as_uri() if artifacts is not None else None
-            self.experiment_id = str(self.client.create_experiment(experiment, artifact_location=location))
+            self.experiment_id = str(self.client.create_experiment(experiment, artifact_location=location, tags=KIND))
 
     def start(self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """The run of this key, made if it is not there: a retried or resumed training goes on in its own run. Returns its id."""

@@ -1,0 +1,55 @@
+"""What the documents promise exists: messages, verbs, targets, sensors, files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CHECKOUT
+
+PLACEHOLDER = re.compile(r"\.\.\.|\b(?:NAME|PATH|KEY|STAGE|DIR|N)\b")
+DOCUMENTS = sorted([*(CHECKOUT / "docs").glob("*.md"), CHECKOUT / "README.md", CHECKOUT / "ARCHITECTURE.md"])
+
+
+def sources() -> str:
+    """All code, with string literals that continue on the next line joined."""
+    parts = [
+        path.read_text(encoding="utf-8")
+        for folder in ("hapvr", "assets", "pipelines")
+        for path in (CHECKOUT / folder).rglob("*.py")
+    ]
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(parts))
+
+
+def test_messages_in_troubleshooting_are_said_by_the_code() -> None:
+    """The fixed words of every quoted message are in the sources."""
+    text = (CHECKOUT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    code = sources()
+    messages = re.findall(r"^\| `([a-z -]+: [^`]*)`", text, flags=re.MULTILINE)
+    assert len(messages) > 8
+    for message in messages:
+        fixed = max((part.strip(" :`") for part in PLACEHOLDER.split(message)), key=len)
+        assert fixed in code, f"no code says {fixed!r} (from {message!r})"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_targets_exist(path: Path) -> None:
+    """Relative links lead to files; `make X` is a target; `hapvr verb` is a verb."""
+    text = path.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (path.parent / link).exists(), link
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    for target in re.findall(r"(?:`|    )make ([a-z-]+)", text):
+        assert target in targets, target
+
+
+def test_operations_lists_every_sensor_and_schedule() -> None:
+    """The table of what runs by itself is complete."""
+    from pipelines.definitions import defs
+
+    text = (CHECKOUT / "docs" / "operations.md").read_text(encoding="utf-8")
+    repository = defs.get_repository_def()
+    for definition in (*repository.sensor_defs, *repository.schedule_defs):
+        assert f"`{definition.name}`" in text
