@@ -37,6 +37,7 @@ from hapvr.storage.views import VIEWS_STAGE
 
 ROWS_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "ablations"
 TITLES = {
+    "presets": "S2VS and HAP-VR",
     "table2": "HAP-VR Table 2: ranking losses at video level, with the base loss",
     "table3": "HAP-VR Table 3: terms of the objective",
     "table4": "HAP-VR Table 4: similarity measures",

@@ -1,7 +1,11 @@
-"""Checkpoints of a running training: plain tensors and numbers, written beside and renamed, the last k kept."""
+"""Checkpoints of a running training: plain tensors and numbers, written beside and renamed, the last k kept.
+
+A file is the SHA-256 of the rest, then torch's archive, whose own reader does not notice turned bits.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -21,6 +25,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.provenance import Provenance
 
 NAME = re.compile(r"^step-(\d{8})\.pt$")
+DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ def save_checkpoint(folder: Path, state: TrainingState, *, step: int, settings: 
     buffer = io.BytesIO()
     torch.save(values, buffer)
     path = folder / f"step-{step:08d}.pt"
-    _write(path, buffer.getbuffer())
+    data = buffer.getvalue()
+    _write(path, hashlib.sha256(data).digest() + data)
     for old in list_checkpoints(folder)[:-keep]:
         old.unlink()
     return path
@@ -88,6 +94,16 @@ def save_checkpoint(folder: Path, state: TrainingState, *, step: int, settings: 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints that were written to their end, oldest first."""
     return sorted(path for path in folder.glob("step-*.pt") if NAME.match(path.name))
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What `save_checkpoint` wrote, on the CPU. Raises DataError for a file that is damaged."""
+    data = path.read_bytes()
+    archive = data[DIGEST_BYTES:]
+    if hashlib.sha256(archive).digest() != data[:DIGEST_BYTES]:
+        raise DataError(f"checkpoint: {path} is damaged: its {len(data)} bytes are not those that were written")
+    values: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+    return values
 
 
 def load_latest(folder: Path, state: TrainingState, *, settings: Mapping[str, Any]) -> Resumed:
@@ -99,17 +115,16 @@ def load_latest(folder: Path, state: TrainingState, *, settings: Mapping[str, An
     skipped: list[str] = []
     for path in reversed(found):
         try:
-            values: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever a damaged archive makes of torch's reader
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            skipped.append(f"checkpoint: {path} is damaged ({reason:.120})")
+            values = read_checkpoint(path)
+        except DataError as error:
+            skipped.append(str(error))
             continue
         _require_settings(path, json.loads(values["settings"]), settings)
         _restore(state, values)
         return Resumed(values["step"], tuple(skipped))
     if found:
         raise DataError(
-            f"{skipped[0]}, and so are all {len(found)} in {folder}; delete that folder to train from the beginning"
+            f"{skipped[0]}; so are all {len(found)} in {folder}; delete that folder to train from the beginning"
         )
     return Resumed(0, ())
 
@@ -133,7 +148,7 @@ def _restore(state: TrainingState, values: Mapping[str, Any]) -> None:
     state.best = Best(**values["best"])
 
 
-def _write(path: Path, data: memoryview) -> None:
+def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for part in path.parent.glob("step-*.part"):  # of a process that was killed while it wrote
         part.unlink()

@@ -24,7 +24,7 @@ from hapvr.storage.frames import FrameFile, frames_digest
 from hapvr.storage.shards import Shard
 from hapvr.train.batch import Batch, Plan
 from hapvr.train.drawing import Strength, ViewDrawer
-from hapvr.train.step import Gather
+from hapvr.train.gather import Gather
 
 
 @dataclass(frozen=True)

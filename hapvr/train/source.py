@@ -11,8 +11,8 @@ from hapvr.config import Config
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.batch import Batch, Plan
 from hapvr.train.data import CachedViews
+from hapvr.train.gather import gather_of
 from hapvr.train.online import OnlineViews
-from hapvr.train.step import gather_of
 
 
 class Source(Protocol):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from hapvr.config import NetworkConfig, ObjectiveConfig
 from hapvr.losses.objective import Objective, ObjectiveSettings, Share
 from hapvr.model.network import SimilarityNetwork
 from hapvr.seeding import torch_rng
-
-Gather = Callable[[Tensor], Tensor]
-"""[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
+from hapvr.train.gather import Gather
 
 
 class TrainingStep(nn.Module):
@@ -45,19 +41,6 @@ class TrainingStep(nn.Module):
             similarities = replace(similarities, video=gather(similarities.video))
         output = self.objective(similarities, labels, frame_labels, pair_index, share)
         return output.total, output.terms, output.counts, similarities.video.detach()
-
-
-def gather_of(fabric: Fabric) -> Gather | None:
-    """How this process gathers values of all; None if it is the only one."""
-    if fabric.world_size == 1:
-        return None
-
-    def gather(values: Tensor) -> Tensor:
-        every = fabric.all_gather(values, sync_grads=True)
-        assert isinstance(every, Tensor)
-        return every.flatten(0, 1)
-
-    return gather
 
 
 def build_network(config: NetworkConfig, *, dims: int, seed: int) -> SimilarityNetwork:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -19,12 +15,6 @@ from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.project import Project
 from hapvr.stages.training import (
-    fail_training,
-    finish_training,
-    prepare_training,
-    run_training,
-    training_command,
-    training_environment,
     training_shards,
 )
 from hapvr.storage.filesystem import DataRoot
@@ -152,47 +142,6 @@ def test_data_workers_change_nothing(small_project: Project, tmp_path: Path) -> 
     run(small_project, tmp_path / "here")
     run(small_project, tmp_path / "there", with_train(small_project, data_workers=1))
     assert same_weights(tmp_path / "here", tmp_path / "there")
-
-
-@pytest.mark.slow
-def test_two_processes_train_through_torchrun(small_project: Project) -> None:
-    """`hapvr train` with two gloo processes ends with one result, tracked in MLflow; a second call of that name goes on."""
-    changes = {"num_processes": 2, "batch_videos": 4}
-    project = Project(with_train(small_project, **changes), small_project.root, small_project.folder)
-    training = prepare_training(project, "two-processes", tags={})
-    run_training(project, training)
-    result = finish_training(project, training)
-    assert result["steps"] == 8
-    again = prepare_training(project, "two-processes", tags={})
-    assert again.mlflow_run_id == training.mlflow_run_id
-    run_training(project, again)
-    assert finish_training(project, again)["first_step"] == 8
-
-
-@pytest.mark.slow
-def test_terminated_training_leaves_a_checkpoint_and_no_process(small_project: Project) -> None:
-    """SIGTERM to torchrun ends the trainer after its step, with a checkpoint and a message that says how to go on."""
-    never = {"steps": 100_000, "checkpoint_every_steps": 100_000, "validate_every_steps": 100_000}
-    project = Project(with_train(small_project, **never), small_project.root, small_project.folder)
-    training = prepare_training(project, "terminated", tags={})
-    environment = os.environ | training_environment(project)
-    process = subprocess.Popen(training_command(project, training), env=environment)
-    while not read_history(training.folder) and process.poll() is None:
-        time.sleep(0.2)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    process.wait(timeout=60)
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert alive == []
-    assert len(list_checkpoints(training.folder / "checkpoints")) == 1
-    assert "run it again to go on" in fail_training(project, training)
-
-
-def test_checkpoint_of_another_configuration_is_refused(small_project: Project, tmp_path: Path) -> None:
-    """Going on with other settings names the file and what to do."""
-    run(small_project, tmp_path)
-    with pytest.raises(DataError, match=r"step-00000008\.pt belongs to .*train\.steps: wanted 9, found 8"):
-        run(small_project, tmp_path, with_train(small_project, steps=9))
 
 
 def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_path: Path) -> None:

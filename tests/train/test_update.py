@@ -115,8 +115,9 @@ def test_patience_survives_a_resumed_run(small_project: Project, tmp_path: Path)
 @pytest.mark.slow
 def test_compiled_training_gives_the_same_losses(small_project: Project, tmp_path: Path) -> None:
     """With train.compile the losses agree with those without to rounding."""
-    run(small_project, tmp_path / "plain")
-    run(small_project, tmp_path / "compiled", with_train(small_project, compile=True))
+    short = {"steps": 3, "log_every_steps": 1}
+    run(small_project, tmp_path / "plain", with_train(small_project, **short))
+    run(small_project, tmp_path / "compiled", with_train(small_project, compile=True, **short))
     plain, compiled = ([line["loss/total"] for line in read_history(tmp_path / name)] for name in ("plain", "compiled"))
     assert compiled == pytest.approx(plain, rel=1e-3)
 

@@ -1,0 +1,155 @@
+"""Several processes, and processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from hapvr.config_file import dump_config
+from hapvr.model.checkpoint import load_network
+from hapvr.stages.project import Project
+from hapvr.stages.training import (
+    fail_training,
+    finish_training,
+    prepare_training,
+    run_training,
+    training_command,
+    training_environment,
+)
+from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
+from hapvr.train.report import read_history
+from tests.train.killed import read_history_so_far, start_training, wait_for_step
+from tests.train.runs import run, same_weights, with_train, without_times
+
+NUM_KILLS = 20
+
+
+def project_with(project: Project, **changes: object) -> Project:
+    """The project with other training settings."""
+    return Project(with_train(project, **changes), project.root, project.folder)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path) -> None:
+    """With gather, losses of two gloo processes are those of one process to rounding, and so are the weights."""
+    changes = {"log_every_steps": 1, "steps": 20, "strong_views": 2}
+    run(small_project, tmp_path, with_train(small_project, **changes))
+    project = project_with(small_project, num_processes=2, **changes)
+    training = prepare_training(project, "two-equal-one", tags={})
+    run_training(project, training)
+    one, two = (
+        [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
+        for folder in (tmp_path, training.folder)
+    )
+    assert len(one) == 20
+    assert two == pytest.approx(one, rel=1e-4)
+    alone, together = (
+        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1])["network"]
+        for folder in (tmp_path, training.folder)
+    )
+    for name, weights in alone.items():
+        torch.testing.assert_close(together[name], weights, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_without_gather_train_on_their_own_clips(small_project: Project) -> None:
+    """Losses differ from those of the gathered batch, as each process ranks its own clips only."""
+    changes = {"num_processes": 2, "log_every_steps": 1, "steps": 2}
+    totals = []
+    for gather in (True, False):
+        project = project_with(small_project, gather=gather, **changes)
+        training = prepare_training(project, f"gather-{gather}", tags={})
+        run_training(project, training)
+        totals.append(read_history(training.folder)[0]["loss/total"])
+    assert totals[0] != pytest.approx(totals[1], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_training_survives_a_taken_port(small_project: Project) -> None:
+    """torchrun's customary port in use by something else does not matter; a second call of that name goes on."""
+    project = project_with(small_project, num_processes=2)
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 29500))
+        taken.listen()
+        training = prepare_training(project, "port-taken", tags={})
+        run_training(project, training)
+        assert finish_training(project, training)["steps"] == 8
+        again = prepare_training(project, "port-taken", tags={})
+        assert again.mlflow_run_id == training.mlflow_run_id
+        run_training(project, again)
+        assert finish_training(project, again)["first_step"] == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["launcher", "one rank"])
+def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> None:
+    """SIGTERM to torchrun ends all after the step, with a checkpoint; a rank that dies ends the others."""
+    never = {"steps": 100_000, "checkpoint_every_steps": 100_000, "validate_every_steps": 100_000, "num_processes": 2}
+    project = project_with(small_project, **never)
+    training = prepare_training(project, f"ended-{whom.split()[0]}", tags={})
+    process = subprocess.Popen(training_command(project, training), env=os.environ | training_environment(project))
+    while not read_history_so_far(training.folder) and process.poll() is None:
+        time.sleep(0.2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    if whom == "launcher":
+        process.terminate()
+    else:
+        ranks = [
+            child
+            for child in family
+            if "hapvr.train" in child.cmdline() and "--nproc-per-node=2" not in child.cmdline()
+        ]
+        ranks[-1].kill()
+    assert process.wait(timeout=90) != 0
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert alive == []
+    said = fail_training(project, training)
+    if whom == "launcher":
+        assert len(list_checkpoints(training.folder / "checkpoints")) == 1
+        assert "run it again to go on" in said
+
+
+@pytest.mark.slow
+def test_killed_at_random_steps_equals_uninterrupted(small_project: Project, tmp_path: Path) -> None:
+    """SIGKILL at twenty random moments, each time gone on from the last checkpoint: equal weights and losses, bit for bit."""
+    rng = random.Random(0)
+    steps = 6 * NUM_KILLS
+    changes = {
+        "steps": steps,
+        "checkpoint_every_steps": 2,
+        "log_every_steps": 1,
+        "ema_decay": 0.99,
+        "accumulate_batches": 2,
+    }
+    config = tmp_path / "config.yaml"
+    config.write_text(dump_config(with_train(small_project, **changes)), encoding="utf-8")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    uninterrupted = start_training(config, small_project.folder, whole)
+    uninterrupted.join()
+    assert uninterrupted.exitcode == 0
+    kills = 0
+    for target in sorted(rng.sample(range(1, steps - 1), NUM_KILLS)):
+        process = start_training(config, small_project.folder, cut)
+        wait_for_step(process, cut, target)
+        time.sleep(rng.uniform(0, 0.02))
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        assert len(list_checkpoints(cut / "checkpoints")) <= 2
+    last = start_training(config, small_project.folder, cut)
+    last.join()
+    assert last.exitcode == 0
+    assert kills >= NUM_KILLS - 2  # the last ones may come after the end
+    assert same_weights(whole, cut)
+    assert without_times(read_history(whole)) == without_times(read_history(cut))
+    assert load_network(cut / "network")[1]["steps"] == steps
