@@ -1,4 +1,4 @@
-"""`hapvr models import | list | show | promote | rollback`."""
+"""`hapvr models import | list | show | card | promote | rollback`."""
 
 from __future__ import annotations
 
@@ -68,6 +68,21 @@ def show_(
 
     description = load_scorer(model, tracking_uri).description
     show(description, as_json=as_json, text=json.dumps(description, indent=1))
+
+
+@app.command("card")
+@exit_codes
+def card_(
+    version: Annotated[str, typer.Argument(help="A version's number, or an alias such as champion.")],
+    name: str = "hapvr",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """The model card of a version: data, weights, settings, metrics, calibration, limits."""
+    from hapvr.tracking.packaging import read_card
+
+    card = read_card(name, version, tracking_uri)
+    show({"name": name, "version": version, "card": card}, as_json=as_json, text=card)
 
 
 @app.command("promote")

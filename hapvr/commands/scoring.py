@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, show
 
 if TYPE_CHECKING:
-    from hapvr.scorer.scorer import VideoScorer
+    from hapvr.scorer.scorer import PairScore, VideoScorer
 
 DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = "sqlite:///data/demo/mlflow/mlflow.db"
@@ -24,24 +25,42 @@ TrackingOption = Annotated[
 
 @exit_codes
 def score(
-    query: Annotated[Path, typer.Argument(help="A video file.")],
-    references: Annotated[list[Path], typer.Argument(help="One or more video files.")],
+    query: Annotated[str, typer.Argument(help="A video file, or an http(s) URL.")],
+    references: Annotated[list[str], typer.Argument(help="One or more video files or URLs.")],
     model: ModelOption = DEFAULT_MODEL,
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    segments: Annotated[bool, typer.Option("--segments", help="Also say which parts match, with their times.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Similarity in [-1, 1] of a video and others; higher is closer. A file that cannot be read is a row with an error."""
+    """Similarity in [-1, 1] of a video and others, and the probability of a match; higher is closer.
+
+    A video that cannot be read is a row with an error.
+    """
+    from hapvr.scorer.access import ANY_HOST, Access
+
     scorer = load_scorer(model, tracking_uri)
-    rows = scorer.score_pairs([(query, reference) for reference in references])
-    lines = [
-        f"{row.similarity:+.4f}  {row.reference}"
-        if row.similarity is not None
-        else f"failed   {row.reference}: {row.error}"
-        for row in rows
-    ]
-    show({"model": model, "pairs": [row.__dict__ for row in rows]}, as_json=as_json, text="\n".join(lines))
+    pairs = [(query, reference) for reference in references]
+    # whoever types an address may fetch it
+    rows = scorer.score_pairs(pairs, segments=segments, access=Access(hosts=frozenset({ANY_HOST})))
+    calibration = scorer.calibration
+    thresholds = [] if calibration is None else [asdict(row) for row in calibration.thresholds]
+    result = {"model": model, "pairs": [asdict(row) for row in rows], "thresholds": thresholds}
+    show(result, as_json=as_json, text="\n".join(line for row in rows for line in _lines(row)))
     if any(row.similarity is None for row in rows):
         raise typer.Exit(FAILED)
+
+
+def _lines(row: PairScore) -> list[str]:
+    if row.similarity is None:
+        return [f"failed   {row.reference}: {row.error}"]
+    chance = "" if row.probability is None else f"  {100 * row.probability:5.1f} %"
+    lines = [f"{row.similarity:+.4f}{chance}  {row.reference}"]
+    lines += [
+        f"    {found.query_start_s:.1f}-{found.query_end_s:.1f} s shows what {found.reference_start_s:.1f}-"
+        f"{found.reference_end_s:.1f} s does (frame similarity {found.score:.2f})"
+        for found in row.segments or ()
+    ]
+    return lines if row.segments != () else [*lines, "    no matching segments"]
 
 
 def load_scorer(model: str, tracking_uri: str) -> VideoScorer:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import mlflow
 import pandas as pd
+from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array, Object, Property
 
 import hapvr
+from hapvr.errors import DataError
 from hapvr.scorer.bundle import CARD_FILE
+from hapvr.tracking.registry import registry_client
 from hapvr.tracking.runs import Tracker
 
 REQUIREMENTS = (
@@ -87,3 +90,24 @@ def link_card(tracker: Tracker, name: str, version: int, run_id: str) -> None:
         text = f"{description}; model card: {place}" if description else f"model card: {place}"
         tracker.client.update_model_version(name, str(version), description=text)
     tracker.client.set_model_version_tag(name, str(version), CARD_TAG, place)
+
+
+def read_card(name: str, version: str, tracking_uri: str) -> str:
+    """The model card of a version, given by its number or an alias. Raises DataError if there is no such version or card."""
+    client = registry_client(tracking_uri)
+    try:
+        found = (
+            client.get_model_version(name, version)
+            if version.isdigit()
+            else client.get_model_version_by_alias(name, version)
+        )
+    except MlflowException as error:
+        raise DataError(
+            f"model: the registry at {tracking_uri} has no {name} version {version}; `hapvr models list` shows those it has"
+        ) from error
+    if CARD_TAG not in found.tags:
+        raise DataError(
+            f"model: {name} version {found.version} has no model card; it was registered before there were any"
+        )
+    mlflow.set_tracking_uri(tracking_uri)
+    return str(mlflow.artifacts.load_text(found.tags[CARD_TAG]))
