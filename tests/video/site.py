@@ -25,13 +25,14 @@ class Site:
     data: bytes
     requests: list[tuple[str, int]] = field(default_factory=list)
     failures: int = 0
+    together: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=20))
 
     def get(self, path, folder, *, config=PATIENT):
         return download_video(ManifestEntry(f"s{path}", self.address + path), folder=folder, config=config)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved; anything else is the video."""
+    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved, /together; else it is the video."""
 
     protocol_version = "HTTP/1.1"
     site: Site
@@ -49,12 +50,20 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path.startswith("/flaky") and self.site.failures > 0:
             self.site.failures -= 1
             self.answer(503, b"")
+        elif self.path.startswith("/together") and not self.meets_another():
+            self.answer(500, b"")
         elif self.path.startswith("/moved"):
             self.answer(302, b"", Location="/video.mp4")
         elif self.path.startswith("/page"):
             self.answer(200, b"<html><body>nothing to see</body></html>", kind="text/html")
         else:
             self.send_video(start, ranged=asked is not None)
+
+    def meets_another(self):
+        """Whether a second request came while this one waits."""
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.site.together.wait()
+        return not self.site.together.broken
 
     def answer(self, status, body, *, kind="text/plain", **headers):
         self.send_response(status)

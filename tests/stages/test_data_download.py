@@ -1,0 +1,130 @@
+"""The stage `videos` on lists of URLs: statuses, retries of what may pass, quota, threads, availability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.videos import make_videos
+from hapvr.storage.availability import available_videos, read_availability
+from hapvr.storage.frames import FrameFile
+from tests.conftest import write_clip
+from tests.stages.data_projects import folder_settings, open_project
+from tests.video.site import Site, serve
+
+KEY = "web-00000"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A site with one clip under every name."""
+    with serve(write_clip(tmp_path / "served.mp4", seed=5, seconds=2).read_bytes()) as site:
+        yield site
+
+
+def web_project(folder: Path, site: Site, names: list[str], **download: Any) -> Project:
+    """A list of URLs of the site; ids are web/0, web/1 ... in its order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{number},{site.address}/{name}" for number, name in enumerate(names)]
+    (folder / "list.csv").write_text("video_id,url\n" + "\n".join(lines) + "\n")
+    settings = folder_settings(folder, folder / "data", shard_videos=100)
+    settings["sources"] = [{"kind": "list", "name": "web", "path": str(folder / "list.csv")}]
+    settings["download"] = {"retries": 0, "backoff_s": 0, **download}
+    project = open_project(folder, settings)
+    make_manifest(project)
+    return project
+
+
+def statuses(project: Project) -> list[str]:
+    """Statuses of the shard's videos in their order."""
+    return project.shard("videos", KEY).index()["status"].to_list()
+
+
+NAMES = ["a.mp4", "404/gone.mp4", "403/no.mp4", "flaky.mp4", "page.html", "429/busy.mp4", "moved.mp4", "longer.mp4"]
+FOUND = ["ok", "unavailable", "unavailable", "failed", "not_video", "failed", "ok", "failed"]
+
+
+def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path) -> None:
+    """A finished shard asks for nothing; a retry asks for failed videos alone and leaves the other rows as they are."""
+    project = web_project(tmp_path, site, NAMES)
+    site.failures = 1
+    assert make_videos(project, KEY).num_ok == 2
+    assert statuses(project) == FOUND
+    first = project.shard("videos", KEY).index()
+    make_frames(project, KEY)
+    decoded = FrameFile(project.shard("frames", KEY)).read("web/0")
+    site.requests.clear()
+    assert not make_videos(project, KEY).done
+    assert site.requests == []
+
+    seen = read_availability(project.root, "web")
+    make_videos(project, KEY, retry_failed=True)
+    assert {path for path, _ in site.requests} == {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
+    assert statuses(project) == [
+        "ok" if name == "flaky.mp4" else status for name, status in zip(NAMES, FOUND, strict=True)
+    ]
+    second = project.shard("videos", KEY).index()
+    kept = first.filter(pl.col("status") != "failed")
+    assert second.filter(pl.col("video_id").is_in(kept["video_id"].to_list())).equals(kept)
+
+    table = read_availability(project.root, "web")
+    assert available_videos(table) == {"web/0", "web/3", "web/6"}
+    kept_ids = pl.col("video_id").is_in(kept["video_id"].to_list())
+    assert table.filter(kept_ids).equals(seen.filter(kept_ids))
+
+    # What was decoded is taken over: the file is not looked at again.
+    Path(kept["path"][0]).write_bytes(b"gone bad since")
+    assert make_frames(project, KEY).num_ok == 3
+    assert FrameFile(project.shard("frames", KEY)).read("web/0") == decoded
+
+
+def test_a_download_that_does_not_decode_is_fetched_again(site: Site, tmp_path: Path) -> None:
+    """A retry throws away a file that could not be read, rather than resuming it."""
+    project = web_project(tmp_path, site, ["a.mp4"])
+    whole, site.data = site.data, site.data[:-3000]
+    make_videos(project, KEY)
+    path = Path(project.shard("videos", KEY).index()["path"][0])
+    path.write_bytes(b"")
+    (tmp_path / "data/videos" / KEY / "index.parquet").unlink()
+    make_videos(project, KEY)
+    assert project.shard("videos", KEY).index()["reason"].to_list() == ["empty_file"]
+    site.data = whole
+    make_videos(project, KEY, retry_failed=True)
+    assert statuses(project) == ["ok"]
+    assert path.read_bytes() == whole
+
+
+def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> None:
+    """What does not fit fails, leaves nothing, and comes when there is room."""
+    names = ["a.mp4", "b.mp4", "c.mp4"]
+    project = web_project(tmp_path, site, names, quota_bytes=len(site.data) * 2 + 10, workers=1)
+    make_videos(project, KEY)
+    assert statuses(project) == ["ok", "ok", "failed"]
+    last = project.shard("videos", KEY).index().row(2, named=True)
+    assert (last["reason"], "download.quota_bytes" in last["message"]) == ("quota", True)
+    assert len([path for path in (tmp_path / "data/downloads").rglob("*") if path.is_file()]) == 2
+    more = web_project(tmp_path, site, names)
+    make_videos(more, KEY, retry_failed=True)
+    assert statuses(more) == ["ok", "ok", "ok"]
+
+
+def test_videos_are_fetched_at_the_same_time(site: Site, tmp_path: Path) -> None:
+    """With two workers, two requests meet on the site; with one they cannot."""
+    names = ["together-1.mp4", "together-2.mp4"]
+    make_videos(both := web_project(tmp_path / "two", site, names, workers=2), KEY)
+    assert statuses(both) == ["ok", "ok"]
+    assert [row["video_id"] for row in both.shard("videos", KEY).index().rows(named=True)] == ["web/0", "web/1"]
+
+
+def test_availability_of_a_source_that_was_never_fetched(site: Site, tmp_path: Path) -> None:
+    """The message names the verb to run."""
+    with pytest.raises(DataError, match="run `hapvr download` for the source 'web'"):
+        read_availability(web_project(tmp_path, site, ["a.mp4"]).root, "web")

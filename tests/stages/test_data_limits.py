@@ -1,0 +1,134 @@
+"""Full disks, roots that cannot be written, foreign manifests, other sampling: a clear refusal, and nothing lost."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.videos import make_videos
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.manifest import read_manifest, shard_keys
+from tests.conftest import write_clip
+from tests.stages.data_projects import digests, folder_settings, open_project
+from tests.video.site import serve
+
+
+@contextlib.contextmanager
+def small_disk(num_bytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond so many bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Two clips, looked at."""
+    for number in range(2):
+        write_clip(tmp_path / "in" / f"{number}.mp4", seed=number, seconds=3)
+    opened = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
+    make_manifest(opened)
+    make_videos(opened, "in-00000")
+    return opened
+
+
+def test_a_full_disk_loses_nothing(project: Project, tmp_path: Path) -> None:
+    """The stage fails with what to do, what was there stays readable, and a later run ends as if nothing had happened."""
+    make_frames(project, "in-00000")
+    calm = digests(tmp_path / "data")
+    write_clip(tmp_path / "in" / "0.mp4", seed=7, seconds=3)
+    make_videos(project, "in-00000")
+    before = digests(tmp_path / "data")
+    with small_disk(4000), pytest.raises(DataError, match=r"cannot write frames/in-00000/data.parquet .* Free space"):
+        make_frames(project, "in-00000")
+    assert digests(tmp_path / "data") == before
+    assert make_frames(project, "in-00000").num_ok == 2
+    assert digests(tmp_path / "data")["frames/in-00000/data.parquet"] != calm["frames/in-00000/data.parquet"]
+
+
+def test_a_full_disk_stops_downloads_and_keeps_their_parts(tmp_path: Path) -> None:
+    """No video is marked as failed because of the disk; the next run resumes."""
+    data = write_clip(tmp_path / "served.mp4", seed=5, seconds=6).read_bytes()
+    with serve(data) as site:
+        (tmp_path / "list.csv").write_text(f"url\n{site.address}/a.mp4\n")
+        settings = folder_settings(tmp_path, tmp_path / "data", download={"retries": 0})
+        settings["sources"] = [{"kind": "list", "name": "web", "path": str(tmp_path / "list.csv")}]
+        project = open_project(tmp_path, settings)
+        make_manifest(project)
+        with small_disk(len(data) // 2), pytest.raises(DataError, match=r"cannot take more .* download.quota_bytes"):
+            make_videos(project, "web-00000")
+        assert project.shard("videos", "web-00000").provenance() is None
+        assert make_videos(project, "web-00000").num_ok == 1
+
+
+@pytest.mark.parametrize("root", ["a file/data", "/proc/hapvr"])
+def test_a_data_root_that_cannot_be_written_is_named(tmp_path: Path, root: str) -> None:
+    """The message has the root and what to change."""
+    (tmp_path / "a file").write_text("no folder")
+    write_clip(tmp_path / "in" / "0.mp4", seed=1, seconds=1)
+    opened = open_project(tmp_path, folder_settings(tmp_path / "in", root))
+    with pytest.raises(DataError, match=r"the data root .* cannot be written.*set data_root"):
+        make_manifest(opened)
+
+
+def test_a_manifest_of_another_version_is_refused(project: Project, tmp_path: Path) -> None:
+    """A later format is neither read wrongly nor appended to."""
+    path = tmp_path / "data/manifest/in-00000/rows.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"hapvr.manifest_version": b"9"}), path)
+    for read in (lambda: read_manifest(project.root), lambda: make_manifest(project)):
+        with pytest.raises(DataError, match=r"in-00000.* version 9 .* reads version 1: use the release that wrote it"):
+            read()
+    path.write_bytes(b"PAR1 and then nonsense")
+    with pytest.raises(DataError, match=r"in-00000/rows.parquet .* is damaged"):
+        read_manifest(project.root)
+
+
+def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
+    """It says what it waits for, and goes on when the first is done."""
+    root = DataRoot(tmp_path)
+    held, release, order = threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        with root.lock("features/in-00000"):
+            held.set()
+            release.wait()
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    held.wait()
+    threading.Timer(0.2, release.set).start()
+    with (
+        pytest.warns(UserWarning, match="features/in-00000 is being made by another process"),
+        root.lock("features/in-00000"),
+    ):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:
+    """Frames that features were made from are not replaced by a changed configuration; the message says what to do."""
+    sampling = small_project.config.sampling.model_copy(update={"fps": 2.0})
+    changed = Project(
+        small_project.config.model_copy(update={"sampling": sampling}), small_project.root, small_project.folder
+    )
+    key = shard_keys(small_project.root)[0]
+    before = small_project.shard("frames", key).digest()
+    with pytest.raises(DataError, match=r"sampling\.fps: wanted 2\.0, found 1\.0.* set another data_root"):
+        make_frames(changed, key)
+    assert small_project.shard("frames", key).digest() == before
