@@ -21,6 +21,9 @@ TRIES = 4
 STEP_COST = 0.25
 """Price of a step that moves in one video alone, in units of a perfect match: other speeds cost, but are found."""
 
+MAX_BRIDGED = 2
+"""Frames in a row that may be unlike within one segment."""
+
 _START, _BOTH, _QUERY, _REFERENCE = 0, 1, 2, 3
 
 
@@ -57,6 +60,18 @@ def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike
     return np.clip(np.asarray(frame, np.float64) / scale, -1, 1)
 
 
+def best_run(similarity: ArrayLike, *, num_frames: int = MIN_FRAMES) -> float:
+    """The highest threshold at which some `num_frames` consecutive frame pairs match; of all frames of a shorter video.
+
+    similarity: [T, T'], T and T' >= 1.
+    """
+    matrix = np.asarray(similarity, np.float64)
+    length = min(num_frames, *matrix.shape)
+    height, width = (size - length + 1 for size in matrix.shape)
+    shifted = [matrix[step : step + height, step : step + width] for step in range(length)]
+    return float(np.min(shifted, axis=0).max())
+
+
 def align(
     similarity: ArrayLike, *, threshold: float, min_frames: int = MIN_FRAMES, max_segments: int = MAX_SEGMENTS
 ) -> list[Alignment]:
@@ -72,16 +87,21 @@ def align(
     if not -1 <= threshold < 1:
         raise ArgumentError(f"threshold is {threshold}; wanted a frame similarity of at least -1 and below 1")
     wanted = min(min_frames, *matrix.shape)
-    gain = np.clip((matrix - threshold) / (1 - threshold), -1, 1)
+    # full marks half way to 1, full penalty half way to 0: what is unrelated may lie close below the threshold
+    above, below = (1 - threshold) / 2, max(abs(threshold) / 2, 0.05)
+    gain = np.clip(np.where(matrix > threshold, (matrix - threshold) / above, (matrix - threshold) / below), -1, 1)
     found: list[Alignment] = []
     for _ in range(TRIES * max_segments):
         rows, columns = _best_path(gain)
         if not rows or len(found) == max_segments:
             break
+        rows, columns = _surest_part(rows, columns, gain)
         first, last = (rows[0], columns[0]), (rows[-1], columns[-1])
-        if min(last[0] - first[0], last[1] - first[1]) + 1 >= wanted:
-            score = float(matrix[rows, columns].mean())
-            found.append(Alignment((first[0], last[0]), (first[1], last[1]), score))
+        if min(last[0] - first[0], last[1] - first[1]) + 1 < wanted:
+            gain[rows, columns] = -np.inf
+            continue
+        score = float(matrix[rows, columns].mean())
+        found.append(Alignment((first[0], last[0]), (first[1], last[1]), score))
         # a margin of one frame, where neighbours that look alike would give the same part again
         gain[max(first[0] - 1, 0) : last[0] + 2, max(first[1] - 1, 0) : last[1] + 2] = -np.inf
     return found
@@ -123,6 +143,16 @@ def _best_path(gain: NDArray[np.float64]) -> tuple[list[int], list[int]]:
             return rows[::-1], columns[::-1]
         row -= move in (_BOTH, _QUERY)
         column -= move in (_BOTH, _REFERENCE)
+
+
+def _surest_part(rows: list[int], columns: list[int], gain: NDArray[np.float64]) -> tuple[list[int], list[int]]:
+    """Of a path whose good parts lie more than MAX_BRIDGED bad steps apart, the part with the largest sum of gains."""
+    gains = gain[rows, columns]
+    good = np.flatnonzero(gains > 0)
+    breaks = np.flatnonzero(np.diff(good) > MAX_BRIDGED + 1)
+    firsts, lasts = good[np.append(0, breaks + 1)], good[np.append(breaks, len(good) - 1)]
+    first, last = max(zip(firsts, lasts, strict=True), key=lambda part: gains[part[0] : part[1] + 1].sum())
+    return rows[first : last + 1], columns[first : last + 1]
 
 
 def _totals(gain: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:

@@ -21,6 +21,7 @@ from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.frame_matrix import relative_frame_matrix
+from hapvr.scorer.segments import best_run
 from hapvr.seeding import numpy_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.project import Project
@@ -36,7 +37,7 @@ PAIRS_AT_ONCE = 20
 """Pairs whose features are in memory together."""
 
 FRAME_QUANTILE = 0.95
-"""Part of the irrelevant pairs whose every frame similarity stays below the segments' threshold."""
+"""Part of the irrelevant pairs that have no consecutive frames above the segments' threshold."""
 
 MAX_FRAME_THRESHOLD = 0.98
 
@@ -122,7 +123,10 @@ def _frame_threshold(
     *,
     device: torch.device,
 ) -> float:
-    """What FRAME_QUANTILE of the irrelevant pairs stay below with their most similar frames."""
+    """What FRAME_QUANTILE of the irrelevant pairs stay below with their most similar consecutive frames.
+
+    A single frame would not do: unrelated videos share black frames and titles.
+    """
     relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives)))
     others = scores.filter(pl.col("query_id") != pl.col("reference_id")).join(
         relevant, on=["query_id", "reference_id"], how="anti"
@@ -130,12 +134,12 @@ def _frame_threshold(
     others = others.sort("query_id", "reference_id")
     chosen = numpy_rng(0, "frame threshold").permutation(len(others))[:FRAME_PAIRS]
     pairs = list(others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows())
-    largest = []
+    runs = []
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         part = pairs[start : start + PAIRS_AT_ONCE]
         videos = dict(features.read(sorted({video for pair in part for video in pair})))
         with torch.inference_mode():
             for query, reference in part:
                 first, second = (network.embed(videos[video].float().to(device)) for video in (query, reference))
-                largest.append(relative_frame_matrix(network, first, second).max())
-    return min(float(np.quantile(largest, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
+                runs.append(best_run(relative_frame_matrix(network, first, second)))
+    return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)

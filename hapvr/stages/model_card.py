@@ -197,9 +197,9 @@ def _limits(
     notes.append("Sound is not used. Pictures are centre-cropped.")
     if calibrated.calibration is not None and calibrated.calibration.frame_threshold is not None:
         notes.append(
-            f"Segments need frames more similar than {calibrated.calibration.frame_threshold:.3f} of a frame with itself, "
-            f"which {100 * FRAME_QUANTILE:.0f} % of the irrelevant validation pairs never are; they run forward in both "
-            "videos and are exact to one sampled frame."
+            f"Segments need consecutive frames whose similarity is above {calibrated.calibration.frame_threshold:.3f} of a frame "
+            f"with itself, which {100 * FRAME_QUANTILE:.0f} % of the irrelevant validation pairs have not; they run forward "
+            "in both videos and are exact to one sampled frame."
         )
     else:
         notes.append("Segments use a frame threshold that was not fitted on data.")
