@@ -168,7 +168,8 @@ def _files(folder: Path, top: Path, seen: frozenset[Path] = frozenset()) -> list
         raise DataError(f"{folder}: cannot be listed: {error.strerror}; check its permissions") from error
     for name in names:
         path = folder / name
-        if path.is_symlink() and not path.resolve().is_relative_to(top):
+        # unlike Path.resolve, realpath takes links that point at each other in a circle
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
             continue
         if path.is_dir():
             found.extend(_files(path, top, seen | {real}))

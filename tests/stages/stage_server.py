@@ -1,0 +1,65 @@
+"""Runs stages on request, each in a fork of this process, so that a test can kill them without paying for imports.
+
+Reads lines of JSON {"config": path, "stage": name} from standard input. Answers each with two lines: the fork's process id
+when it starts, and its exit status when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from hapvr.stages.features import make_features
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.videos import make_videos
+from hapvr.stages.views import make_pseudo_labels, make_training_views
+from hapvr.stages.whitening import make_whitening
+from hapvr.storage.manifest import shard_keys
+
+PER_SHARD = {
+    "videos": make_videos,
+    "frames": make_frames,
+    "features": make_features,
+    "training_views": make_training_views,
+    "pseudo_labels": make_pseudo_labels,
+}
+
+
+def run(config: Path, stage: str) -> None:
+    """One stage on all shards."""
+    project = Project.open(config, folder=config.parent)
+    if stage == "manifest":
+        make_manifest(project)
+    elif stage == "whitening":
+        make_whitening(project, shard_keys(project.root))
+    else:
+        for key in shard_keys(project.root):
+            PER_SHARD[stage](project, key)
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                run(Path(request["config"]), request["stage"])
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        print(child, flush=True)  # noqa: T201 - the answer
+        print(os.waitpid(child, 0)[1], flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Frames that are never stored: every stage decodes for itself and ends in the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.stages.features import make_features
+from hapvr.stages.frames import make_frames, open_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.verification import verify_shards
+from hapvr.stages.videos import make_videos
+from hapvr.stages.views import make_pseudo_labels, make_training_views
+from hapvr.stages.whitening import make_whitening
+from hapvr.storage.contact_sheet import contact_sheet
+from hapvr.storage.frames import FrameFile, frames_digest
+from tests.conftest import write_clip
+from tests.stages.data_projects import digests, folder_settings, open_project
+
+KEY = "in-00000"
+
+
+def sampled(folder: Path, clips: Path, *, store_frames: bool) -> Project:
+    """A project whose frames are made."""
+    settings = folder_settings(clips, folder / "data", shard_videos=100)
+    settings["sampling"] |= {"store_frames": store_frames, "workers": 1}
+    settings["views"] |= {"augment": {"video_in_video_probability": 0.7}}
+    project = open_project(folder, settings)
+    make_manifest(project)
+    make_videos(project, KEY)
+    make_frames(project, KEY)
+    return project
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    """Four clips and a file that is none."""
+    for number in range(4):
+        write_clip(tmp_path / "in" / f"{number}.mp4", seed=number, seconds=1 + number)
+    (tmp_path / "in" / "2b.mp4").write_text("no video")
+    return tmp_path / "in"
+
+
+def test_unstored_frames_are_those_that_are_stored(clips: Path, tmp_path: Path) -> None:
+    """Same index, same frames in any order of reading, no file; and a file that changed meanwhile is refused."""
+    stored = sampled(tmp_path / "1", clips, store_frames=True)
+    streamed = sampled(tmp_path / "2", clips, store_frames=False)
+    first, second = (project.shard("frames", KEY) for project in (stored, streamed))
+    assert second.index().equals(first.index())
+    assert frames_digest(first) == frames_digest(second)
+    assert not streamed.root.exists(second.data_name)
+    assert [check.state for check in verify_shards(streamed.root, "frames")] == ["ok"]
+    with pytest.raises(DataError, match=r"set sampling\.store_frames to true"):
+        FrameFile(second)
+    file = FrameFile(first)
+    with open_frames(streamed, KEY) as reader:
+        assert reader.video_ids == file.video_ids
+        for number in (0, 1, 3, 1, 2, 2, 3, 0):
+            assert reader.read(f"in/{number}.mp4") == file.read(f"in/{number}.mp4")
+        assert contact_sheet(reader).tobytes() == contact_sheet(file).tobytes()
+    write_clip(clips / "1.mp4", seed=77, seconds=2)
+    with open_frames(streamed, KEY) as reader:
+        reader.read("in/0.mp4")
+        with pytest.raises(DataError, match=r"in/1.mp4 does not decode as it did .* run the stages videos and frames"):
+            reader.read("in/1.mp4")
+
+
+@pytest.mark.slow
+def test_all_that_is_made_of_unstored_frames_is_the_same(clips: Path, tmp_path: Path) -> None:
+    """Whitening, features, views with donors, embeddings and labels: equal files, whether frames were stored or not."""
+    found = []
+    for number, store_frames in enumerate((True, False)):
+        project = sampled(tmp_path / str(number), clips, store_frames=store_frames)
+        make_whitening(project, [KEY])
+        make_features(project, KEY)
+        make_training_views(project, KEY)
+        make_pseudo_labels(project, KEY)
+        found.append(digests(tmp_path / str(number) / "data", without=("frames", "availability")))
+    assert len(found[0]) == 12
+    assert found[0] == found[1]

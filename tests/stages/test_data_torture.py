@@ -1,0 +1,155 @@
+"""A folder of damaged, strange and hostile files through manifest, videos, frames and features."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from hapvr.stages.features import make_features
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.videos import make_videos
+from hapvr.stages.whitening import make_whitening
+from hapvr.storage.features import FeatureStore
+from hapvr.storage.manifest import read_manifest
+from hapvr.video.manifest import VIDEO_SUFFIXES
+from tests.stages.data_projects import folder_settings, open_project
+from tests.stages.torture import make_torture
+
+pytestmark = pytest.mark.slow
+
+KEY = "in-00000"
+WORKER_BYTES = 3 * 2**29
+GROWTH_BYTES = 2**30
+REASONS = {"", "not_video", "no_video_stream", "no_frames", "decode_error", "too_large", "empty_file", "missing_file"}
+
+
+@dataclass
+class Memory:
+    """Peak resident bytes while a block runs: of the largest child, and how much this process grew."""
+
+    largest_child: int = 0
+    growth: int = 0
+
+
+@contextmanager
+def watched_memory() -> Iterator[Memory]:
+    """Looks every 20 ms."""
+    peak, stop, here = Memory(), threading.Event(), psutil.Process()
+    before = here.memory_info().rss
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            peak.growth = max(peak.growth, here.memory_info().rss - before)
+            for child in here.children(recursive=True):
+                try:
+                    peak.largest_child = max(peak.largest_child, child.memory_info().rss)
+                except psutil.Error:
+                    continue
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def growing(path: Path, data: bytes) -> Iterator[None]:
+    """A file that somebody keeps writing."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with path.open("ab") as file:
+            while not stop.wait(0.05):
+                file.write(data)
+                file.flush()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def extract(project: Project) -> FeatureStore:
+    """The stages of one shard; a whitening that is there is kept."""
+    make_videos(project, KEY)
+    make_frames(project, KEY)
+    if not project.root.exists("whitening/whitening.json"):
+        make_whitening(project, [KEY])
+    make_features(project, KEY)
+    return FeatureStore(project.root, [KEY])
+
+
+def test_a_folder_of_horrors(tmp_path: Path) -> None:
+    """No crash, no hang, no video lost, memory bounded; good files have the features that they have alone."""
+    folder = tmp_path / "in"
+    good = make_torture(folder, rng=random.Random(0))
+    wanted = {
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.suffix.lower() in VIDEO_SUFFIXES and not path.is_dir() and path.name != "outside.mp4"
+    }
+    assert len(wanted) >= 110
+    settings = folder_settings(folder, tmp_path / "data", shard_videos=1000)
+    settings["sampling"] |= {"timeout_s": 60, "max_frames": 6, "max_memory_bytes": WORKER_BYTES}
+    project = open_project(tmp_path, settings)
+    started = time.monotonic()
+    segment = (folder / "early.ts").read_bytes()
+    with watched_memory() as memory, growing(folder / "growing.ts", segment):
+        (folder / "growing.ts").touch()
+        make_manifest(project)
+        store = extract(project)
+    assert memory.largest_child < WORKER_BYTES
+    assert memory.growth < GROWTH_BYTES
+    assert time.monotonic() - started < 60 * len(wanted)
+
+    manifest = read_manifest(project.root)
+    assert len(manifest) == len(wanted) + 1
+    for stage in ("videos", "frames", "features"):
+        index = project.shard(stage, KEY).index()
+        assert sorted(index["video_id"]) == sorted(manifest["video_id"])
+        assert set(index["reason"]) <= REASONS
+    index = project.shard("features", KEY).index()
+    failed = set(index.filter(index["status"] != "ok")["video_id"])
+    assert 40 < len(failed) < len(wanted) - 40
+    assert {"in/pipe.mp4", "in/self.mp4", "in/dangling.mp4", "in/text.mp4", "in/playlist.mp4", "in/zero.mp4"} <= failed
+    assert {
+        "in/8k.mp4",
+        "in/1x1.mkv",
+        "in/240fps.mp4",
+        "in/slow.mp4",
+        "in/endless.mkv",
+        "in/single.mp4",
+    } <= store.available()
+    assert not [path for path in [*tmp_path.rglob("pwned"), Path("pwned")] if path.exists()]
+
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name in good:
+        shutil.copy(folder / name, alone / name)
+    shutil.copytree(tmp_path / "data/whitening", tmp_path / "other/whitening")
+    settings["sources"][0]["path"], settings["data_root"] = str(alone), str(tmp_path / "other")
+    other = open_project(tmp_path / "c", settings)
+    make_manifest(other)
+    expected = dict(extract(other).read([f"in/{name}" for name in good]))
+    found = dict(store.read(list(expected)))
+    assert len(expected) == len(good)
+    for video_id, features in expected.items():
+        assert torch.equal(found[video_id], features), video_id
