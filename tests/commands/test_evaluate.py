@@ -17,6 +17,8 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.scorer.bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
+from hapvr.storage.availability import write_availability
+from hapvr.storage.filesystem import DataRoot
 from tests.commands.conftest import Call
 from tests.conftest import GOLDEN
 
@@ -178,3 +180,18 @@ def test_evaluate_frozen_wants_its_manifest(call: Call, tmp_path: Path) -> None:
     assert done.code == 1
     assert "ids.csv" in done.error
     assert "wanted Parquet or CSV with a column video_id" in done.error
+
+
+def test_evaluate_frozen_reads_the_availability_of_a_source(call: Call, tmp_path: Path) -> None:
+    """A folder that `hapvr download` wrote counts its videos with status ok, by the benchmark's own ids."""
+    definition = load_definition("fivr-5k")
+    query = definition.labels.row(0)[0]
+    first, second = [video for video in definition.database if video not in definition.queries][:2]
+    statuses = {f"fivr-5k/{query}": "ok", f"fivr-5k/{first}": "ok", f"fivr-5k/{second}": "unavailable"}
+    write_availability(DataRoot(tmp_path), "fivr-5k", "fivr-5k-00000", statuses)
+    scores = {"query_id": [query] * 2, "reference_id": [first, second], "similarity": [0.5, 0.7]}
+    pl.DataFrame(scores).write_parquet(tmp_path / "s.parquet")
+    arguments = ("evaluate", "--benchmark", "fivr-5k", "--similarities", tmp_path / "s.parquet", "--policy", "frozen")
+    found = call(*arguments, "--available", tmp_path / "availability/fivr-5k", "--json").json
+    assert found["availability"]["num_queries"] == 1
+    assert found["availability"]["num_references"] == 1

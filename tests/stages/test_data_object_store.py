@@ -1,0 +1,109 @@
+"""A data root in an object store: an S3 server on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.stages.features import make_features
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.verification import verify_shards
+from hapvr.stages.videos import make_videos
+from hapvr.stages.views import make_pseudo_labels, make_training_views
+from hapvr.stages.whitening import make_whitening
+from hapvr.storage.features import FeatureStore
+from hapvr.storage.filesystem import DataRoot
+from tests.conftest import write_clip
+from tests.stages.data_projects import digests, folder_settings, open_project
+
+pytestmark = pytest.mark.slow
+
+KEY = "in-00000"
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URL of an empty bucket; who the server is and who we are comes from the environment, as it does for users."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "anybody")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        pafs.FileSystem.from_uri("s3://videos?allow_bucket_creation=true")[0].create_dir("videos")
+        yield "s3://videos/collection"
+    server.stop()
+
+
+def extract(project: Project) -> None:
+    """All data stages."""
+    make_manifest(project)
+    make_videos(project, KEY)
+    make_frames(project, KEY)
+    make_whitening(project, [KEY])
+    make_features(project, KEY)
+    make_training_views(project, KEY)
+    make_pseudo_labels(project, KEY)
+
+
+def objects(root: DataRoot) -> dict[str, str]:
+    """Relative path -> SHA-256 of every object of a root."""
+    base = root.path("x")[:-1]
+    infos = root.filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+    names = [info.path.removeprefix(base) for info in infos if info.type == pafs.FileType.File]
+    return {name: root.sha256(name) for name in names}
+
+
+def test_stages_write_and_read_an_object_store(bucket: str, tmp_path: Path) -> None:
+    """Every object has the bytes that a local root has; nothing is done twice; features come back by id."""
+    for number in range(3):
+        write_clip(tmp_path / "in" / f"{number}.mp4", seed=number, seconds=2)
+    local = open_project(tmp_path / "1", folder_settings(tmp_path / "in", tmp_path / "data"))
+    remote = open_project(tmp_path / "2", folder_settings(tmp_path / "in", bucket))
+    extract(local)
+    extract(remote)
+    found, wanted = objects(remote.root), digests(tmp_path / "data")
+    without_times = {name: digest for name, digest in found.items() if not name.startswith("availability/")}
+    assert without_times == {name: digest for name, digest in wanted.items() if not name.startswith("availability/")}
+    assert found.keys() == wanted.keys()
+    assert not make_features(remote, KEY).done
+    assert [check.state for check in verify_shards(remote.root, "features")] == ["ok"]
+    store = FeatureStore(remote.root, [KEY])
+    assert [features.shape for _, features in store.read(["in/1.mp4"])] == [(2, 9, 8)]
+    with pytest.raises(DataError, match="must be on a local disk"):
+        remote.root.local_path("mlflow")
+
+
+def test_a_failed_upload_leaves_what_was_there(bucket: str) -> None:
+    """An object is replaced as a whole or not at all."""
+    root = DataRoot(bucket)
+    with root.write("a/object") as stream:
+        stream.write(b"old")
+
+    def fail() -> None:
+        with root.write("a/object", invalidates="a/object") as stream:
+            stream.write(b"new" * 10_000_000)
+            raise RuntimeError("plug pulled")
+
+    with pytest.raises(RuntimeError, match="pulled"):
+        fail()
+    assert root.sha256("a/object") == hashlib.sha256(b"old").hexdigest()
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
+    """Writing to it is an error that says where."""
+    root = DataRoot("s3://elsewhere/x")
+    with (
+        pytest.raises(DataError, match="cannot write a/object below s3://elsewhere/x"),
+        root.write("a/object") as stream,
+    ):
+        stream.write(b"data")
