@@ -15,8 +15,8 @@ DEFAULT_THRESHOLD = 0.6
 
 MIN_FRAMES = 2
 MAX_SEGMENTS = 16
-TRIES = 4
-"""Paths looked at for each segment wanted, since some turn out too short."""
+MAX_SHORT_PATHS = 8
+"""Paths in a row that turn out too short for a segment, after which no more is looked for."""
 
 STEP_COST = 0.25
 """Price of a step that moves in one video alone, in units of a perfect match: other speeds cost, but are found."""
@@ -90,16 +90,21 @@ def align(
     # full marks half way to 1, full penalty half way to 0: what is unrelated may lie close below the threshold
     above, below = (1 - threshold) / 2, max(abs(threshold) / 2, 0.05)
     gain = np.clip(np.where(matrix > threshold, (matrix - threshold) / above, (matrix - threshold) / below), -1, 1)
+    if wanted > 1:
+        gain[_lonely(gain > 0)] = 0
     found: list[Alignment] = []
-    for _ in range(TRIES * max_segments):
+    num_short = 0
+    while len(found) < max_segments and num_short < MAX_SHORT_PATHS:
         rows, columns = _best_path(gain)
-        if not rows or len(found) == max_segments:
+        if not rows:
             break
         rows, columns = _surest_part(rows, columns, gain)
         first, last = (rows[0], columns[0]), (rows[-1], columns[-1])
         if min(last[0] - first[0], last[1] - first[1]) + 1 < wanted:
             gain[rows, columns] = -np.inf
+            num_short += 1
             continue
+        num_short = 0
         score = float(matrix[rows, columns].mean())
         found.append(Alignment((first[0], last[0]), (first[1], last[1]), score))
         # a margin of one frame, where neighbours that look alike would give the same part again
@@ -125,6 +130,17 @@ def timed_segments(
         )
         for found in alignments
     ]
+
+
+def _lonely(good: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Good cells with no other one before or behind them in both videos, as near as a segment may bridge. [T, T']."""
+    reach = range(1, MAX_BRIDGED + 2)
+    company = np.zeros_like(good)
+    for down in reach:
+        for right in reach:
+            company[down:, right:] |= good[:-down, :-right]
+            company[:-down, :-right] |= good[down:, right:]
+    return good & ~company
 
 
 def _best_path(gain: NDArray[np.float64]) -> tuple[list[int], list[int]]:
@@ -158,21 +174,26 @@ def _surest_part(rows: list[int], columns: list[int], gain: NDArray[np.float64])
 def _totals(gain: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
     """Best sum of a path that ends in each cell, and the step that led there, one anti-diagonal at a time."""
     height, width = gain.shape
-    totals = np.zeros((height + 1, width + 1), np.float32)
-    moves = np.zeros((height, width), np.int8)
+    flat = np.ascontiguousarray(gain, np.float32).ravel()
+    totals, moves = np.zeros(height * width, np.float32), np.zeros(height * width, np.int8)
+    # totals of the last two anti-diagonals by row, one row further down so that row -1 is there: no path comes from it
+    last, before_last = np.zeros(height + 1, np.float32), np.zeros(height + 1, np.float32)
+    step = max(width - 1, 1)
     for diagonal in range(height + width - 1):
-        rows = np.arange(max(0, diagonal - width + 1), min(diagonal, height - 1) + 1)
-        columns = diagonal - rows
-        before = np.stack(
-            [
-                np.zeros(len(rows), np.float32),
-                totals[rows, columns],
-                totals[rows, columns + 1] - STEP_COST,
-                totals[rows + 1, columns] - STEP_COST,
-            ]
-        )
-        move = before.argmax(0)
-        total = before[move, np.arange(len(rows))] + gain[rows, columns]
-        totals[rows + 1, columns + 1] = np.maximum(total, 0)
-        moves[rows, columns] = move
-    return totals[1:, 1:], moves
+        low, high = max(0, diagonal - width + 1), min(diagonal, height - 1) + 1
+        start = low * width + diagonal - low
+        cells = slice(start, start + (high - low - 1) * step + 1, step)
+        best = np.zeros(high - low, np.float32)
+        move = np.zeros(high - low, np.int8)
+        for number, total in (
+            (_BOTH, before_last[low:high]),
+            (_QUERY, last[low:high] - STEP_COST),
+            (_REFERENCE, last[low + 1 : high + 1] - STEP_COST),
+        ):
+            better = total > best
+            best[better], move[better] = total[better], number
+        current = np.zeros(height + 1, np.float32)
+        current[low + 1 : high + 1] = np.maximum(best + flat[cells], 0)
+        totals[cells], moves[cells] = current[low + 1 : high + 1], move
+        last, before_last = current, last
+    return totals.reshape(height, width), moves.reshape(height, width)
