@@ -12,7 +12,7 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
 from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, write_bundle
-from hapvr.stages.calibration import calibrate
+from hapvr.stages.calibration import ModelCalibration, calibrate
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
@@ -24,7 +24,7 @@ from hapvr.tracking.registry import register
 
 @dataclass(frozen=True)
 class Registration:
-    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged."""
+    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; card: Markdown."""
 
     run: TrainingRun
     name: str
@@ -33,6 +33,8 @@ class Registration:
     bundle: Path
     target: float
     digest: str
+    card: str
+    calibrated: ModelCalibration
 
 
 def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Registration:
@@ -72,4 +74,6 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)
     link_card(tracker, name, version, run.mlflow_run_id)
-    return Registration(run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE))
+    return Registration(
+        run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE), card, calibrated
+    )
