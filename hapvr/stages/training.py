@@ -26,7 +26,7 @@ from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
 from hapvr.tracking.runs import Tracker
-from hapvr.tracking.training import Outbox
+from hapvr.tracking.training import LATE_TAG, Outbox
 from hapvr.train.report import HISTORY_NAME
 
 MODELS = "models"
@@ -158,7 +158,9 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
         raise DataError(f"training: {result_path} is not there, so the training did not end; run it again")
     result: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
     tracker = tracker_of(project)
-    Outbox(run.folder).deliver(tracker, run.mlflow_run_id)
+    late = Outbox(run.folder).deliver(tracker, run.mlflow_run_id)
+    if late:
+        tracker.tag(run.mlflow_run_id, {LATE_TAG: f"{late} entries"})
     for name in (RUN_NAME, HISTORY_NAME):
         tracker.file(run.mlflow_run_id, run.folder / name, "training")
     tracker.metrics(

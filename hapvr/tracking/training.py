@@ -13,6 +13,7 @@ from typing import Any
 from mlflow.entities import Metric
 
 from hapvr.tracking.runs import Tracker
+from hapvr.train.guards import first_line
 from hapvr.train.pictures import hardest_negatives, similarity_figure
 from hapvr.train.report import BatchReport
 
@@ -138,8 +139,7 @@ class TrackedTraining:
                         away = False
             except Exception as error:  # whatever goes wrong on the way to a server must not stop training
                 if not away:
-                    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                    self._say(f"MLflow cannot be reached ({reason:.120}); training goes on and keeps its metrics")
+                    self._say(f"MLflow cannot be reached ({first_line(error)}); training goes on and keeps its metrics")
                 away = True
                 if not closing:
                     self._closing.wait(self._retry_s)

@@ -73,16 +73,21 @@ def explained(step: int, *, num_clips: int, compiled: bool) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(
-                f"training: step {step}: out of memory with {num_clips} clips ({str(error).splitlines()[0]:.160}). "
+                f"training: step {step}: out of memory with {num_clips} clips ({first_line(error)}). "
                 f"Lower train.batch_videos (train.accumulate_batches makes up for it) or views.num_frames; on a GPU "
                 f"set train.precision to bf16-mixed"
             ) from error
         if compiled and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise CompilerError(
-                f"training: torch.compile failed ({str(error).splitlines()[0]:.160}). Install a C++ compiler (g++), "
+                f"training: torch.compile failed ({first_line(error)}). Install a C++ compiler (g++), "
                 f"on a GPU Triton, or set train.compile to false"
             ) from error
         raise
+
+
+def first_line(error: BaseException) -> str:
+    """The beginning of what an error says, or its name where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError
-from hapvr.model.similarity import chamfer, frame_similarity, to_unit_interval, topk_count, topk_mean
+from hapvr.model.similarity import (
+    OWN_BLOCK_REGIONS,
+    chamfer,
+    frame_similarity,
+    to_unit_interval,
+    topk_count,
+    topk_mean,
+)
 from hapvr.seeding import torch_rng
 
 RATES = st.sampled_from([0.0, 0.1, 0.25, 0.34, 0.5, 0.9, 1.0])
@@ -124,6 +131,20 @@ def test_frame_similarity_passes_the_gradient_check(rate: float) -> None:
     query = draw("query", shape=(1, 2, 3, 4)).requires_grad_()
     reference = draw("reference", shape=(2, 2, 3, 4)).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, r: frame_similarity(q, r, rate=rate), (query, reference))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_clips_against_themselves_equal_clips_against_copies(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients do not depend on products serving both of their pairs; blocks of 2 clips, the last of 1."""
+    monkeypatch.setitem(OWN_BLOCK_REGIONS, "cpu", 2 * 4 * 5)
+    own = draw("own", shape=(5, 4, 5, 6)).requires_grad_()
+    copied = own.detach().clone().requires_grad_()
+    weights = draw("weights", shape=(5, 5, 4, 4))
+    first, second = frame_similarity(own, own, rate=rate), frame_similarity(copied, copied * 1, rate=rate)
+    assert_close(first, second)
+    (first * weights).sum().backward()
+    (second * weights).sum().backward()
+    assert_close(own.grad, copied.grad)
 
 
 def test_topk_mean_does_not_touch_its_input() -> None:

@@ -14,12 +14,7 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.project import Project
-from hapvr.stages.training import (
-    training_shards,
-)
-from hapvr.storage.filesystem import DataRoot
 from hapvr.train.checkpoint import list_checkpoints
-from hapvr.train.data import CachedViews
 from hapvr.train.guards import NotFiniteError
 from hapvr.train.report import read_history
 from hapvr.train.schedule import build_optimizer, build_scheduler
@@ -91,12 +86,6 @@ def test_more_views_of_a_video_by_configuration(small_project: Project) -> None:
         cached_views(small_project, strong_views=3)[0]
 
 
-def test_small_collections_train_with_smaller_batches(small_project: Project) -> None:
-    """A batch larger than the collection becomes the collection."""
-    data = cached_views(small_project, batch_videos=1000)
-    assert data.plan.batch_videos == len(data.plan.video_ids)
-
-
 def test_training_lowers_its_loss_and_writes_a_network(small_project: Project, tmp_path: Path) -> None:
     """Over 30 steps the total loss falls; the result folder loads as a network that differs from a fresh one."""
     result = run(small_project, tmp_path, with_train(small_project, steps=30))
@@ -151,28 +140,6 @@ def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_
         run(small_project, tmp_path, with_train(small_project, optimizer=optimizer, steps=50))
     (dump,) = tmp_path.glob("not-finite-*.json")
     assert len(json.loads(dump.read_text())["video_ids"]) == 8
-
-
-def test_views_of_different_draws_are_refused(small_project: Project, tmp_path: Path) -> None:
-    """Pseudo labels that were made of other embeddings than those there are no labels for these views."""
-    import shutil
-
-    key = training_shards(small_project)[0]
-    root = DataRoot(tmp_path)
-    for stage in ("training_views", "teacher_embeddings", "pseudo_labels"):
-        shutil.copytree(small_project.root.local_path(f"{stage}/{key}"), tmp_path / stage / key)
-    embeddings = tmp_path / "teacher_embeddings" / key / "index.parquet"
-    other = small_project.root.local_path(f"teacher_embeddings/{training_shards(small_project)[1]}/index.parquet")
-    embeddings.write_bytes(other.read_bytes())
-    with pytest.raises(DataError, match="not of the same views; materialise both again"):
-        CachedViews(root, [key], batch_videos=2, seed=0, rates=small_project.config.pseudo_labels)
-
-
-def test_labels_of_other_rates_are_refused(small_project: Project) -> None:
-    """Training with other rates than the stored labels were made with names both."""
-    rates = small_project.config.pseudo_labels.model_copy(update={"top_rate": 0.2})
-    with pytest.raises(DataError, match=r"pseudo_labels\.top_rate: wanted 0\.2, found 0\.35"):
-        CachedViews(small_project.root, training_shards(small_project), batch_videos=2, seed=0, rates=rates)
 
 
 def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
