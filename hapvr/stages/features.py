@@ -89,13 +89,13 @@ def _extract(
                 if video_id in video_ids:
                     video = reader.read(video_id)
                     times.append(video.timestamps_s)
-                    yield video_id, _crops(video.jpegs, backbone.crop_px)
+                    yield video_id, crops(video.jpegs, backbone.crop_px)
 
     for _, regions in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
         yield regions.numpy(), times.popleft()
 
 
-def _crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:
+def crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:
     """[N, 3, crop_px, crop_px]; a long video is never whole in memory at its full size."""
     parts = [jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)]
     return torch.cat([center_crop(decode_frames(part), crop_px) for part in parts])

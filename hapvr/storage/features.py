@@ -98,4 +98,5 @@ class FeatureStore:
             for video_id in rows.video_ids:
                 if video_id in wanted:
                     values = decode_tensors(rows.read(video_id).column("regions"), field)
-                    yield video_id, torch.from_numpy(values.copy())
+                    # a view would keep the whole row group in memory
+                    yield video_id, torch.from_numpy(values if values.flags.owndata else values.copy())

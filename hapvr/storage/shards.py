@@ -99,7 +99,7 @@ class Shard:
         """The data file. Raises DataError if the shard is unfinished."""
         if not self.root.exists(self.index_name):
             raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
-        return pq.ParquetFile(self.root.open(self.data_name))
+        return pq.ParquetFile(self.root.open(self.data_name), pre_buffer=self.root.local is None)
 
     def write_index(
         self, rows: Iterable[dict[str, Any]], *, provenance: Provenance, fields: Sequence[pa.Field] = ()

@@ -1,0 +1,64 @@
+"""The data plane's rates: decoding against other readers, extraction against the bare network, stores against raw files.
+
+    python -m benchmarks.data [--clips FOLDER] [--rounds 3] [--videos 226000] [--device cpu|cuda] [--only PART ...]
+
+Everything runs on one thread, so rates are per core; `--device cuda` moves the network. Times are the best of the rounds,
+whose parts take turns. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.data_decoding import measure_decoding
+from benchmarks.data_stores import measure_collection, measure_extraction, measure_stores
+from hapvr.provenance import environment
+
+CLIPS = Path(__file__).resolve().parent.parent.parent / "shared" / "videos"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measures and prints JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clips", type=Path, default=CLIPS, help="a folder of videos")
+    parser.add_argument("--num-clips", type=int, default=15, help="so many of them, evenly spaced")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--videos", type=int, default=226_000, help="size of the synthetic collection")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", nargs="*", choices=["decoding", "extraction", "stores", "collection"])
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    results: dict[str, Any] = {"machine": {"threads": 1, "device": options.device, "versions": environment()}}
+
+    def stores() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="hapvr-stores-") as folder:
+            return measure_stores(Path(folder), num_videos=400, rounds=options.rounds)
+
+    def decoding() -> dict[str, Any]:
+        clips = sorted(path for path in options.clips.iterdir() if path.suffix in {".mp4", ".mkv", ".webm"})
+        return measure_decoding(clips[:: max(1, len(clips) // options.num_clips)], rounds=options.rounds)
+
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "collection": lambda: measure_collection(num_videos=options.videos),
+        "decoding": decoding,
+        "extraction": lambda: measure_extraction(
+            num_videos=4, frames_per_video=24, device=options.device, rounds=options.rounds
+        ),
+        "stores": stores,
+    }
+    for name, part in parts.items():
+        if not options.only or name in options.only:
+            results[name] = part()
+    sys.stdout.write(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
