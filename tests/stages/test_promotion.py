@@ -1,0 +1,215 @@
+"""The gate on stored evaluations, in a real registry: what is promoted, what is written down, what is not comparable."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import load_whitening
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.scorer.bundle import write_bundle
+from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.stages.evaluation import definition_digest
+from hapvr.stages.project import Project
+from hapvr.stages.promotion import SIMILARITIES, make_decision
+from hapvr.stages.sources import benchmark_folder
+from hapvr.stages.training import TrainingRun, tracker_of
+from hapvr.tracking.packaging import log_model
+from hapvr.tracking.promotion import champion_of, crown, history, version_tags
+from hapvr.tracking.registry import register
+from tests.conftest import write_settings
+
+Version = tuple[TrainingRun, int]
+BENCHMARK = "own-test"
+
+
+@pytest.fixture(scope="module")
+def base(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project of one's own with a registry, on a copy of the small project's data."""
+    folder = tmp_path_factory.mktemp("gate")
+    shutil.copytree(small_project.folder / "data", folder / "data")
+    settings = small_project.config.model_dump(mode="json")
+    settings["data_root"] = str(folder / "data")
+    return Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
+
+
+@pytest.fixture
+def project(base: Project, request: pytest.FixtureRequest) -> Project:
+    """The same data under a model name of the test's own."""
+    settings = base.config.model_dump(mode="json")
+    name = request.node.name[:60]
+    settings["tracking"]["registered_model"] = name
+    return Project.open(write_settings(base.folder / f"{name}.yaml", settings), folder=base.folder)
+
+
+def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
+    """Noise over all pairs of the benchmark, `gain` on relevant ones."""
+    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
+    pairs = [(query, reference) for query in definition.queries for reference in definition.database]
+    frame = pl.DataFrame(pairs, schema=["query_id", "reference_id"], orient="row").with_columns(
+        pl.Series("similarity", numpy_rng(seed, "gate").normal(size=len(pairs)))
+    )
+    relevant = definition.labels.unique(["query_id", "reference_id"]).select("query_id", "reference_id", gain=gain)
+    return frame.join(relevant, on=["query_id", "reference_id"], how="left").select(
+        "query_id", "reference_id", similarity=pl.col("similarity") + pl.col("gain").fill_null(0.0)
+    )
+
+
+def evaluated(
+    project: Project, key: str, *, gain: float, seed: int = 0, digest: str | None = None, model_uri: str | None = None
+) -> Version:
+    """A run with a stored evaluation of that quality, registered as the next version."""
+    tracker = tracker_of(project)
+    run_id = tracker.start(f"{project.config.tracking.registered_model}-{key}", name=key, params={}, tags={})
+    run = TrainingRun(key, project.root.local_path(f"models/{run_id}"), run_id)
+    folder = run.folder / "benchmarks" / BENCHMARK
+    folder.mkdir(parents=True)
+    similarities(project, gain, seed).write_parquet(folder / SIMILARITIES)
+    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
+    scores = {"digest": digest or definition_digest(definition)}
+    (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    for path in folder.iterdir():
+        tracker.file(run_id, path, f"benchmarks/{BENCHMARK}")
+    name = project.config.tracking.registered_model
+    uri = model_uri or f"runs:/{run_id}/model"
+    return run, register(tracker, name, run_id=run_id, model_uri=uri, target=0.5, tags={})
+
+
+def champion(project: Project) -> int | None:
+    """Number of the version with the alias."""
+    found = champion_of(tracker_of(project).client, project.config.tracking.registered_model)
+    return found.version if found else None
+
+
+def test_first_version_becomes_champion_and_a_better_one_follows(project: Project) -> None:
+    """The numbers, the version compared with and both runs stay on the version and its run."""
+    first, one = evaluated(project, "first", gain=0.5)
+    assert make_decision(project, first, one).promoted
+    second, two = evaluated(project, "second", gain=6.0)
+    decision = make_decision(project, second, two)
+    assert decision.promoted
+    assert champion(project) == two
+    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    tags = version_tags(tracker.client, name, two)
+    assert tags["hapvr.gate.decision"] == "promoted"
+    assert tags["hapvr.gate.champion"] == str(one)
+    assert tags["hapvr.gate.champion_run"] == first.mlflow_run_id
+    assert "better" in tracker.client.get_model_version(name, str(two)).description
+    path = tracker.artifact(second.mlflow_run_id, "gate/decision.json")
+    assert path is not None
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["verdict"]["target"]["difference"] > 0
+    assert {row["name"] for row in stored["verdict"]["metrics"]} == {"own-test/DSVR", "own-test/DSVD"}
+    assert [reign.version for reign in history(tracker.client, name)] == [one, two]
+
+
+def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
+    """A worse one names the metrics; the same scores again are not better."""
+    good, one = evaluated(project, "good", gain=6.0)
+    make_decision(project, good, one)
+    bad, two = evaluated(project, "bad", gain=0.5)
+    decision = make_decision(project, bad, two)
+    assert not decision.promoted
+    assert "worse on own-test/DSVR, own-test/DSVD" in decision.reason
+    same, three = evaluated(project, "same", gain=6.0)
+    decision = make_decision(project, same, three)
+    assert not decision.promoted
+    assert "not clearly better" in decision.reason
+    assert champion(project) == one
+
+
+def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> None:
+    """Decided once, a version is not decided on again."""
+    first, one = evaluated(project, "first", gain=0.5)
+    make_decision(project, first, one)
+    second, two = evaluated(project, "second", gain=6.0)
+    assert make_decision(project, second, two).promoted
+    crown(
+        tracker_of(project).client, project.config.tracking.registered_model, one, how="rollback", reason="complaints"
+    )
+    again = make_decision(project, second, two)
+    assert not again.promoted
+    assert "decided before" in again.reason
+    assert champion(project) == one
+
+
+def test_without_the_gate_versions_wait_for_a_person(project: Project) -> None:
+    """evaluation.gate.enabled: false; the reason names the verb."""
+    first, one = evaluated(project, "first", gain=0.5)
+    make_decision(project, first, one)
+    settings = project.config.model_dump(mode="json")
+    settings["evaluation"]["gate"]["enabled"] = False
+    closed = Project.open(write_settings(project.folder / "closed.yaml", settings), folder=project.folder)
+    second, two = evaluated(closed, "second", gain=6.0)
+    decision = make_decision(closed, second, two)
+    assert not decision.promoted
+    assert f"hapvr models promote {two}" in decision.reason
+
+
+def test_a_champion_whose_model_is_gone_does_not_compare(project: Project) -> None:
+    """Measured on another edition of the benchmark, and not loadable: not promoted, with the way out."""
+    first, one = evaluated(project, "first", gain=0.5, digest="another edition")
+    make_decision(project, first, one)
+    second, two = evaluated(project, "second", gain=6.0)
+    decision = make_decision(project, second, two)
+    assert not decision.promoted
+    assert "cannot be compared" in decision.reason
+    assert f"hapvr models promote {two}" in decision.reason
+    assert champion(project) == one
+
+
+def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, tmp_path: Path) -> None:
+    """Its stored scores are of other pairs, so its network is loaded from the registry and scores the present ones."""
+    tracker = tracker_of(project)
+    whitening = load_whitening(project.root)
+    save_network(
+        SimilarityNetwork(dims=whitening.dims, generator=torch_rng("champion")), tmp_path / "network", metadata={}
+    )
+    bundle = write_bundle(
+        tmp_path / "bundle",
+        network_folder=tmp_path / "network",
+        backbone=load_backbone(project.config.backbone),
+        backbone_config=project.config.backbone,
+        whitening=whitening,
+        sampling=project.config.sampling,
+        provenance={},
+    )
+    run_id = tracker.start("model-of-the-champion", name="model of the champion", params={}, tags={})
+    first, one = evaluated(
+        project, "first", gain=0.5, digest="another edition", model_uri=log_model(tracker, run_id, bundle)
+    )
+    make_decision(project, first, one)
+    second, two = evaluated(project, "second", gain=0.0)
+    decision = make_decision(project, second, two)
+    assert decision.verdict is not None, decision.reason
+    assert (second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet").is_file()
+    assert not decision.promoted  # noise does not beat a network on real features
+
+
+def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:
+    """Whoever is second is compared with the one that won, not with the champion that both saw at first."""
+    first, one = evaluated(project, "first", gain=0.5)
+    make_decision(project, first, one)
+    versions = [evaluated(project, f"rival {number}", gain=6.0, seed=number) for number in (1, 2)]
+    threads = [threading.Thread(target=_decide(project, *version)) for version in versions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    client, name = tracker_of(project).client, project.config.tracking.registered_model
+    compared = sorted(version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions)
+    winner = next(reign.version for reign in history(client, name) if reign.version != one)
+    assert compared == sorted([str(one), str(winner)])
+
+
+def _decide(project: Project, run: TrainingRun, version: int) -> Callable[[], object]:
+    return lambda: make_decision(project, run, version)
