@@ -5,10 +5,11 @@ import dagster as dg
 from pipelines import automation, monitoring
 from pipelines.chain import assets, resources
 from pipelines.jobs import jobs
+from pipelines.sweeps import sweep
 
 defs = dg.Definitions(
     assets=assets,
-    jobs=jobs,
+    jobs=[*jobs, sweep],
     schedules=automation.schedules,
     sensors=[*automation.sensors, *monitoring.sensors],
     resources=resources,

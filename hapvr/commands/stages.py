@@ -5,12 +5,22 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, progress_bar, show
+from hapvr.commands.terminal import (
+    FAILED,
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    exit_codes,
+    overrides,
+    progress_bar,
+    show,
+)
 from hapvr.progress import Progress
 
 if TYPE_CHECKING:
@@ -87,18 +97,60 @@ def extract(
 def train(
     config: ConfigOption,
     set_: SetOption = None,
-    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name goes on.")] = "",
+    run: Annotated[str, typer.Option(help="Name of the run or sweep; an unfinished one of that name goes on.")] = "",
+    seeds: Annotated[int, typer.Option(help="Train with so many seeds, and show mean and spread.")] = 1,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2", help="Train with each of these values; several make all combinations."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train on the cached views in a torchrun process, tracked in MLflow."""
+    """Train in a torchrun process, tracked in MLflow; with --seeds or --grid a sweep of trainings."""
     from hapvr.stages.training import finish_training, prepare_training, run_training
 
+    key = run or time.strftime("run-%Y%m%d-%H%M%S")
+    if seeds != 1 or grid:
+        _sweep(config, set_, key, seeds, grid, as_json)
+        return
     project = _open(config, set_)
-    training = prepare_training(project, run or time.strftime("run-%Y%m%d-%H%M%S"), tags={})
+    training = prepare_training(project, key, tags={})
     run_training(project, training)
     result: dict[str, Any] = finish_training(project, training)
     result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, grid: list[str] | None, as_json: bool) -> None:
+    from hapvr.stages.project import Project
+    from hapvr.stages.sweeps import run_sweep
+
+    base = overrides(set_)
+    sweep = run_sweep(
+        lambda more: Project.open(config, overrides=base | dict(more)),
+        key=key,
+        seeds=seeds,
+        grid=_grid(grid),
+        tags={},
+        say=lambda text: typer.echo(text, err=True),
+    )
+    result = {"sweep": key, "mlflow_run_id": sweep.mlflow_run_id, "runs": [asdict(run) for run in sweep.runs]}
+    show(result, as_json=as_json, text=sweep.table)
+    if any(run.failure for run in sweep.runs):
+        raise typer.Exit(FAILED)
+
+
+def _grid(values: list[str] | None) -> dict[str, list[Any]]:
+    import yaml
+
+    from hapvr.errors import ArgumentError
+
+    grid: dict[str, list[Any]] = {}
+    for value in values or []:
+        key, equals, text = value.partition("=")
+        if not equals or not key or not text:
+            raise ArgumentError(f"--grid {value!r}: wanted KEY=V1,V2, e.g. train.optimizer.learning_rate=1e-4,1e-3")
+        grid[key] = [yaml.safe_load(part) for part in text.split(",")]
+    return grid
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

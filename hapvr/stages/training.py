@@ -138,8 +138,14 @@ def training_environment(project: Project) -> dict[str, str]:
 
 def run_training(project: Project, run: TrainingRun) -> None:
     """Train in a torchrun process of our own. Raises DataError if it fails; its output goes to this terminal."""
-    done = subprocess.run(training_command(project, run), env=os.environ | training_environment(project), check=False)
-    if done.returncode:
+    process = subprocess.Popen(training_command(project, run), env=os.environ | training_environment(project))
+    try:
+        code = process.wait()
+    except BaseException:  # interrupted: let it write a checkpoint
+        process.terminate()
+        process.wait()
+        raise
+    if code:
         raise DataError(fail_training(project, run))
 
 
@@ -152,7 +158,14 @@ def fail_training(project: Project, run: TrainingRun) -> str:
 
 
 def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
-    """Make this run the current model; returns the trainer's result. Raises DataError if it is not complete."""
+    """Close a run and make it the current model; returns the trainer's result. Raises DataError if it is not complete."""
+    result = close_training(project, run)
+    project.root.write_json(CURRENT_NAME, {"key": run.key})
+    return result
+
+
+def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
+    """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
     result_path = run.folder / "result.json"
     if not result_path.is_file():
         raise DataError(f"training: {result_path} is not there, so the training did not end; run it again")
@@ -168,7 +181,6 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
         {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)},
     )
     tracker.end(run.mlflow_run_id)
-    project.root.write_json(CURRENT_NAME, {"key": run.key})
     return result
 
 

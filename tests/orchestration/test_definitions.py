@@ -47,6 +47,7 @@ JOBS = {
     ],
     "find_videos": ["video_manifest"],
     "ingest_shard": ["videos", "frames", "features"],
+    "sweep": ["train_sweep"],
 }
 SENSORS = {
     "new_videos": ("find_videos", "STOPPED"),
