@@ -30,10 +30,13 @@ class Access:
     hosts: frozenset[str] = frozenset()
 
     def local_path(self, name: str) -> Path:
-        """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not the file exists."""
+        """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not the file exists.
+
+        With roots it is the file that links lead to, so that a link changed meanwhile leads nowhere else.
+        """
         try:
-            path = Path(name)
-            inside = self.roots is None or any(path.resolve().is_relative_to(root) for root in self.roots)
+            path = Path(name) if self.roots is None else Path(name).resolve()
+            inside = self.roots is None or any(path.is_relative_to(root) for root in self.roots)
         except (OSError, ValueError, RuntimeError) as error:
             raise VideoError("missing_file", f"video: {name!r} is no usable path ({error})") from error
         if not inside:

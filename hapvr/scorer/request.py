@@ -22,7 +22,10 @@ DOWNLOAD_RETRIES = 1
 
 
 class RequestVideos:
-    """Reads videos by name, a group ahead, in the order in which `names` first have them. A context: it owns downloads."""
+    """Reads videos by name, a group ahead, in the order in which `names` first have them. A context: it owns downloads.
+
+    A video that is asked for again after its group is read from the cache, or alone.
+    """
 
     def __init__(
         self, reader: VideoReader, names: Iterable[str], *, limits: ServingConfig, access: Access, deadline: Deadline
@@ -33,6 +36,7 @@ class RequestVideos:
         self._limits = limits
         self._access = access
         self._deadline = deadline
+        self._num_read = 0
         self._held: dict[str, VideoFeatures] = {}
         self._failed: dict[str, VideoError] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
@@ -47,15 +51,21 @@ class RequestVideos:
 
     def get(self, name: str) -> VideoFeatures:
         """Features of one of the names. Raises VideoError."""
-        if name not in self._held and name not in self._failed:
-            start = self._position[name]
-            self._read([other for other in self._order[start : start + GROUP] if other not in self._failed])
+        position = self._position[name]
+        if position >= self._num_read:
+            self._held = {}
+            self._held = self._read(self._order[position : position + GROUP])
+            self._num_read = position + GROUP
         if name in self._failed:
             error = self._failed[name]
             raise VideoError(error.reason, str(error))
-        return self._held[name]
+        if name in self._held:
+            return self._held[name]
+        again = self._read([name])
+        return again[name] if name in again else self.get(name)
 
-    def _read(self, names: list[str]) -> None:
+    def _read(self, names: list[str]) -> dict[str, VideoFeatures]:
+        """Features of those that can be used; the others' errors are kept."""
         paths: dict[str, Path] = {}
         for name in names:
             try:
@@ -65,15 +75,16 @@ class RequestVideos:
         outcomes: dict[Path, Outcome] = self._reader.read(
             list(paths.values()), limits=self._limits, deadline=self._deadline
         )
-        self._held = {}
+        found: dict[str, VideoFeatures] = {}
         for name, path in paths.items():
             outcome = outcomes[path]
             if isinstance(outcome, VideoError):
                 self._failed[name] = outcome
             else:
-                self._held[name] = outcome
+                found[name] = outcome
             if path.is_relative_to(self._folder.name):
                 path.unlink(missing_ok=True)
+        return found
 
     def _local(self, name: str) -> Path:
         if not name:

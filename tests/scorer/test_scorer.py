@@ -198,3 +198,20 @@ def test_long_videos_are_embedded_as_in_the_feature_stage(scorer: VideoScorer, s
     regions = scorer.features(long)
     assert len(regions) == 20
     assert regions[:10].allclose(scorer.features(scenes / "a.mp4")[:10], atol=0.05)
+
+
+def test_long_lists_are_read_in_groups(
+    bundle: Path, scorer: VideoScorer, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven references without a cache, then the first of them again: each row is that of the pair alone."""
+    monkeypatch.setenv("HAPVR_CACHE_BYTES", "0")
+    names = [tmp_path / f"{number}.mp4" for number in range(11)]
+    for number, name in enumerate(names):
+        name.symlink_to(scenes / ("b.mp4", "bad.mp4")[number % 5 == 4])
+    a, b = scenes / "a.mp4", scenes / "b.mp4"
+    rows = load_bundle(bundle).score_pairs(
+        [*((a, name) for name in names), (b, names[0]), (names[4], a), (a, names[1])]
+    )
+    first, second = scorer.score(a, b), scorer.score(b, b)
+    wanted = [None if number % 5 == 4 else first for number in range(11)]
+    assert [row.similarity for row in rows] == [*wanted, second, None, first]
