@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets import metadata
 from assets.features import features
-from assets.partitions import BENCHMARKS
+from assets.partitions import BENCHMARKS, GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import similarity_model
 
@@ -12,7 +12,7 @@ from assets.training import similarity_model
 @dg.asset(
     group_name="evaluation",
     kinds={"pytorch", "mlflow"},
-    pool="gpu",
+    pool=GPU_POOL,
     owners=[MODEL_TEAM],
     partitions_def=BENCHMARKS,
     deps=[similarity_model, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],

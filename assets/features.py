@@ -4,14 +4,14 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.frames import frames
-from assets.partitions import MISSING, SHARDS, TRAINING_SHARDS
+from assets.partitions import GPU_POOL, MISSING, SHARDS, TRAINING_SHARDS
 from assets.project import DATA_TEAM, ProjectResource
 
 
 @dg.asset(
     group_name="features",
     kinds={"pytorch"},
-    pool="gpu",
+    pool=GPU_POOL,
     deps=[dg.AssetDep(frames, partition_mapping=dg.AllPartitionMapping())],
     owners=[DATA_TEAM],
     automation_condition=MISSING,
@@ -41,7 +41,7 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
 @dg.asset(
     group_name="features",
     kinds={"pytorch", "parquet"},
-    pool="gpu",
+    pool=GPU_POOL,
     partitions_def=SHARDS,
     deps=[frames, whitening],
     owners=[DATA_TEAM],

@@ -1,10 +1,11 @@
-"""Partitions: shards of videos, those of the training set, and benchmarks. The manifest registers all of them."""
+"""Partitions: shards of videos, those of the training set, and benchmarks. The manifest registers all of them, and the GPU's pool."""
 
 import dagster as dg
 
 SHARDS = dg.DynamicPartitionsDefinition(name="shards")
 TRAINING_SHARDS = dg.DynamicPartitionsDefinition(name="training_shards")
 BENCHMARKS = dg.DynamicPartitionsDefinition(name="benchmarks")
+GPU_POOL = "gpu"
 
 # What is missing is made as soon as its inputs are there; what failed waits for a retry or for somebody. Unlike
 # AutomationCondition.on_missing this also takes up what was missing before automation was switched on.
@@ -24,3 +25,8 @@ def synchronize(instance: dg.DagsterInstance, partitions: dg.DynamicPartitionsDe
     for stale in sorted(registered - set(keys)):
         instance.delete_dynamic_partition(partitions.name, stale)
     instance.add_dynamic_partitions(partitions.name, [key for key in keys if key not in registered])
+
+
+def open_pool(instance: dg.DagsterInstance) -> None:
+    """Give the GPU's pool its default limit. Dagster does so when the pool is first used, but two first users at once race."""
+    instance.event_log_storage.initialize_concurrency_limit_to_default(GPU_POOL)

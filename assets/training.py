@@ -4,6 +4,7 @@ import dagster as dg
 
 from assets import metadata
 from assets.features import features
+from assets.partitions import GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
 from assets.views import pseudo_labels, training_views
 
@@ -11,7 +12,7 @@ from assets.views import pseudo_labels, training_views
 @dg.asset(
     group_name="training",
     kinds={"pytorch", "mlflow"},
-    pool="gpu",
+    pool=GPU_POOL,
     owners=[MODEL_TEAM],
     deps=[training_views, pseudo_labels, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
     description="Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint.",

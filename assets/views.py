@@ -5,7 +5,7 @@ import dagster as dg
 from assets import checks, metadata
 from assets.features import whitening
 from assets.frames import frames
-from assets.partitions import TRAINING_SHARDS
+from assets.partitions import GPU_POOL, TRAINING_SHARDS
 from assets.project import DATA_TEAM, ProjectResource
 
 FRAMES_OF_SHARD = dg.AssetDep(frames, partition_mapping=dg.IdentityPartitionMapping())
@@ -14,7 +14,7 @@ FRAMES_OF_SHARD = dg.AssetDep(frames, partition_mapping=dg.IdentityPartitionMapp
 @dg.asset(
     group_name="training",
     kinds={"pytorch", "parquet"},
-    pool="gpu",
+    pool=GPU_POOL,
     partitions_def=TRAINING_SHARDS,
     deps=[FRAMES_OF_SHARD, whitening],
     owners=[DATA_TEAM],
@@ -39,7 +39,7 @@ def training_views(context: dg.AssetExecutionContext, project: ProjectResource) 
 @dg.asset(
     group_name="training",
     kinds={"pytorch", "parquet"},
-    pool="gpu",
+    pool=GPU_POOL,
     partitions_def=TRAINING_SHARDS,
     deps=[FRAMES_OF_SHARD],
     owners=[DATA_TEAM],
