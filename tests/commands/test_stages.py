@@ -34,7 +34,7 @@ def test_every_verb_has_help(call: Call) -> None:
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"nonsense": 1}, (), "nonsense: unknown key; allowed here: backbone, "),
+        ({"nonsense": 1}, (), "nonsense: unknown key; allowed here: automation, backbone, "),
         ({"shard_videos": 0}, (), "shard_videos: Input should be greater than or equal to 1 (got 0)"),
         ({}, ("--set", "train.steps"), "--set 'train.steps': wanted KEY=VALUE, e.g. train.steps=50"),
         ({}, ("--set", "sampling.fps=fast"), "sampling.fps: Input should be a valid number"),
@@ -88,7 +88,7 @@ def test_stages_out_of_order_fail_and_name_what_is_missing(call: Call, tmp_path:
     for verb, message in (
         ("sample", "the manifest has no videos yet; run `hapvr download`"),
         ("extract", "the manifest has no videos yet; run `hapvr download`"),
-        ("train", "training_views and pseudo_labels"),
+        ("train", "the manifest has no training videos; run `hapvr download`"),
     ):
         done = call(verb, "--config", config)
         assert done.code == 1, done.out

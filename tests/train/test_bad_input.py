@@ -54,7 +54,7 @@ def test_no_training_videos(copied: Project) -> None:
     """A manifest without any says which key of the configuration gives some."""
     for key in read_manifest(copied.root).filter(split="train")["shard"].unique().to_list():
         shutil.rmtree(copied.root.local_path(f"manifest/{key}"))
-    with pytest.raises(DataError, match="no training videos; give a source with split: train"):
+    with pytest.raises(DataError, match="no training videos; run `hapvr download` with a source whose split is train"):
         prepare_training(copied, "none", tags={})
 
 
