@@ -91,20 +91,6 @@ class Tracker:
         return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}" if base else ""
 
 
-class TrackedRun:
-    """A training listener that writes to one MLflow run."""
-
-    def __init__(self, tracker: Tracker, run_id: str) -> None:
-        self._tracker = tracker
-        self._run_id = run_id
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._tracker.metrics(self._run_id, values, step=step)
-
-    def message(self, text: str) -> None:
-        """Messages are for logs."""
-
-
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted names."""
     items: dict[str, Any] = {}
