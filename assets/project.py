@@ -23,6 +23,7 @@ class ProjectResource(dg.ConfigurableResource):
     folder: str
     overrides: dict[str, str]
     mlflow_page: str = "http://127.0.0.1:5000"
+    dagster_page: str = "http://127.0.0.1:3000"
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Note on the run which process executes it: `host@pid:start time`."""
@@ -37,6 +38,11 @@ class ProjectResource(dg.ConfigurableResource):
 
         folder = Path(self.folder)
         return Project.open(folder / self.config_path, folder=folder, overrides=self.overrides)
+
+    def dagster_tags(self, run_id: str) -> dict[str, str]:
+        """Tags that lead from an MLflow run back to the Dagster run that made it; the note is what its page shows on top."""
+        page = f"{self.dagster_page.rstrip('/')}/runs/{run_id}"
+        return {"dagster.run_id": run_id, "mlflow.note.content": f"Made by [Dagster run {run_id[:8]}]({page})."}
 
     def run_link(self, project: "Project", run_id: str) -> dg.MetadataValue:
         """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""

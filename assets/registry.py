@@ -58,6 +58,8 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
             **links,
             "path": dg.MetadataValue.path(str(result.bundle)),
             "digest": result.digest,
+            "model_card": dg.MetadataValue.md(result.card),
+            **({"reliability": metadata.figure(result.calibrated.figure)} if result.calibrated.figure else {}),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
         },
         check_results=_checks(decision),

@@ -32,7 +32,7 @@ def similarity_model(
 
     opened = project.open()
     dagster_run = context.run.tags.get("hapvr/parent_run_id") or context.run.root_run_id or context.run_id
-    run = prepare_training(opened, dagster_run, tags={"dagster.run_id": dagster_run})
+    run = prepare_training(opened, dagster_run, tags=project.dagster_tags(dagster_run))
     link = project.run_link(opened, run.mlflow_run_id)
     context.log.info(f"MLflow run {run.mlflow_run_id}: {link.value}")
     context.instance.add_run_tags(context.run_id, {"mlflow/run_id": run.mlflow_run_id})

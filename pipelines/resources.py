@@ -1,7 +1,7 @@
 """Resources, set by environment variables so that the same code serves the UI, schedules and the demo.
 
 HAPVR_CONFIG: the configuration file (default configs/demo.yaml). HAPVR_VIDEOS: replaces the path of its first source.
-HAPVR_MLFLOW_PAGE: where people reach MLflow's pages (default what `make ui` serves).
+HAPVR_MLFLOW_PAGE, HAPVR_DAGSTER_PAGE: where people reach the pages (default what `make ui` serves).
 """
 
 import os
@@ -26,6 +26,7 @@ def project_resource() -> ProjectResource:
         folder=str(CHECKOUT),
         overrides={"sources.0.path": videos} if videos else {},
         mlflow_page=os.environ.get("HAPVR_MLFLOW_PAGE", "http://127.0.0.1:5000"),
+        dagster_page=os.environ.get("HAPVR_DAGSTER_PAGE", "http://127.0.0.1:3000"),
     )
 
 

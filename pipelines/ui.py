@@ -65,6 +65,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the servers are ended below
     os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home"))
     os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{host}:{options.mlflow_port}")
+    os.environ.setdefault("HAPVR_DAGSTER_PAGE", f"http://{host}:{options.dagster_port}")
     environment = QUIET | os.environ
     servers = [
         subprocess.Popen(command, cwd=CHECKOUT, env=environment)

@@ -17,7 +17,7 @@ from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.promotion import Decision, make_decision
-from hapvr.stages.training import TrainingRun, current_run, data_digests, tracker_of, training_shards
+from hapvr.stages.training import RUN_NAME, TrainingRun, current_run, tracker_of
 from hapvr.tracking.packaging import link_card, log_model
 from hapvr.tracking.registry import register
 
@@ -67,9 +67,9 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.end(run.mlflow_run_id)
     lineage = {"backbone.weights": backbone.identity.source, **dict(tags)}
-    lineage["data.digest"] = hashlib.sha256(
-        json.dumps(data_digests(project, training_shards(project)), sort_keys=True).encode()
-    ).hexdigest()
+    # Of what the training read, which may be less than what is there by now.
+    record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
+    lineage["data.digest"] = hashlib.sha256(json.dumps(record["data_digests"], sort_keys=True).encode()).hexdigest()
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -91,7 +92,7 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
         "pseudo_labels": {"label_rates"},
         "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
         "benchmark_scores": {"metrics", "precision-recall-DSVR", "frame-similarity-most-similar", "mlflow_run"},
-        "registered_model": {"version", "decision", "mlflow_run"},
+        "registered_model": {"version", "decision", "mlflow_run", "model_card"},
     }
     for asset, names in wanted.items():
         event = chain.instance.get_latest_materialization_event(dg.AssetKey(asset))
@@ -117,6 +118,41 @@ def test_training_is_tracked(chain: Chain) -> None:
         assert {f"own-test/untrained/{task}", f"own-test/trained/{task}"} <= set(found.data.metrics)
     folders = {item.path for item in tracker.client.list_artifacts(run.mlflow_run_id)}
     assert {"config", "data", "training", "figures", "benchmarks"} <= folders
+
+
+def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> None:
+    """Version -> MLflow run -> Dagster run -> digests of the shards; from the Dagster run to the MLflow run; from the digest to
+    the version."""
+    tracker = tracker_of(chain.project)
+    version = tracker.client.get_model_version_by_alias("hapvr", "champion")
+    tracked = tracker.client.get_run(version.run_id)
+    dagster_run = tracked.data.tags["dagster.run_id"]
+    assert dagster_run == version.tags["dagster.run_id"] == chain.result.run_id
+    assert f"/runs/{dagster_run}" in tracked.data.tags["mlflow.note.content"]
+    path = tracker.artifact(version.run_id, "data/lineage.json")
+    assert path is not None
+    digests = json.loads(path.read_text(encoding="utf-8"))["data_digests"]
+    text = json.dumps(digests, sort_keys=True).encode()
+    assert hashlib.sha256(text).hexdigest() == version.tags["data.digest"]
+    for name, digest in digests.items():
+        stage, _, key = name.partition("/")
+        if key:
+            assert chain.project.shard(stage, key).data_digest() == digest
+    nested = chain.instance.get_runs(dg.RunsFilter(tags={"hapvr/parent_run_id": dagster_run}))
+    assert {run.tags["mlflow/run_id"] for run in nested if "mlflow/run_id" in run.tags} == {version.run_id}
+    found = tracker.client.search_model_versions(f"tags.`data.digest` = '{version.tags['data.digest']}'")
+    assert [row.version for row in found] == [version.version]
+
+
+def test_data_checks_ran_for_every_shard(chain: Chain) -> None:
+    """Each shard's findings are on the assets; files that are no videos fail their check with a remedy."""
+    for asset, check in (("videos", "failed_videos"), ("frames", "frame_rate"), ("features", "feature_norms")):
+        key = dg.AssetCheckKey(dg.AssetKey(asset), check)
+        history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+        assert len(history) >= len(chain.instance.get_dynamic_partitions("shards")), asset
+    key = dg.AssetCheckKey(dg.AssetKey("features"), "feature_norms")
+    history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+    assert {record.status.value for record in history} == {"SUCCEEDED"}
 
 
 def test_progress_of_training_streams_into_the_runs_log(chain: Chain) -> None:
