@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,24 @@ from mlflow.entities import Metric, Param, RunStatus, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from hapvr.errors import DataError
+
+ANSWER_S = 10.0
 RUN_KEY_TAG = "hapvr.run_key"
 MAX_PARAM_CHARACTERS = 6000
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages show training runs, not conversations
 
 
 class Tracker:
-    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`; artifacts: root for a local store's artifacts."""
+    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`; artifacts: root for a local store's artifacts.
+
+    Raises DataError if no server answers there.
+    """
 
     def __init__(self, uri: str, experiment: str, *, artifacts: Path | None = None) -> None:
         if uri.startswith("sqlite:///"):
             Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        require_server(uri)
         self.uri = uri
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = self.client.get_experiment_by_name(experiment)
@@ -89,6 +98,21 @@ class Tracker:
     def page(self, run_id: str, base: str | None) -> str:
         """Address of the run's page on an MLflow server at `base`; empty without one."""
         return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}" if base else ""
+
+
+def require_server(uri: str) -> None:
+    """Raise DataError if `uri` is a server's and none answers within seconds; MLflow's client would retry for minutes."""
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_S):
+            return
+    except urllib.error.HTTPError:
+        return  # it answers; what it says to real requests is for the client
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"tracking: no MLflow server answers at {uri} ({error}); start it (`make ui` serves one), or correct tracking.uri"
+        ) from error
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
