@@ -66,14 +66,14 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def explained(step: int, *, num_clips: int, compiled: bool) -> Iterator[None]:
+def explained(step: int, *, num_videos: int, compiled: bool) -> Iterator[None]:
     """Raises OutOfMemoryError or CompilerError, which say what to set, for what torch raises."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(
-                f"training: step {step}: out of memory with {num_clips} clips ({first_line(error)}). "
+                f"training: step {step}: out of memory with batches of {num_videos} videos ({first_line(error)}). "
                 f"Lower train.batch_videos (train.accumulate_batches makes up for it) or views.num_frames; on a GPU "
                 f"set train.precision to bf16-mixed"
             ) from error

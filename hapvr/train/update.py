@@ -96,15 +96,16 @@ class Updater:
         settings, count = self._settings, self._settings.accumulate_batches
         sums: dict[str, Tensor] = {}
         for number in range(count):
-            batch = source.finish(clock.wait_for(items))
-            clock.count(batch)
+            item = clock.wait_for(items)
             syncs = number == count - 1
             with (
-                explained(step, num_clips=len(batch.labels), compiled=settings.compile),
+                explained(step, num_videos=source.plan.batch_videos, compiled=settings.compile),
                 self._fabric.no_backward_sync(self._module, enabled=not syncs),  # type: ignore[arg-type]
             ):
+                batch = source.finish(item)
                 total, terms, counts, similarity = self._forward(step, batch)
                 self._fabric.backward(total / count)
+            clock.count(batch)
             for name, value in {"total": total, **terms}.items():
                 sums[name] = sums.get(name, 0) + value.detach() / count
         norm = self._clip(settings.optimizer.gradient_clip_norm)

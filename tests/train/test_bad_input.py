@@ -147,14 +147,14 @@ def test_more_views_than_are_cached_are_refused_by_the_configuration(small_proje
 )
 def test_out_of_memory_names_the_setting(error: BaseException) -> None:
     """Whatever ran out, the message says what to lower."""
-    message = r"step 3: out of memory with 128 clips.*Lower train\.batch_videos"
-    with pytest.raises(OutOfMemoryError, match=message), explained(3, num_clips=128, compiled=False):
+    message = r"step 3: out of memory with batches of 128 videos.*Lower train\.batch_videos"
+    with pytest.raises(OutOfMemoryError, match=message), explained(3, num_videos=128, compiled=False):
         raise error
 
 
 def test_other_errors_pass_through() -> None:
     """A wrong shape is no lack of memory."""
-    with pytest.raises(RuntimeError, match="shapes"), explained(3, num_clips=8, compiled=False):
+    with pytest.raises(RuntimeError, match="shapes"), explained(3, num_videos=8, compiled=False):
         torch.ones(2, 3) @ torch.ones(2, 3)
 
 
@@ -186,5 +186,5 @@ except HapvrError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT, check=False)
     assert done.returncode == 1
-    assert "training: step 0: out of memory with 8 clips" in done.stderr
+    assert "training: step 0: out of memory with batches of 4 videos" in done.stderr
     assert "Lower train.batch_videos" in done.stderr
