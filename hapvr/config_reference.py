@@ -92,8 +92,8 @@ def _type(annotation: Any) -> str:
             return "section"
         return " or ".join(dict.fromkeys(_type(one) for one in inner))
     if origin is tuple:
-        inner = [one for one in get_args(annotation) if one is not Ellipsis]
-        return ("list of " if Ellipsis in get_args(annotation) else f"{len(inner)} of ") + _type(inner[0])
+        items = [one for one in get_args(annotation) if one is not Ellipsis]
+        return ("list of " if Ellipsis in get_args(annotation) else f"{len(items)} of ") + _type(items[0])
     if origin is dict:
         return "mapping"
     if annotation is type(None):
