@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 import av
 import numpy as np
 
-from hapvr.video.decode import sample_frames
+from hapvr.video.decode import probe_video, sample_frames
 from hapvr.video.geometry import display_size
+from hapvr.video.pool import encode_jpeg
 
 FPS = 1.0
 SHORT_SIDE_PX = 256
@@ -85,29 +86,50 @@ def readers() -> dict[str, Callable[[Path], int] | None]:
     }
 
 
+def processor_s() -> float:
+    """Processor seconds of this process and its children that ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def measure_jpegs(clips: list[Path]) -> dict[str, Any]:
+    """Bytes of a stored frame, and frames encoded per processor second."""
+    frames = [
+        frame for clip in clips for frame in sample_frames(clip, fps=FPS, short_side_px=SHORT_SIDE_PX).frames[:10]
+    ]
+    start = processor_s()
+    sizes = [len(encode_jpeg(frame, quality=95)) for frame in frames]
+    return {
+        "bytes_per_frame": round(sum(sizes) / len(sizes)),
+        "encoded_frames_per_core_s": round(len(sizes) / (processor_s() - start)),
+    }
+
+
 def measure_decoding(clips: list[Path], *, rounds: int) -> dict[str, Any]:
-    """Seconds per reader, the best of `rounds` for each clip, in turn; and this package's rate as a part of the fastest."""
+    """Processor seconds per reader, the best of `rounds` for each clip, in turn; and this package's rate as a part of the
+    fastest of the others. Processor time, because some readers keep more than one thread busy.
+    """
     chosen = {name: reader for name, reader in readers().items() if reader is not None}
     best = {name: dict.fromkeys(clips, float("inf")) for name in chosen}
     counts = dict.fromkeys(chosen, 0)
     for number in range(rounds):
         for clip in clips:
             for name, reader in chosen.items():
-                start = time.perf_counter()
+                start = processor_s()
                 count = reader(clip)
-                best[name][clip] = min(best[name][clip], time.perf_counter() - start)
+                best[name][clip] = min(best[name][clip], processor_s() - start)
                 counts[name] += count if number == 0 else 0
     seconds = {name: sum(times.values()) for name, times in best.items()}
     fastest = min(seconds[name] for name in chosen if not name.startswith("hapvr"))
-    with_duration = [av.open(str(clip)) for clip in clips]
-    content_s = sum((container.duration or 0) / av.time_base for container in with_duration)
+    content_s = sum(probe_video(clip).duration_s or 0.0 for clip in clips)
     return {
         "clips": len(clips),
         "content_s": round(content_s, 1),
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "processor_s": {name: round(value, 3) for name, value in seconds.items()},
         "sampled_frames": counts,
         "content_s_per_core_s": round(content_s / seconds["hapvr"], 1),
         "clips_per_core_s": round(len(clips) / seconds["hapvr"], 2),
         "rate_against_fastest_other": round(fastest / seconds["hapvr"], 3),
+        "jpegs": measure_jpegs(clips),
         "absent": [name for name, reader in readers().items() if reader is None],
     }
