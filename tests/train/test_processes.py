@@ -39,18 +39,21 @@ def project_with(project: Project, **changes: object) -> Project:
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "steps"), [("cached_views", 20), ("online", 3)])
+def test_two_processes_equal_one_with_the_same_batch(
+    small_project: Project, tmp_path: Path, source: str, steps: int
+) -> None:
     """With gather, losses of two gloo processes are those of one process to rounding, and so are the weights."""
-    changes = {"log_every_steps": 1, "steps": 20, "strong_views": 2}
+    changes = {"log_every_steps": 1, "steps": steps, "strong_views": 2, "source": source}
     run(small_project, tmp_path, with_train(small_project, **changes))
     project = project_with(small_project, num_processes=2, **changes)
-    training = prepare_training(project, "two-equal-one", tags={})
+    training = prepare_training(project, f"two-equal-one-{source}", tags={})
     run_training(project, training)
     one, two = (
         [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
         for folder in (tmp_path, training.folder)
     )
-    assert len(one) == 20
+    assert len(one) == steps
     assert two == pytest.approx(one, rel=1e-4)
     alone, together = (
         read_checkpoint(list_checkpoints(folder / "checkpoints")[-1])["network"]
