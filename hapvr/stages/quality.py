@@ -94,7 +94,9 @@ def check_frames(project: Project, key: str) -> list[Finding]:
             "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
             "of them; if the frames are right, raise quality.max_frame_rate_error.",
         ),
-        check_stored(shard),
+        check_stored(shard)
+        if sampling.store_frames
+        else Finding("stored_bytes", True, "error", {"state": "not stored"}),
     ]
 
 

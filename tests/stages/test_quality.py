@@ -88,6 +88,21 @@ def test_frames_that_do_not_fit_the_durations_are_found(inbox: Project, tmp_path
     assert rate.values["videos"] == 5
 
 
+def test_frames_that_are_not_stored_have_no_bytes_to_check(inbox: Project, tmp_path: Path) -> None:
+    """sampling.store_frames: false; rates are checked all the same."""
+    settings = inbox.config.model_dump(mode="json")
+    settings["sampling"]["store_frames"] = False
+    settings["data_root"] = str(tmp_path / "data")
+    unstored = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=inbox.folder)
+    make_manifest(unstored)
+    make_videos(unstored, "inbox-00000")
+    make_frames(unstored, "inbox-00000")
+    found = by_name(check_frames(unstored, "inbox-00000"))
+    assert found["stored_bytes"].values == {"state": "not stored"}
+    assert found["frame_rate"].passed
+    assert found["frame_rate"].values["of"] == 5
+
+
 def test_healthy_features_pass(small_project: Project) -> None:
     """Finite unit vectors, digest as written."""
     assert [finding.passed for finding in check_features(small_project, "own-test-00000")] == [True] * 3
