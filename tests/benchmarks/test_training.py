@@ -1,0 +1,35 @@
+"""The whole training step against its equations, pair by pair."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.training import make_batch, peak_growth, run_step
+
+
+@pytest.mark.parametrize(("num_clips", "num_frames"), [(4, 8), (6, 12)])
+def test_step_equals_the_plain_implementation(num_clips: int, num_frames: int) -> None:
+    """Loss and gradients of all weights agree with those of every pair and every term computed by itself."""
+    device = torch.device("cpu")
+    loss, gradients = run_step("ours", num_clips, num_frames, device)()
+    plain_loss, plain_gradients = run_step("plain", num_clips, num_frames, device)()
+    assert loss == pytest.approx(plain_loss, rel=1e-5)
+    assert plain_gradients.abs().max() > 0.1
+    torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-4)
+
+
+def test_batch_has_both_kinds_of_pairs() -> None:
+    """Two clips of each video, each a positive of the other; labels of all kinds."""
+    regions, labels, frame_labels, pairs = make_batch(4, 8, torch.device("cpu"))
+    assert regions.shape == (4, 8, 9, 512)
+    assert labels.tolist()[0] == [1, 1, -1, -1]
+    assert frame_labels.unique().tolist() == [-1, 0, 1]
+    assert len(pairs) == len(frame_labels) == 8
+
+
+def test_peak_counts_from_when_it_is_asked() -> None:
+    """A larger step grows memory by more than a small one, in the same process."""
+    small = peak_growth("plain", 4, 8, "cpu", torch.get_num_threads())
+    large = peak_growth("plain", 12, 16, "cpu", torch.get_num_threads())
+    assert large["growth_mib"] > small["growth_mib"]
