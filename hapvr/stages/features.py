@@ -62,7 +62,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         index = frames.index().filter(pl.col("status") == STATUS_OK)
         digests = dict(index.select("video_id", "frames_sha256").iter_rows())
         kept = _kept(shard, settings, digests)
-        rows = []
+        rows, num_frames = [], 0
         columns = fields(num_regions=NUM_REGIONS, dims=whitening.dims)
         with shard.write_data(columns, row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
             embed = region_embedder(backbone, whitening, choose_device(config.device))
@@ -71,7 +71,8 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
                 regions, timestamps_s = kept[video_id]() if video_id in kept else next(extracted)
                 write_features(writer, video_id, regions, timestamps_s)
                 rows.append(index_row(video_id, len(regions), frames_sha256=frames_sha256))
-                progress(len(rows), len(digests))
+                num_frames += len(regions)
+                progress(len(rows), len(digests), num_frames)
         lost = [row | {"frames_sha256": ""} for row in failed_rows(frames.index())]
         shard.write_index(rows + lost, provenance=provenance, fields=INDEX_COLUMNS)
         return StageResult.of(shard, done=True)

@@ -111,7 +111,7 @@ def _sample(
     kept = {video_id for video_id, row in known.items() if digests.get(video_id) == row["file_sha256"]}
     pending = [(video_id, Path(path)) for video_id, path in paths.items() if video_id not in kept]
     sampled = sample_videos(pending, config=sampling)
-    rows = []
+    rows, num_frames = [], 0
     with ExitStack() as stack:
         writer: RowWriter | None = None
         earlier = FrameFile(shard) if kept and sampling.store_frames else None
@@ -126,7 +126,8 @@ def _sample(
             if writer is not None and frames is not None:
                 write_frames(writer, frames)
             rows.append(row)
-            progress(len(rows), len(paths))
+            num_frames += row["num_rows"]
+            progress(len(rows), len(paths), num_frames)
     if not sampling.store_frames:
         shard.delete_data()
     lost = [

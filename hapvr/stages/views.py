@@ -171,7 +171,7 @@ def _make_views(
                 described[video_id] = [row for row, _ in views]
                 yield video_id, torch.cat([view.frames for _, view in views])
 
-    rows = []
+    rows, num_frames = [], 0
     with shard.write_data(fields, row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
         for video_id, values in embed_in_batches(clips(), embed, batch_frames=batch_frames):
             views = described.pop(video_id)
@@ -183,7 +183,8 @@ def _make_views(
                 )
             write_views(writer, views, array.reshape(len(views), -1, *array.shape[1:]))
             rows.append(index_row(video_id, len(views)))
-            progress(len(rows), num_videos)
+            num_frames += len(values)
+            progress(len(rows), num_videos, num_frames)
     shard.write_index(rows + failed_rows(frames.index()), provenance=provenance)
     return StageResult.of(shard, done=True)
 
