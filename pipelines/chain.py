@@ -19,6 +19,9 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 
 assets = dg.load_assets_from_modules([videos, frames, features, views, training, evaluation, registry])
 resources = {"project": project_resource(), "pipes_subprocess_client": pipes_client()}
+asset_job = dg.Definitions(
+    assets=assets, resources=resources, executor=dg.in_process_executor
+).resolve_implicit_global_asset_job_def()
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,11 @@ def run_stage(context: dg.OpExecutionContext, stage: Stage) -> int:
     """Materialise the stage for all its partitions, one run each; returns their number. Raises dg.Failure with the reason."""
     instance = context.instance
     keys = partition_keys(instance, stage)
-    definitions = dg.Definitions(assets=assets, resources=resources, executor=dg.in_process_executor)
-    job = definitions.resolve_implicit_global_asset_job_def()
     # Retries of the parent keep one training run: it is named after the first attempt.
     root = context.run.root_run_id or context.run_id
     for key in keys:
         context.log.info(f"materialising {stage.asset}" + (f" of partition {key}" if key else ""))
-        result = job.execute_in_process(
+        result = asset_job.execute_in_process(
             instance=instance,
             asset_selection=[dg.AssetKey(stage.asset)],
             partition_key=key,

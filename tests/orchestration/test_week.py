@@ -97,10 +97,9 @@ class Week:
 
     def flow(self) -> Counter[str]:
         """Tick the automation of shards until it asks for nothing; returns how often each asset was asked for."""
-        from pipelines.chain import QUIET
+        from pipelines.chain import QUIET, asset_job
         from pipelines.definitions import defs
 
-        job = defs.resolve_implicit_global_asset_job_def()
         asked: Counter[str] = Counter()
         for _ in range(10):
             result = dg.evaluate_automation_conditions(defs=defs, instance=self.instance, cursor=self.cursor)
@@ -117,7 +116,7 @@ class Week:
                     wanted.setdefault(partition, []).append(key)
                     asked[asset] += 1
             for partition, keys in wanted.items():
-                done = job.execute_in_process(
+                done = asset_job.execute_in_process(
                     instance=self.instance, asset_selection=keys, partition_key=partition, run_config=QUIET
                 )
                 assert done.success
