@@ -12,7 +12,7 @@ from hapvr.stages.project import Project
 from hapvr.stages.training import current_run, tracker_of
 from hapvr.storage.manifest import shard_keys
 from hapvr.storage.shards import STATUS_OK
-from hapvr.tracking.promotion import CHAMPION
+from hapvr.tracking.promotion import CHAMPION, champion_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def summarize(project: Project) -> Summary:
     tags = tracker.client.get_run(run.mlflow_run_id).data.tags
     name = project.config.tracking.registered_model
     versions = tracker.client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
-    champion = tracker.client.get_model_version_by_alias(name, CHAMPION)
+    champion = champion_of(tracker.client, name)
     lines = [
         f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}"
         + (f" ({reasons})" if reasons else "")
@@ -58,7 +58,11 @@ def summarize(project: Project) -> Summary:
         f"backbone weights: {weights['backbone']}, teacher weights: {weights['teacher']}" + _random_note(weights)
     )
     lines += [f"registered: {name} version {version.version}: {version.description}" for version in versions]
-    lines.append(f"champion: models:/{name}@{CHAMPION} is version {champion.version}")
+    lines.append(
+        f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
+        if champion
+        else f"champion: none; `hapvr models promote VERSION` makes one of {name}"
+    )
     lines.append(f"data: {project.root.url}; model: {run.folder}")
     lines.append(f"MLflow run {run.mlflow_run_id} in {tracker.uri}; `make ui` shows it and the Dagster graph")
     lines.append("versions: " + ", ".join(f"{library} {number}" for library, number in environment().items()))
