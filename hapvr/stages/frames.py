@@ -15,6 +15,7 @@ from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.stages.project import Project, StageResult
+from hapvr.stages.videos import RETRYABLE
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import (
     FIELDS,
@@ -31,9 +32,6 @@ from hapvr.storage.shards import STATUS_OK, RowWriter, Shard, index_row
 from hapvr.video.pool import SampledVideo, VideoSampler, sample_videos
 
 NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": "", "frames_sha256": ""}
-
-# Failures of the machine rather than of the file; they are tried again when asked for.
-RETRYABLE = frozenset({"timeout", "crashed", "missing_file"})
 
 
 def make_frames(
@@ -172,7 +170,7 @@ def _known(shard: Shard, settings: dict[str, Any], *, retry_failed: bool) -> dic
     return {
         row["video_id"]: row
         for row in shard.index().iter_rows(named=True)
-        if row["file_sha256"] and not (retry_failed and row["reason"] in RETRYABLE)
+        if row["file_sha256"] and not (retry_failed and row["reason"] in {*RETRYABLE, "missing_file"})
     }
 
 

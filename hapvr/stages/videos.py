@@ -19,6 +19,9 @@ from hapvr.video.pool import InspectedVideo, inspect_videos
 
 DOWNLOAD_FOLDER = "downloads"
 
+# Failures of the machine rather than of the file.
+RETRYABLE = frozenset({"timeout", "crashed"})
+
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
 PERMANENT = {"not_video": "not_video", "no_video_stream": "not_video", "too_large": "too_large"}
 
@@ -71,8 +74,11 @@ def _failed_files(shard: Shard) -> frozenset[str]:
     """Videos that an earlier run fetched and could not read: their files are of no use."""
     if shard.provenance() is None:
         return frozenset()
-    rows = shard.index().iter_rows(named=True)
-    return frozenset(row["video_id"] for row in rows if row["status"] == STATUS_FAILED and row["path"])
+    return frozenset(
+        row["video_id"]
+        for row in shard.index().iter_rows(named=True)
+        if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
+    )
 
 
 def _look(project: Project, rows: list[ManifestRow], *, anew: frozenset[str]) -> Iterator[dict[str, Any]]:

@@ -59,7 +59,10 @@ class FrameReader(Protocol):
 
 def frames_digest(shard: Shard) -> str:
     """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
-    rows = shard.index().select("video_id", "status", "reason", "message", "frames_sha256").rows()
+    index = shard.index()
+    if "frames_sha256" not in index.columns:
+        raise DataError(f"frames: those of shard {shard.key} are of an earlier version; run the stage frames again")
+    rows = index.select("video_id", "status", "reason", "message", "frames_sha256").rows()
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
