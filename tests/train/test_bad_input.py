@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 
 from hapvr.config import Config
 from hapvr.config_file import dump_config
@@ -22,6 +23,7 @@ from hapvr.storage.shards import Shard
 from hapvr.train.batch import Plan
 from hapvr.train.data import CachedViews
 from hapvr.train.guards import OutOfMemoryError, explained
+from hapvr.train.source import open_source
 from tests.conftest import CHECKOUT
 from tests.train.runs import with_train
 
@@ -128,6 +130,16 @@ def test_labels_of_other_rates_are_refused(small_project: Project) -> None:
     rates = small_project.config.pseudo_labels.model_copy(update={"top_rate": 0.2})
     with pytest.raises(DataError, match=r"pseudo_labels\.top_rate: wanted 0\.2, found 0\.35"):
         CachedViews(small_project.root, training_shards(small_project), batch_videos=2, seed=0, rates=rates)
+
+
+def test_online_views_of_frames_that_are_not_stored_are_refused(copied: Project) -> None:
+    """Online training reads frames in every step: without stored ones it names the setting."""
+    shutil.copytree(copied.folder / "data" / "frames", copied.root.local_path("frames"))
+    key = training_shards(copied)[0]
+    rewrite_settings(Shard(copied.root, "frames", key), stored=False)
+    config = with_train(copied, source="online")
+    with pytest.raises(DataError, match=rf"frames of shard {key} are not stored.*sampling\.store_frames"):
+        open_source(config, copied.root, training_shards(copied), Fabric(accelerator="cpu", devices=1))
 
 
 def test_more_views_than_are_cached_are_refused_by_the_configuration(small_project: Project) -> None:
