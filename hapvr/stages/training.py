@@ -61,7 +61,9 @@ def training_shards(project: Project) -> list[str]:
     manifest = read_manifest(project.root)
     keys = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
     if not keys:
-        raise DataError("training: the manifest has no training videos; run `hapvr download` with a source whose split is train")
+        raise DataError(
+            "training: the manifest has no training videos; run `hapvr download` with a source whose split is train"
+        )
     stages = _stages_read(project)
     ready = [key for key in keys if all(Shard(project.root, stage, key).provenance() is not None for stage in stages)]
     if not ready:
