@@ -405,7 +405,9 @@ class AutomationConfig(Settings):
     retrain_new_videos: Annotated[int, Field(ge=1)] = Field(
         default=1000, description="re-train as soon as this many training videos have features the model has not seen"
     )
-    max_retries: Annotated[int, Field(ge=0, le=10)] = Field(default=2, description="of a failed run, from where it failed")
+    max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=2, description="of a failed run, from where it failed"
+    )
     retry_wait_s: Annotated[float, Field(ge=0)] = Field(
         default=60.0, description="before the first retry; it doubles with each"
     )
