@@ -1,4 +1,4 @@
-"""`hapvr features import | verify`."""
+"""`hapvr features import | verify | stats`."""
 
 from __future__ import annotations
 
@@ -72,3 +72,19 @@ def verify(
     show({"data_root": root.url, "shards": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines))
     if any(check.state != "ok" for check in checks):
         raise typer.Exit(FAILED)
+
+
+@app.command()
+@exit_codes
+def stats(
+    features: Annotated[str | None, typer.Option(help="A data root, or its folder `features`.")] = None,
+    config: ConfigOrNone = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count shards, videos, frames and bytes; the data files are not read."""
+    from hapvr.stages.statistics import feature_statistics
+
+    root = data_root(features, config, option="--features")
+    with progress_bar("shards") as progress:
+        found = asdict(feature_statistics(root, progress=progress))
+    show({"data_root": root.url, **found}, as_json=as_json, text="\n".join(f"{key}: {found[key]}" for key in found))

@@ -142,6 +142,10 @@ class DataRoot:
                 digest.update(block)
         return digest.hexdigest()
 
+    def num_bytes(self, name: str) -> int:
+        """Size of a file; 0 where it does not exist."""
+        return int(self.filesystem.get_file_info(self.path(name)).size or 0)
+
     def write_json(self, name: str, value: Any) -> None:
         with self.write(name) as stream:
             stream.write(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str).encode())

@@ -95,3 +95,22 @@ def test_wrong_calls_of_features(call: Call, hdf5_file: Path, tmp_path: Path) ->
         assert done.code == code, (arguments, done.error)
         assert message in done.error
     assert not (tmp_path / "data").exists()
+
+
+def test_stats_count_what_is_stored(call: Call, hdf5_file: Path, tmp_path: Path) -> None:
+    """Shards, videos, frames and bytes, without reading a data file; an unfinished shard is counted apart."""
+    call("features", "import", hdf5_file, "--out", tmp_path / "data")
+    (tmp_path / "data/features/other-00000").mkdir()
+    with h5py.File(hdf5_file) as file:
+        lengths = sorted(len(file[video]) for video in file)
+    data = tmp_path / "data/features/imported-00000/data.parquet"
+    size = data.stat().st_size
+    data.unlink()
+    data.write_bytes(bytes(size))
+    found = call("features", "stats", "--features", tmp_path / "data", "--json").json
+    assert (found["num_shards"], found["num_unfinished"], found["num_settings"]) == (1, 1, 1)
+    assert (found["num_videos"], found["num_frames"], found["num_bytes"]) == (len(lengths), sum(lengths), size)
+    assert found["frames_per_video"] == [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
+    assert f"num_frames: {sum(lengths)}" in call("features", "stats", "--features", tmp_path / "data").out
+    empty = call("features", "stats", "--features", tmp_path / "nothing")
+    assert (empty.code, "is finished; run `hapvr extract`" in empty.error) == (1, True)
