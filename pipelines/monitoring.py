@@ -42,34 +42,28 @@ def is_lost(process: str) -> bool:
         return True
 
 
-def _close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
-    from hapvr.stages.training import tracker_of
+def closing_sensor(name: str, status: dg.DagsterRunStatus, word: str) -> dg.RunStatusSensorDefinition:
+    """A sensor that marks MLflow runs as failed whose Dagster run ended with `status` and could not do so itself."""
 
-    mlflow_run = context.dagster_run.tags.get("mlflow/run_id")
-    if mlflow_run and tracker_of(project.open()).fail_if_running(mlflow_run):
-        context.log.info(f"marked MLflow run {mlflow_run} as failed")
+    @dg.run_status_sensor(
+        name=name,
+        run_status=status,
+        minimum_interval_seconds=INTERVAL_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Marks the MLflow run of a {word} training as failed where the training could not do so itself.",
+    )
+    def close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
+        from hapvr.stages.training import tracker_of
 
+        mlflow_run = context.dagster_run.tags.get("mlflow/run_id")
+        if mlflow_run and tracker_of(project.open()).fail_if_running(mlflow_run):
+            context.log.info(f"marked MLflow run {mlflow_run} as failed")
 
-@dg.run_status_sensor(
-    name="close_failed_training",
-    run_status=dg.DagsterRunStatus.FAILURE,
-    minimum_interval_seconds=INTERVAL_S,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Marks the MLflow run of a failed training as failed where the training could not do so itself.",
-)
-def close_failed_training(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
-    _close(context, project)
-
-
-@dg.run_status_sensor(
-    name="close_canceled_training",
-    run_status=dg.DagsterRunStatus.CANCELED,
-    minimum_interval_seconds=INTERVAL_S,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Marks the MLflow run of a cancelled training as failed where the training could not do so itself.",
-)
-def close_canceled_training(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
-    _close(context, project)
+    return close
 
 
-sensors = [fail_lost_runs, close_failed_training, close_canceled_training]
+sensors = [
+    fail_lost_runs,
+    closing_sensor("close_failed_training", dg.DagsterRunStatus.FAILURE, "failed"),
+    closing_sensor("close_canceled_training", dg.DagsterRunStatus.CANCELED, "cancelled"),
+]

@@ -1,0 +1,106 @@
+"""Runs that ended without saying so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+
+from assets.project import PROCESS_TAG
+from hapvr.stages.project import Project
+from hapvr.stages.training import tracker_of
+from pipelines.monitoring import fail_lost_runs, is_lost, sensors
+from tests.conftest import small_settings, write_settings
+
+
+def tag_of(process: psutil.Process) -> str:
+    """As ProjectResource writes it."""
+    import socket
+
+    return f"{socket.gethostname()}@{process.pid}:{process.create_time():.2f}"
+
+
+@pytest.fixture
+def ended() -> str:
+    """The tag of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        tag = tag_of(psutil.Process(process.pid))
+        process.kill()
+    return tag
+
+
+def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str) -> None:
+    """This process lives; an ended one is lost; so is one with our number but another start; other hosts are not judged."""
+    mine = tag_of(psutil.Process(os.getpid()))
+    assert not is_lost(mine)
+    assert is_lost(ended)
+    assert is_lost(mine.rpartition(":")[0] + ":1000.00")
+    assert not is_lost("another-host@1:1000.00")
+    assert not is_lost("")
+
+
+def test_lost_runs_are_failed_and_living_ones_left_alone(ended: str) -> None:
+    """Three started runs: of an ended process, of this one, and one that noted nothing."""
+
+    @dg.op
+    def nothing() -> None:
+        pass
+
+    @dg.job
+    def idle() -> None:
+        nothing()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        tags = {"lost": {PROCESS_TAG: ended}, "alive": {PROCESS_TAG: tag_of(psutil.Process())}, "silent": {}}
+        runs = {
+            name: instance.create_run_for_job(idle, status=dg.DagsterRunStatus.STARTED, tags=given)
+            for name, given in tags.items()
+        }
+        answer = fail_lost_runs(dg.build_sensor_context(instance=instance))
+        status = {name: instance.get_run_by_id(run.run_id).status.value for name, run in runs.items()}
+    assert status == {"lost": "FAILURE", "alive": "STARTED", "silent": "STARTED"}
+    assert isinstance(answer, dg.SkipReason)
+    assert runs["lost"].run_id in (answer.skip_message or "")
+
+
+def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished."""
+    from pipelines.resources import project_resource
+
+    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
+    monkeypatch.setenv("HAPVR_CONFIG", str(config))
+    tracker = tracker_of(Project.open(config))
+    killed = tracker.start("killed", name="killed", params={}, tags={})
+    finished = tracker.start("finished", name="finished", params={}, tags={})
+    tracker.end(finished)
+
+    @dg.op
+    def broken() -> None:
+        raise dg.Failure("as asked for")
+
+    @dg.job
+    def breaking() -> None:
+        broken()
+
+    sensor = next(one for one in sensors if one.name == "close_failed_training")
+    with dg.DagsterInstance.ephemeral() as instance:
+        for mlflow_run in (killed, finished):
+            result = breaking.execute_in_process(
+                instance=instance, raise_on_error=False, tags={"mlflow/run_id": mlflow_run}
+            )
+            (failure,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"]
+            context = dg.build_run_status_sensor_context(
+                sensor_name=sensor.name,
+                dagster_instance=instance,
+                dagster_run=result.dagster_run,
+                dagster_event=failure,
+                resources={"project": project_resource()},
+            ).for_run_failure()
+            sensor(context)
+    assert tracker.client.get_run(killed).info.status == "FAILED"
+    assert tracker.client.get_run(finished).info.status == "FINISHED"
