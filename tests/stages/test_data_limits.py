@@ -17,7 +17,7 @@ from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.videos import make_videos
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.manifest import read_manifest, shard_keys
+from hapvr.storage.manifest import read_manifest
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
 from tests.video.site import serve
@@ -119,16 +119,3 @@ def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
-
-
-def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:
-    """Frames that features were made from are not replaced by a changed configuration; the message says what to do."""
-    sampling = small_project.config.sampling.model_copy(update={"fps": 2.0})
-    changed = Project(
-        small_project.config.model_copy(update={"sampling": sampling}), small_project.root, small_project.folder
-    )
-    key = shard_keys(small_project.root)[0]
-    before = small_project.shard("frames", key).digest()
-    with pytest.raises(DataError, match=r"sampling\.fps: wanted 2\.0, found 1\.0.* set another data_root"):
-        make_frames(changed, key)
-    assert small_project.shard("frames", key).digest() == before

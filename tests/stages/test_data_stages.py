@@ -119,6 +119,19 @@ def test_changed_sampling_is_refused_until_frames_are_made_again(small_project: 
         make_features(changed, shard_keys(small_project.root)[0])
 
 
+def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:
+    """Frames that features were made from are not replaced by a changed configuration; the message says what to do."""
+    sampling = small_project.config.sampling.model_copy(update={"fps": 2.0})
+    changed = Project(
+        small_project.config.model_copy(update={"sampling": sampling}), small_project.root, small_project.folder
+    )
+    key = shard_keys(small_project.root)[0]
+    before = small_project.shard("frames", key).digest()
+    with pytest.raises(DataError, match=r"sampling\.fps: wanted 2\.0, found 1\.0.* set another data_root"):
+        make_frames(changed, key)
+    assert small_project.shard("frames", key).digest() == before
+
+
 def test_new_files_make_new_shards_and_leave_old_ones(tmp_path: Path) -> None:
     """The manifest only grows: a clip that arrives later is in a shard of its own."""
     folder = tmp_path / "in"
