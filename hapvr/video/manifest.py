@@ -89,10 +89,13 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
-    """Entries of files below root, sorted by video id. Raises DataError for an invalid or repeated id."""
+    """Entries of files below root, sorted by video id; control characters of a name are escaped in the id.
+
+    Raises DataError for an invalid or repeated id.
+    """
     entries: dict[str, ManifestEntry] = {}
     for path in files:
-        name = unicodedata.normalize("NFC", _printable(path.relative_to(root)))
+        name = _without_controls(unicodedata.normalize("NFC", _printable(path.relative_to(root))))
         video_id = validate_video_id(f"{source}/{name}")
         if video_id in entries:
             raise DataError(f"source {source}: two files are {video_id!r} after Unicode normalisation; rename one")
@@ -181,6 +184,14 @@ def _files(folder: Path, top: Path, seen: frozenset[Path] = frozenset()) -> list
 def _printable(path: Path) -> str:
     """The path as text that any format can store; bytes that are no UTF-8 become \\xNN."""
     return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
+
+
+def _without_controls(name: str) -> str:
+    """One odd name must not keep a whole folder out."""
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) == "Cc" else character
+        for character in name
+    )
 
 
 def _read_table(path: Path, source: str) -> pl.DataFrame:

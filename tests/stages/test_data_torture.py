@@ -138,6 +138,7 @@ def test_a_folder_of_horrors(tmp_path: Path) -> None:
         "in/endless.mkv",
         "in/single.mp4",
     } <= store.available()
+    assert "in/two\\nlines\\x1b[31m.mp4" in store.available()
     assert not [path for path in [*tmp_path.rglob("pwned"), Path("pwned")] if path.exists()]
 
     alone = tmp_path / "alone"

@@ -25,6 +25,7 @@ HOSTILE_NAMES = (
     "x" * 240 + ".mp4",
     "file:etc?passwd#.mp4",
     "*.mp4",
+    "two\nlines\x1b[31m.mp4",
 )
 
 

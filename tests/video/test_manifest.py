@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -73,6 +74,22 @@ def test_scan_folder_reports_names_that_are_not_utf8(tmp_path):
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
     assert ids(scan_folder(tmp_path, source="s")) == ["s/bad\\xff.mp4"]
+
+
+def test_scan_folder_escapes_control_characters(tmp_path):
+    """A name with a line break is one video among others, whose file is still found."""
+    (tmp_path / "two\nlines.mp4").write_bytes(b"x")
+    (tmp_path / "plain.mp4").write_bytes(b"x")
+    entries = scan_folder(tmp_path, source="s").entries
+    assert [entry.video_id for entry in entries] == ["s/plain.mp4", "s/two\\nlines.mp4"]
+    assert Path(entries[1].uri).read_bytes() == b"x"
+
+
+def test_scan_folder_takes_links_in_a_circle(tmp_path):
+    """A link that points at itself is a video that cannot be read, and no crash."""
+    (tmp_path / "self.mp4").symlink_to("self.mp4")
+    (tmp_path / "round").symlink_to(tmp_path)
+    assert ids(scan_folder(tmp_path, source="s")) == ["s/self.mp4"]
 
 
 def test_scan_folder_stays_inside_and_ends(tmp_path):
