@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from hapvr.model.clips import halve_mask
 
@@ -93,12 +94,22 @@ class Comparator(nn.Module):
         for convolution in (self.conv1, self.conv2):
             # Zeros at padding are what the convolutions see beyond the edge of an unpadded pair. A pooled cell that
             # mixes a real frame with padding does not exist there either, so the mask halves before it is applied.
-            # Pooling before ReLU gives the same from a quarter of the work.
-            hidden = F.relu(F.max_pool2d(convolution(hidden), 2))
+            if convolution is self.conv1 and torch.is_grad_enabled():
+                # The largest maps by far, and the cheapest to make again in the backward pass.
+                hidden = checkpoint(
+                    _convolve_and_halve, convolution, hidden, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                hidden = _convolve_and_halve(convolution, hidden)
             cells = None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
             hidden = _clear_cells(hidden, cells)
         hidden = _clear_cells(F.relu(self.conv3(hidden)), cells)
         return _clear_cells(self.output(hidden), cells).squeeze(1)
+
+
+def _convolve_and_halve(convolution: nn.Conv2d, maps: Tensor) -> Tensor:
+    # Pooling before ReLU gives the same from a quarter of the work.
+    return F.relu(F.max_pool2d(convolution(maps), 2))
 
 
 def _clear_cells(maps: Tensor, cells: tuple[Tensor, Tensor] | None) -> Tensor:

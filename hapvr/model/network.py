@@ -20,11 +20,11 @@ from hapvr.model.similarity import Pooling, chamfer, check_rate, frame_similarit
 
 AttentionForm = Literal["gated", "cosine", "linear"]
 
-MAX_CHUNK_CELLS = {"cpu": 2**18, "cuda": 2**22}
+MAX_CHUNK_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Frame similarities the comparator sees at once, by device; its widest layer then stays near a processor's cache."""
 
 MAX_KEPT_CELLS = 2**22
-"""Frame similarities up to which training keeps the comparator's activations, about 330 bytes for each."""
+"""Frame similarities up to which training keeps the comparator's activations, about 140 bytes for each."""
 
 
 @dataclass(frozen=True)

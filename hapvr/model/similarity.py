@@ -9,7 +9,7 @@ on long videos only.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -68,10 +68,31 @@ def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None
 
 
 def _largest(values: Tensor, dim: int) -> Tensor:
-    # amax is several times faster forward, but keeps its whole input for the backward pass; max keeps indices only.
-    if torch.is_grad_enabled() and values.requires_grad:
+    # amax is several times faster forward, but keeps its whole input for the backward pass; max keeps indices of 8
+    # bytes, and where one byte is enough for them, that is what is kept here.
+    if not (torch.is_grad_enabled() and values.requires_grad):
+        return values.amax(dim)
+    if values.shape[dim] > 256:
         return values.max(dim).values
-    return values.amax(dim)
+    largest: Tensor = _Largest.apply(values, dim)
+    return largest
+
+
+class _Largest(torch.autograd.Function):
+    """The largest entries along a dimension of at most 256, whose places are kept as bytes."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
+        largest, places = values.max(dim, keepdim=True)
+        ctx.save_for_backward(places.to(torch.uint8))
+        ctx.shape, ctx.dim = values.shape, dim
+        return largest.squeeze(dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        spread = gradients[0].new_zeros(ctx.shape)
+        return spread.scatter_(ctx.dim, places.long(), gradients[0].unsqueeze(ctx.dim)), None
 
 
 def _masked_topk_mean(values: Tensor, mask: Tensor, *, rate: float, dim: int) -> Tensor:
