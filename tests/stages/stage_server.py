@@ -1,7 +1,7 @@
 """Runs stages on request, each in a fork of this process, so that a test can kill them without paying for imports.
 
-Reads lines of JSON {"config": path, "stage": name} from standard input. Answers each with two lines: the fork's process id
-when it starts, and its exit status when it ends.
+Reads lines of JSON {"config": path, "stage": name} from standard input and answers each with the fork's process id. The next,
+empty line asks for its exit status. Until then nobody else can get the process id, even if the fork has ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(config: Path, stage: str) -> None:
 def main() -> None:
     """Serves until standard input ends."""
     torch.set_num_threads(1)
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         request = json.loads(line)
         child = os.fork()
         if child == 0:
@@ -58,6 +58,7 @@ def main() -> None:
                 os._exit(1)
             os._exit(0)
         print(child, flush=True)  # noqa: T201 - the answer
+        sys.stdin.readline()
         print(os.waitpid(child, 0)[1], flush=True)  # noqa: T201
 
 
