@@ -13,9 +13,10 @@ from hapvr.stages.project import Project, StageResult
 from hapvr.storage.availability import write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
-from hapvr.video.download import DiskQuota, DownloadResult, download_video, remove_download
+from hapvr.video.download import DownloadResult, download_video, remove_download
 from hapvr.video.manifest import ManifestEntry, is_remote
 from hapvr.video.pool import InspectedVideo, inspect_videos
+from hapvr.video.quota import DiskQuota
 
 DOWNLOAD_FOLDER = "downloads"
 

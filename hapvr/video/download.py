@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from yt_dlp.utils import (
 from hapvr.config import DownloadConfig
 from hapvr.errors import ArgumentError, DataError
 from hapvr.video.manifest import ManifestEntry, is_remote
+from hapvr.video.quota import DiskQuota
 
 _LOG = logging.getLogger(__name__)  # what yt-dlp says; an application that configures logging sees it
 _LOG.addHandler(logging.NullHandler())
@@ -63,29 +63,6 @@ class DownloadResult:
     path: Path | None
     reason: str
     message: str
-
-
-class DiskQuota:
-    """What all files below a folder may take together, shared by threads that download; without a limit all fits."""
-
-    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
-        self.limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._sizes: dict[str, int] = {}
-        if limit_bytes is not None:
-            for path in folder.rglob("*"):
-                if path.is_file():
-                    self._sizes[_stem(path)] = self._sizes.get(_stem(path), 0) + path.stat().st_size
-        self._total = sum(self._sizes.values())
-
-    def take(self, stem: str, num_bytes: int) -> bool:
-        """Count a file (0: it is gone) at its present size; False if there is no room for it."""
-        with self._lock:
-            total = self._total - self._sizes.get(stem, 0) + num_bytes
-            fits = self.limit_bytes is None or total <= self.limit_bytes
-            if fits:
-                self._sizes[stem], self._total = num_bytes, total
-            return fits
 
 
 def download_video(
@@ -258,10 +235,6 @@ def _finished(entry: ManifestEntry, folder: Path, stem: str) -> DownloadResult |
 def _remove(folder: Path, stem: str) -> None:
     for path in folder.glob(f"{stem}.*"):
         path.unlink()
-
-
-def _stem(path: Path) -> str:
-    return path.name.partition(".")[0]
 
 
 def _first_line(error: BaseException) -> str:
