@@ -71,4 +71,5 @@ lock: ## write requirements.lock anew from pyproject.toml
 
 clean: ## remove what the chain made, and Dagster's runs
 	rm -rf data
-	find dagster_home -mindepth 1 ! -name dagster.yaml -delete
+	find dagster_home -type f ! -name dagster.yaml -delete
+	find dagster_home -mindepth 1 -type d -empty -delete
