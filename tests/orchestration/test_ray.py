@@ -1,0 +1,188 @@
+"""Shards as jobs of a Ray cluster of two nodes on this machine, chosen by DAGSTER_HOME alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+
+from assets.partitions import SHARDS, synchronize
+from assets.project import PROCESS_TAG
+from hapvr.stages.project import Project
+from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.orchestration.conftest import NewDatabase
+from tests.orchestration.test_ui import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+INGESTED = ("videos", "frames", "features")
+BIN = Path(sys.executable).parent
+KEYS = ("own-train-00000", "own-validation-00000", "own-test-00000")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a Dagster daemon needs to know of a Ray cluster, and what its nodes were told."""
+
+    address: str
+    environment: Mapping[str, str]
+
+
+def wait_until(reached: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+    """Looks twice a second; fails by name."""
+    end = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < end, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.5)
+
+
+def end_family(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all it started; kills what does not end."""
+    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.terminate()
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    for child in psutil.wait_procs(family, timeout=30)[1]:
+        child.kill()
+
+
+@pytest.fixture
+def cluster(new_database: NewDatabase) -> Iterator[Cluster]:
+    """Two nodes, each of two CPUs and a GPU that is not there; only who knows the token may use them."""
+    port, dashboard_port = free_port(), free_port()
+    environment = {
+        "HAPVR_DAGSTER_DATABASE": new_database("ray"),
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> None:
+        command = [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", "--include-log-monitor=false"]
+        command += ["--num-cpus=2", "--num-gpus=1", "--object-store-memory=100000000"]
+        command += ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
+        nodes.append(subprocess.Popen([*command, *arguments], cwd=CHECKOUT, env=os.environ | environment))
+
+    # A short path: Unix sockets below it may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        try:
+            head = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}"]
+            start(*head, "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}")
+            found = Cluster(f"http://127.0.0.1:{dashboard_port}", environment)
+            wait_until(lambda: alive_nodes(found) == 1, timeout_s=180, what="the head node")
+            start(f"--address=127.0.0.1:{port}")
+            wait_until(lambda: alive_nodes(found) == 2, timeout_s=180, what="the second node")
+            yield found
+        finally:
+            for node in reversed(nodes):
+                end_family(node)
+
+
+def alive_nodes(cluster: Cluster) -> int:
+    """How many nodes the head knows; 0 while it starts."""
+    authorization = {"Authorization": f"Bearer {cluster.environment['RAY_AUTH_TOKEN']}"}
+    request = urllib.request.Request(f"{cluster.address}/nodes?view=summary", headers=authorization)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            summary = json.load(answer)["data"]["summary"]
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return 0
+    return sum(node["raylet"].get("state") == "ALIVE" for node in summary)
+
+
+@pytest.fixture
+def home(
+    cluster: Cluster, small_project: Project, clips_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
+    """A project that has a manifest and whitening, and a daemon whose instance file is the cluster's, unchanged."""
+    assert small_project.root.local is not None
+    data = tmp_path / "data"
+    shutil.copytree(
+        small_project.root.local, data, ignore=lambda _, names: [name for name in names if name in INGESTED]
+    )
+    config = write_settings(tmp_path / "config.yaml", small_settings(clips_folder, data))
+    home = tmp_path / "dagster_home"
+    home.mkdir()
+    shutil.copy(CHECKOUT / "dagster_home" / "cluster" / "dagster.yaml", home)
+    choice = {"DAGSTER_HOME": str(home), "HAPVR_CONFIG": str(config), "HAPVR_RAY_ADDRESS": cluster.address}
+    for name, value in {**cluster.environment, **choice}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("HAPVR_VIDEOS", raising=False)
+    with dg.DagsterInstance.get() as instance:
+        synchronize(instance, SHARDS, list(KEYS))
+    daemon = subprocess.Popen([sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"], cwd=CHECKOUT)
+    try:
+        yield Project.open(config)
+    finally:
+        end_family(daemon)
+
+
+def launch_backfill() -> None:
+    """As the button in the UI does; the runs of `dagster job backfill` would not be retried."""
+    repository = {"repositoryLocationName": "hapvr", "repositoryName": "__repository__"}
+    selector = {"partitionSetName": "ingest_shard_partition_set", "repositorySelector": repository}
+    mutation = "mutation($p: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $p) { __typename } }"
+    variables = json.dumps({"p": {"selector": selector, "partitionNames": KEYS}})
+    command = [str(BIN / "dagster-graphql"), "-w", "workspace.yaml", "--text", mutation, "--variables", variables]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert "LaunchBackfillSuccess" in done.stdout
+
+
+def test_shards_on_two_nodes_survive_a_killed_worker_and_equal_the_local_ones(
+    home: Project, small_project: Project, cluster: Cluster
+) -> None:
+    """Three shards from files to features; a worker is killed with SIGKILL, its run is retried; every data file has the
+    bytes of the one made without Dagster and Ray; both nodes worked; each run asked for CPUs and a share of a GPU."""
+    from ray.job_submission import JobSubmissionClient
+
+    launch_backfill()
+    with dg.DagsterInstance.get() as instance:
+
+        def runs(*statuses: dg.DagsterRunStatus) -> list[dg.DagsterRun]:
+            return list(instance.get_runs(dg.RunsFilter(job_name="ingest_shard", statuses=list(statuses))))
+
+        def working() -> list[dg.DagsterRun]:
+            return [run for run in runs(dg.DagsterRunStatus.STARTED) if PROCESS_TAG in run.tags]
+
+        wait_until(lambda: bool(working()), timeout_s=300, what="a run that has started")
+        victim = working()[0]
+        os.kill(int(victim.tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0]), signal.SIGKILL)
+        wait_until(
+            lambda: {run.tags["dagster/partition"] for run in runs(dg.DagsterRunStatus.SUCCESS)} == set(KEYS),
+            timeout_s=600,
+            what=f"all shards; {[(run.run_id, run.status.value) for run in runs()]}",
+        )
+        failed, finished = runs(dg.DagsterRunStatus.FAILURE), runs(dg.DagsterRunStatus.SUCCESS)
+    assert [run.run_id for run in failed] == [victim.run_id]
+    (retry,) = [run for run in finished if run.parent_run_id == victim.run_id]
+    assert retry.tags["dagster/partition"] == victim.tags["dagster/partition"]
+    for run in finished:
+        assert json.loads(run.tags["dagster-ray/config"]) == {"num_cpus": 2.0, "num_gpus": 0.5}
+    jobs = {job.submission_id: job for job in JobSubmissionClient(cluster.address).list_jobs()}
+    assert set(jobs) == {f"dagster-run-{run.run_id}" for run in (*failed, *finished)}
+    assert len({job.driver_node_id for job in jobs.values()}) == 2
+    for key in KEYS:
+        for stage in INGESTED:
+            assert home.shard(stage, key).index().equals(small_project.shard(stage, key).index()), f"{stage} of {key}"
+        for stage in ("frames", "features"):
+            made = home.shard(stage, key)
+            digest = made.root.sha256(made.data_name)
+            assert digest == small_project.shard(stage, key).data_digest(), f"{stage} of {key}"
