@@ -20,18 +20,18 @@ class StageRayRunLauncher(RayRunLauncher):
     steps: resources by step. A run's own tag `dagster-ray/config` goes before it, the launcher's `num_cpus` and so on after it.
     """
 
-    def __init__(self, *, steps: Mapping[str, Mapping[str, float]], **ray: Any) -> None:
-        super().__init__(**ray)
-        self.steps = steps
+    steps: Mapping[str, Mapping[str, float]]
 
     @classmethod
     def config_type(cls) -> UserConfigSchema:
-        resources = dg.Shape({name: dg.Field(dg.Noneable(float), is_required=False) for name in RESOURCES})
+        resources = dg.Shape({name: dg.Field(float, is_required=False) for name in RESOURCES})
         return {**super().config_type(), "steps": dg.Field(dg.Map(str, resources), default_value={})}
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]) -> Self:
-        return cls(inst_data=inst_data, steps=config_value["steps"], **config_value["ray"])
+        launcher = super().from_config_value(inst_data, config_value)
+        launcher.steps = config_value["steps"]
+        return launcher
 
     def launch_run(self, context: LaunchRunContext) -> None:
         """Submits the run as a Ray job; returns before it starts."""
@@ -45,11 +45,8 @@ class StageRayRunLauncher(RayRunLauncher):
 
 
 def steps_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[str]:
-    """The steps that a run will execute."""
-    if run.step_keys_to_execute:
-        return list(run.step_keys_to_execute)
-    if run.execution_plan_snapshot_id is None:
-        return []
+    """The steps that a run will execute; of a retry those from the failed one on."""
+    assert run.execution_plan_snapshot_id is not None
     return list(instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id).step_keys_to_execute)
 
 
