@@ -34,7 +34,10 @@ def register(
     if existing:
         number = int(existing[0].version)
     else:
-        number = int(client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags)).version)
+        # A server refuses the address of a logged model without its id; a client on a database finds it out.
+        logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
+        made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags), model_id=logged)
+        number = int(made.version)
     client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
     return number
