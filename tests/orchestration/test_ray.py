@@ -109,7 +109,7 @@ def alive_nodes(cluster: Cluster) -> int:
 
 
 @pytest.fixture
-def home(
+def project(
     cluster: Cluster, small_project: Project, clips_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Project]:
     """A project that has a manifest and whitening, and a daemon whose instance file is the cluster's, unchanged."""
@@ -147,7 +147,7 @@ def launch_backfill() -> None:
 
 
 def test_shards_on_two_nodes_survive_a_killed_worker_and_equal_the_local_ones(
-    home: Project, small_project: Project, cluster: Cluster
+    project: Project, small_project: Project, cluster: Cluster
 ) -> None:
     """Three shards from files to features; a worker is killed with SIGKILL, its run is retried; every data file has the
     bytes of the one made without Dagster and Ray; both nodes worked; each run asked for CPUs and a share of a GPU."""
@@ -168,7 +168,7 @@ def test_shards_on_two_nodes_survive_a_killed_worker_and_equal_the_local_ones(
         wait_until(
             lambda: {run.tags["dagster/partition"] for run in runs(dg.DagsterRunStatus.SUCCESS)} == set(KEYS),
             timeout_s=600,
-            what=f"all shards; {[(run.run_id, run.status.value) for run in runs()]}",
+            what="all shards",
         )
         failed, finished = runs(dg.DagsterRunStatus.FAILURE), runs(dg.DagsterRunStatus.SUCCESS)
     assert [run.run_id for run in failed] == [victim.run_id]
@@ -181,8 +181,10 @@ def test_shards_on_two_nodes_survive_a_killed_worker_and_equal_the_local_ones(
     assert len({job.driver_node_id for job in jobs.values()}) == 2
     for key in KEYS:
         for stage in INGESTED:
-            assert home.shard(stage, key).index().equals(small_project.shard(stage, key).index()), f"{stage} of {key}"
+            assert project.shard(stage, key).index().equals(small_project.shard(stage, key).index()), (
+                f"{stage} of {key}"
+            )
         for stage in ("frames", "features"):
-            made = home.shard(stage, key)
+            made = project.shard(stage, key)
             digest = made.root.sha256(made.data_name)
             assert digest == small_project.shard(stage, key).data_digest(), f"{stage} of {key}"
