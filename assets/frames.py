@@ -33,7 +33,9 @@ def frames(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.Ma
     from hapvr.storage.contact_sheet import contact_sheet
 
     opened = project.open()
-    result = make_frames(opened, context.partition_key, progress=ProgressLines(context.log.info, "decoding videos"))
+    result = make_frames(
+        opened, context.partition_key, retry_failed=True, progress=ProgressLines(context.log.info, "decoding videos")
+    )
     entries = metadata.stage(result)
     if result.num_ok:
         with open_frames(opened, context.partition_key) as reader:

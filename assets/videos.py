@@ -82,7 +82,9 @@ def videos(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.Ma
     from hapvr.stages.videos import make_videos
 
     opened = project.open()
-    result = make_videos(opened, context.partition_key, progress=ProgressLines(context.log.info, "looking at videos"))
+    result = make_videos(
+        opened, context.partition_key, retry_failed=True, progress=ProgressLines(context.log.info, "looking at videos")
+    )
     rows = result.shard.index().select("video_id", "status", "reason", "duration_s", "fps", "codec", "num_bytes")
     return dg.MaterializeResult(
         metadata=metadata.stage(result) | {"rows": metadata.table(rows)},

@@ -115,7 +115,7 @@ def measure_step(options: argparse.Namespace) -> dict[str, Any]:
         for name, work in works.items():
             times[name].append(seconds(work, device))
     memory = {
-        name: _in_own_process(peak_growth, name, options.clips, options.frames, options.device, torch.get_num_threads())
+        name: in_own_process(peak_growth, name, options.clips, options.frames, options.device, torch.get_num_threads())
         for name in works
     }
     # Forward products once, backward products for both sides.
@@ -199,7 +199,7 @@ def measure_sources(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _in_own_process(work: Callable[..., Any], *arguments: Any) -> Any:
+def in_own_process(work: Callable[..., Any], *arguments: Any) -> Any:
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)
 
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str]) -> None:
     if "sources" in options.parts:
         results["sources"] = measure_sources(options)
     if "paper" in options.parts:
-        results["paper"] = _in_own_process(paper_batch, options.device, torch.get_num_threads())
+        results["paper"] = in_own_process(paper_batch, options.device, torch.get_num_threads())
     sys.stdout.write(json.dumps(results, indent=2) + "\n")
 
 
