@@ -85,3 +85,12 @@ def test_show_of_a_folder_that_is_no_model(call: Call, tmp_path: Path) -> None:
     assert done.code == 1
     assert f"{tmp_path} is no model bundle" in done.error
     assert "scorer.json" in done.error
+
+
+def test_scoring_with_an_empty_registry_says_how_to_fill_it(call: Call, tmp_path: Path) -> None:
+    """No version, no alias: exit 1 with the address that was asked and the way out, not a trace."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    done = call("score", "a.mp4", "b.mp4", "--model", "models:/hapvr@champion", "--tracking-uri", uri)
+    assert done.code == 1
+    assert f"models:/hapvr@champion is not in the registry at {uri}" in done.error
+    assert "--tracking-uri" in done.error
