@@ -409,7 +409,7 @@ class AutomationConfig(Settings):
         default=2, description="of a failed run, from where it failed"
     )
     retry_wait_s: Annotated[float, Field(ge=0)] = Field(
-        default=60.0, description="before the first retry; it doubles with each"
+        default=60.0, description="before the first retry of `retrain`; it doubles with each"
     )
 
 

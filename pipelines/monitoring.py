@@ -13,6 +13,13 @@ import psutil
 from assets.project import PROCESS_TAG, ProjectResource
 
 INTERVAL_S = 30
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
 
 
 @dg.sensor(
@@ -43,7 +50,10 @@ def is_lost(process: str) -> bool:
 
 
 def closing_sensor(name: str, status: dg.DagsterRunStatus, word: str) -> dg.RunStatusSensorDefinition:
-    """A sensor that marks MLflow runs as failed whose Dagster run ended with `status` and could not do so itself."""
+    """A sensor that marks MLflow runs as failed whose Dagster run ended with `status` and could not do so itself.
+
+    A retry goes on in the same MLflow run, which then is left alone.
+    """
 
     @dg.run_status_sensor(
         name=name,
@@ -55,8 +65,11 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus, word: str) -> dg.RunS
     def close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
         from hapvr.stages.training import tracker_of
 
-        mlflow_run = context.dagster_run.tags.get("mlflow/run_id")
-        if mlflow_run and tracker_of(project.open()).fail_if_running(mlflow_run):
+        mlflow_run = context.dagster_run.tags.get("mlflow/run_id", "")
+        retried = context.instance.get_runs(
+            dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED), limit=1
+        )
+        if mlflow_run and not retried and tracker_of(project.open()).fail_if_running(mlflow_run):
             context.log.info(f"marked MLflow run {mlflow_run} as failed")
 
     return close

@@ -69,7 +69,8 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(ended: str) -> None:
 
 
 def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished."""
+    """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished, and
+    so does one RUNNING in which a retry goes on."""
     from pipelines.resources import project_resource
 
     config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
@@ -78,6 +79,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path, monkeypatch
     killed = tracker.start("killed", name="killed", params={}, tags={})
     finished = tracker.start("finished", name="finished", params={}, tags={})
     tracker.end(finished)
+    retried = tracker.start("retried", name="retried", params={}, tags={})
 
     @dg.op
     def broken() -> None:
@@ -89,7 +91,8 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path, monkeypatch
 
     sensor = next(one for one in sensors if one.name == "close_failed_training")
     with dg.DagsterInstance.ephemeral() as instance:
-        for mlflow_run in (killed, finished):
+        instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags={"mlflow/run_id": retried})
+        for mlflow_run in (killed, finished, retried):
             result = breaking.execute_in_process(
                 instance=instance, raise_on_error=False, tags={"mlflow/run_id": mlflow_run}
             )
@@ -104,3 +107,4 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path, monkeypatch
             sensor(context)
     assert tracker.client.get_run(killed).info.status == "FAILED"
     assert tracker.client.get_run(finished).info.status == "FINISHED"
+    assert tracker.client.get_run(retried).info.status == "RUNNING"

@@ -53,7 +53,7 @@ def main() -> None:
         if child == 0:
             try:
                 run(Path(request["config"]), request["stage"])
-            except BaseException:
+            except BaseException:  # the child must not go on in the loop; its exit status tells the test
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
