@@ -1,4 +1,4 @@
-"""Partitions: shards of videos, those of the training set, and benchmarks. The manifest registers all of them, and the GPU's pool."""
+"""Partitions: shards of videos, those of the training set, and benchmarks. The manifest registers all of them."""
 
 import dagster as dg
 
@@ -25,8 +25,3 @@ def synchronize(instance: dg.DagsterInstance, partitions: dg.DynamicPartitionsDe
     for stale in sorted(registered - set(keys)):
         instance.delete_dynamic_partition(partitions.name, stale)
     instance.add_dynamic_partitions(partitions.name, [key for key in keys if key not in registered])
-
-
-def open_pool(instance: dg.DagsterInstance) -> None:
-    """Give the GPU's pool its default limit. Dagster does so when the pool is first used, but two first users at once race."""
-    instance.event_log_storage.initialize_concurrency_limit_to_default(GPU_POOL)

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.partitions import BENCHMARKS, MISSING, SHARDS, TRAINING_SHARDS, open_pool, synchronize
+from assets.partitions import BENCHMARKS, MISSING, SHARDS, TRAINING_SHARDS, synchronize
 from assets.project import DATA_TEAM, ProjectResource
 
 
@@ -32,7 +32,6 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
     # Looked at before the manifest is made: what arrives meanwhile is noticed the next time.
     offer = offered(opened, settle_s=0)
     result = make_manifest(opened, progress=ProgressLines(context.log.info, "preparing sources"))
-    open_pool(context.instance)
     synchronize(context.instance, SHARDS, list(result.shards))
     synchronize(context.instance, TRAINING_SHARDS, list(result.training_shards))
     evaluation = opened.config.evaluation

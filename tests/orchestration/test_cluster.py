@@ -20,9 +20,10 @@ def instance_file(folder: str) -> dict[str, Any]:
 def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
     """A team's instance is the default one but for its storage; a cluster's also launches elsewhere and has other limits."""
     default, team, cluster = instance_file("."), instance_file("team"), instance_file("cluster")
-    storage = team.pop("storage")
+    assert default.pop("event_log_storage")["class"] == "SqliteEventLog"
+    for storage in ("run_storage", "schedule_storage", "event_log_storage"):
+        assert cluster.pop(storage) == team.pop(storage)
     assert team == default
-    assert cluster.pop("storage") == storage
     assert cluster["run_monitoring"].pop("start_timeout_seconds") > 0
     assert {key: cluster[key] for key in default if key != "concurrency"} == {
         key: default[key] for key in default if key != "concurrency"
