@@ -258,6 +258,9 @@ class NetworkConfig(Settings):
     attention_form: Literal["gated", "cosine", "linear"] = "gated"
     binary_bits: Annotated[int, Field(ge=0)] = Field(default=0, description="bits of DnS' binarisation layer; 0: none")
     comparator: bool = True
+    comparator_init: Literal["random", "identity"] = Field(
+        default="random", description="`identity`: training starts from the similarities that the comparator gets"
+    )
     symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
     symmetric: bool = Field(default=False, description="the mean of score(q, r) and score(r, q)")
 

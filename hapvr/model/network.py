@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, halve_mask, repeat_short
-from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
+from hapvr.model.layers import Binarization, Comparator, ComparatorInit, GatedAttention, LinearAttention
 from hapvr.model.similarity import Pooling, chamfer, check_rate, frame_similarity
 
 AttentionForm = Literal["gated", "cosine", "linear"]
@@ -88,7 +88,7 @@ class SimilarityNetwork(nn.Module):
     """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
 
     The arguments are the fields of `NetworkSettings`, which explains them. Weights are drawn from `generator`, which
-    leaves torch's global one alone, or else from that.
+    leaves torch's global one alone, or else from that; comparator_init: see `Comparator`.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class SimilarityNetwork(nn.Module):
         comparator: bool = True,
         symmetric_chamfer: bool = False,
         symmetric: bool = False,
+        comparator_init: ComparatorInit = "random",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ class SimilarityNetwork(nn.Module):
                 self.attention = LinearAttention(dims=dims, normalize=attention_form == "cosine", generator=generator)
             elif binary_bits:
                 self.binarization = Binarization(dims=dims, bits=binary_bits, generator=generator)
-            self.comparator = Comparator(generator=generator) if comparator else None
+            self.comparator = Comparator(init=comparator_init, generator=generator) if comparator else None
 
     @classmethod
     def from_settings(cls, settings: NetworkSettings, *, generator: torch.Generator | None = None) -> SimilarityNetwork:

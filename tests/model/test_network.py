@@ -195,6 +195,19 @@ def test_regularization_sums_the_overshoot() -> None:
     assert found.video.tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
 
 
+def test_an_identity_comparator_starts_from_the_largest_similarity_of_each_block() -> None:
+    """What comes out is the maximum of every 4 x 4 block, of negative similarities too, and all layers can be trained."""
+    network = SimilarityNetwork(dims=DIMS, comparator_init="identity", generator=torch_rng("identity"))
+    embedded = network.embed(clips("identity", num_videos=3, num_frames=9))
+    found = network.compare(embedded, torch.cat([embedded, -embedded]))
+    blocks = found.frame[:, :, :8, :8].reshape(3, 6, 2, 4, 2, 4).amax((3, 5))
+    assert blocks.min() < 0 < blocks.max()
+    assert_close(found.refined, blocks)
+    found.video.sum().backward()
+    # Behind a weight of 0 a channel has no gradient until the first step has moved that weight.
+    assert network.comparator.output.weight.grad.count_nonzero() > 64
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_features_score_in_float32(dtype: torch.dtype) -> None:
     """Features cached in half precision are computed in the weights' precision."""
