@@ -1,13 +1,15 @@
 """The ablations of HAP-VR on a project's cached views: every row trained for some steps with several seeds, and evaluated.
 
     python -m benchmarks.ablation [--config configs/demo.yaml] [--data-root DIR] [--tables table2 table3 table4 similarity]
-        [--seeds 0 1 2] [--steps 50] [--batch-videos 8] [--jobs 2] [--out data/ablation.json]
+        [--seeds 0 1 2] [--steps 50] [--batch-videos 8] [--jobs 2] [--validate] [--out data/ablation.json]
 
 Needs what `make demo` leaves: features, views and pseudo labels. A row is a file `configs/ablations/<table>/*.yaml`, of
 which only the settings of training are taken; everything else is the project's. Rows of equal settings are trained once.
 `own loss` is the row's own objective on the first five batches, before and after training, in the same network;
 `untrained` has the row's pooling on frozen features and learns nothing. Every finished run is kept in the JSON file, and a
-run that is there is not done again, so the grid can be made in pieces. Prints Markdown.
+run that is there is not done again, so the grid can be made in pieces. With --validate a run also validates every
+`train.validate_every_steps`, and a second table has the weights that were best there: a setting is to be chosen by its
+column `validation`, never by the test tasks beside it. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -46,24 +48,45 @@ TITLES = {
 }
 
 
-def table_markdown(table: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A table with a line per row; rows: title -> runs of its seeds. Values are percentages, mean ± standard deviation."""
+def table_markdown(table: str, rows: Mapping[str, Sequence[Mapping[str, Any]]], *, weights: str = "trained") -> str:
+    """A table with a line per row; rows: title -> runs of its seeds. Values are percentages, mean ± standard deviation.
+
+    weights: "trained", those of the last step, with the row's own loss; "best", those chosen by validation, with that.
+    """
     finished = [run for runs in rows.values() for run in runs if run["status"] == "ok"]
     tasks = [name for name in finished[0]["trained"] if name != "mean"] if finished else []
-    header = ["row", *tasks, "mean", "untrained", "gain", "own loss", "lowered"]
-    lines = [f"### {TITLES.get(table, table)}", "", _line(header), _line(["---"] * len(header))]
-    for title, runs in rows.items():
+    describe = _of_loss if weights == "trained" else _of_validation
+    header = ["row", *tasks, "mean", "untrained", "gain", *describe([])]
+    title = TITLES.get(table, table) + ("" if weights == "trained" else ", best by validation")
+    lines = [f"### {title}", "", _line(header), _line(["---"] * len(header))]
+    for name, runs in rows.items():
         good = [run for run in runs if run["status"] == "ok"]
         if not good:
-            lines.append(_line([title, *["not finite"] * (len(header) - 1)]))
+            lines.append(_line([name, *["not finite"] * (len(header) - 1)]))
             continue
-        values = [_percent([run["trained"][task] for run in good]) for task in (*tasks, "mean")]
+        values = [_percent([run[weights][task] for run in good]) for task in (*tasks, "mean")]
         values.append(_percent([run["untrained"]["mean"] for run in good[:1]]))
-        values.append(_percent([run["trained"]["mean"] - run["untrained"]["mean"] for run in good]))
-        first, last = (statistics.fmean(run[name] for run in good) for name in ("first_loss", "last_loss"))
-        lowered = sum(run["last_loss"] < run["first_loss"] for run in good)
-        lines.append(_line([title, *values, f"{first:.3f} → {last:.3f}", f"{lowered} of {len(runs)}"]))
+        values.append(_percent([run[weights]["mean"] - run["untrained"]["mean"] for run in good]))
+        lines.append(_line([name, *values, *describe(runs).values()]))
     return "\n".join(lines) + "\n"
+
+
+def _of_loss(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Column -> value: the row's own loss before and after, and how many of its runs lowered it."""
+    good = [run for run in runs if run["status"] == "ok"]
+    first, last = (statistics.fmean([run[name] for run in good] or [0.0]) for name in ("first_loss", "last_loss"))
+    lowered = sum(run["last_loss"] < run["first_loss"] for run in good)
+    return {"own loss": f"{first:.3f} → {last:.3f}", "lowered": f"{lowered} of {len(runs)}"}
+
+
+def _of_validation(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Column -> value: steps of the best weights, and mean validation of these, of the last, and of the untrained."""
+    good = [run for run in runs if run["status"] == "ok"]
+    columns = {"validation": "best", "last": "trained", "untrained there": "untrained"}
+    steps = ", ".join(str(run["best_step"] + 1) for run in good)
+    return {"steps": steps} | {
+        name: _percent([run["validation"][kind] for run in good] or [0.0]) for name, kind in columns.items()
+    }
 
 
 def machine() -> dict[str, str]:
@@ -82,7 +105,9 @@ def machine() -> dict[str, str]:
 def main(arguments: Sequence[str]) -> int:
     """0: all runs are finite; 1: some are not, or something is missing; 2: the call was wrong."""
     options = _parse(arguments)
-    setup = Setup(options.config, options.data_root, options.benchmark, options.steps, options.batch_videos)
+    setup = Setup(
+        options.config, options.data_root, options.benchmark, options.steps, options.batch_videos, options.validate
+    )
     try:
         rows = [row for table in options.tables for row in read_rows(options.rows, table)]
         return _run(setup, rows, options)
@@ -108,7 +133,7 @@ def _run(setup: Setup, rows: Sequence[Row], options: argparse.Namespace) -> int:
         keys[row.table, row.title, seed]: (row, seed)
         for seed in options.seeds
         for row in rows
-        if keys[row.table, row.title, seed] not in runs
+        if _is_wanted(runs.get(keys[row.table, row.title, seed]), validate=setup.validate)
     }
     for number, (key, run) in enumerate(_finished(setup, wanted, jobs=options.jobs), start=1):
         row, seed = wanted[key]
@@ -125,8 +150,13 @@ def _run(setup: Setup, rows: Sequence[Row], options: argparse.Namespace) -> int:
             for row in rows
             if row.table == table
         }
-        sys.stdout.write("\n" + table_markdown(table, by_row))
+        for weights in ("trained", "best") if setup.validate else ("trained",):
+            sys.stdout.write("\n" + table_markdown(table, by_row, weights=weights))
     return 0 if all(run["status"] == "ok" for run in chosen.values()) else 1
+
+
+def _is_wanted(run: Mapping[str, Any] | None, *, validate: bool) -> bool:
+    return run is None or (validate and run["status"] == "ok" and "best" not in run)
 
 
 def _finished(
@@ -205,6 +235,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch-videos", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--validate", action="store_true", help="also score the weights that were best in validation")
     parser.add_argument("--out", type=Path, default=Path("data/ablation.json"))
     return parser.parse_args(arguments)
 

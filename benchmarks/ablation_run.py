@@ -28,11 +28,12 @@ from hapvr.stages.evaluation import definition_digest
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import data_digests, training_shards
-from hapvr.stages.validation import benchmark_shards, target_mean
+from hapvr.stages.validation import Validator, benchmark_shards, target_mean, validation_shards
 from hapvr.storage.features import FeatureStore
+from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
 from hapvr.train.data import CachedViews
 from hapvr.train.guards import NotFiniteError
-from hapvr.train.loop import NETWORK, train
+from hapvr.train.loop import CHECKPOINTS, NETWORK, train
 from hapvr.train.report import History, Listener
 from hapvr.train.step import TrainingStep, build_network, build_objective
 
@@ -50,13 +51,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all rows share. steps, batch_videos: of each training."""
+    """What all rows share. steps, batch_videos: of each training; validate: also keep the best weights by validation."""
 
     config: Path
     data_root: str | None
     benchmark: str | None
     steps: int
     batch_videos: int
+    validate: bool = False
 
     def project(self, row: Row, *, seed: int) -> Project:
         """The project with the settings of a row. Raises ConfigError."""
@@ -96,13 +98,17 @@ def read_rows(folder: Path, table: str) -> list[Row]:
 
 
 def run_row(setup: Setup, row: Row, seed: int) -> dict[str, Any]:
-    """Train and evaluate one row with one seed, in a temporary folder; returns what the JSON file keeps of it."""
+    """Train and evaluate one row with one seed, in a temporary folder; returns what the JSON file keeps of it.
+
+    `trained` has the last weights, `best` those that the validation benchmark chose, if the setup asks for it.
+    """
     torch.set_num_threads(1)  # rows run side by side in processes, and one thread gives equal sums everywhere
     start = time.monotonic()
     project = setup.project(row, seed=seed)
     shards = training_shards(project)
     definition = setup.benchmark_of(project)
     store = FeatureStore(project.root, benchmark_shards(project, definition.name))
+    validate = Validator(project, validation_shards(project), "cpu") if setup.validate else None
     with tempfile.TemporaryDirectory(prefix="hapvr-ablation-") as name:
         folder = Path(name)
 
@@ -113,19 +119,28 @@ def run_row(setup: Setup, row: Row, seed: int) -> dict[str, Any]:
         try:
             first_loss = own_loss(project, shards, _fresh(project))
             result = train(
-                project.config, project.root, shards, folder=folder, fabric=fabric, validate=None, listen=listen
+                project.config, project.root, shards, folder=folder, fabric=fabric, validate=validate, listen=listen
             )
-            trained, _ = load_network(folder / NETWORK)
+            trained = _fresh(project)
+            last = read_checkpoint(list_checkpoints(folder / CHECKPOINTS)[-1])
+            trained.load_state_dict(last["average"] or last["network"])
             last_loss = own_loss(project, shards, trained)
         except NotFiniteError as error:
             return {"status": "not finite", "message": str(error), "seconds": time.monotonic() - start}
+        networks = {"untrained": untrained(trained), "trained": trained.eval()}
+        validation = {}
+        if validate is not None:
+            networks["best"], _ = load_network(folder / NETWORK)
+            validation = {kind: validate(network)["mean"] for kind, network in networks.items()}
         scores = {
             kind: retrieval(project, network, definition, store, folder / f"{kind}.parquet")
-            for kind, network in (("untrained", untrained(trained)), ("trained", trained))
+            for kind, network in networks.items()
         }
     return {
         "status": "ok",
         **scores,
+        "validation": validation,
+        "best_step": result.best_step,
         "first_loss": first_loss,
         "last_loss": last_loss,
         "num_videos": result.num_videos,
@@ -143,6 +158,8 @@ def own_loss(project: Project, shards: Sequence[str], network: SimilarityNetwork
         batch_videos=settings.batch_videos,
         seed=settings.seed,
         rates=project.config.pseudo_labels,
+        weak_views=settings.weak_views,
+        strong_views=settings.strong_views,
     )
     step = TrainingStep(network, build_objective(settings.objective))
     with torch.no_grad():

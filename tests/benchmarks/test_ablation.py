@@ -141,3 +141,36 @@ def test_table_markdown_states_mean_and_spread() -> None:
     ]
     last_line = table_markdown("t", {"row": runs}).splitlines()[-1]
     assert last_line == "| row | 52.0 ± 2.8 | 40.0 | 12.0 ± 2.8 | 2.000 → 1.750 | 1 of 2 |"
+
+
+def test_grid_scores_what_validation_chose(
+    small_project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --validate a run that is there is made again, once; its best weights validate no worse than its last ones."""
+    write_row(tmp_path, "01-full.yaml", {"validate_every_steps": 1})
+    assert run_grid(small_project, tmp_path, "--seeds", "0") == 0
+    without = next(iter(json.loads((tmp_path / "out.json").read_text())["runs"].values()))
+    for new in (1, 0):
+        capsys.readouterr()
+        assert run_grid(small_project, tmp_path, "--seeds", "0", "--validate") == 0
+        assert f"runs: 1, of them {new} now" in capsys.readouterr().out
+    run = next(iter(json.loads((tmp_path / "out.json").read_text())["runs"].values()))
+    assert run["trained"] == without["trained"]
+    assert 0 <= run["best_step"] < 2
+    assert run["validation"]["best"] >= run["validation"]["trained"]
+
+
+def test_table_of_the_best_weights_states_their_validation() -> None:
+    """The test scores are those of the best weights; steps count from 1."""
+    run = {
+        "status": "ok",
+        "trained": {"mean": 0.5},
+        "best": {"mean": 0.6},
+        "untrained": {"mean": 0.4},
+        "best_step": 24,
+        "validation": {"best": 0.7, "trained": 0.65, "untrained": 0.3},
+    }
+    lines = table_markdown("t", {"row": [run]}, weights="best").splitlines()
+    assert lines[0] == "### t, best by validation"
+    assert lines[2] == "| row | mean | untrained | gain | steps | validation | last | untrained there |"
+    assert lines[-1] == "| row | 60.0 | 40.0 | 20.0 | 25 | 70.0 | 65.0 | 30.0 |"
