@@ -16,6 +16,7 @@ Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 Probability = Rate
 Split = Literal["train", "validation", "test"]
 Policy = Literal["official", "strict", "frozen"]
+Precision = Literal["float32", "bfloat16", "float16"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
@@ -157,6 +158,15 @@ class BackboneConfig(Settings):
     weights: Weights = PretrainedWeights()
     crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
     batch_frames: Annotated[int, Field(ge=1)] = 32
+    precision: Precision = Field(
+        default="float32",
+        description="autocast of the network alone; another one makes other features. bfloat16 needs a processor or GPU "
+        "that has it to be faster, float16 a GPU, and it may overflow",
+    )
+    compile: bool = Field(
+        default=False,
+        description="torch.compile; needs a C++ compiler, on a GPU Triton. Features stay valid: only their rounding differs",
+    )
 
 
 class TeacherConfig(Settings):
@@ -168,6 +178,8 @@ class TeacherConfig(Settings):
         default="imagenet", description="`raw` repeats the release: pixels 0..255"
     )
     batch_frames: Annotated[int, Field(ge=1)] = 32
+    precision: Precision = Field(default="float32", description="as `backbone.precision`, for the teacher's embeddings")
+    compile: bool = Field(default=False, description="as `backbone.compile`")
 
 
 class WhiteningConfig(Settings):

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig
+from hapvr.config import BackboneConfig, Precision
 from hapvr.errors import ArgumentError
+from hapvr.features.execution import network_settings, run_network
 from hapvr.features.weights import WeightsIdentity, create_network
 
 NUM_REGIONS = 9
@@ -28,17 +29,26 @@ class Backbone:
     network: nn.Module
     identity: WeightsIdentity
     crop_px: int
+    precision: Precision = "float32"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What determines the maps of a crop: weights and precision, as features and models record it."""
+        return network_settings(self.identity, self.precision)
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening."""
-        maps = self.network(normalize_imagenet(frames).contiguous(memory_format=torch.channels_last))
-        return region_vectors(maps)
+        pixels = normalize_imagenet(frames).contiguous(memory_format=torch.channels_last)
+        return region_vectors(run_network(self.network, pixels, self.precision, section="backbone"))
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
-    """The backbone of a configuration. Raises WeightsUnavailableError."""
+    """The backbone of a configuration; it is compiled, if at all, when it first runs. Raises WeightsUnavailableError."""
     network, identity = create_network(config.architecture, config.weights, features_only=True, out_indices=STAGES)
-    return Backbone(network.to(memory_format=torch.channels_last), identity, config.crop_px)
+    network.to(memory_format=torch.channels_last)
+    if config.compile:
+        network.compile()
+    return Backbone(network, identity, config.crop_px, config.precision)
 
 
 def normalize_imagenet(frames: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from hapvr.config import TeacherConfig
+from hapvr.config import Precision, TeacherConfig
 from hapvr.features.backbone import normalize_imagenet
+from hapvr.features.execution import network_settings, run_network
 from hapvr.features.weights import WeightsIdentity, create_network
 
 
@@ -19,20 +20,28 @@ class Teacher:
     identity: WeightsIdentity
     input: str
     dims: int
+    precision: Precision = "float32"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What determines the embeddings of an input: weights and precision, as embeddings record it."""
+        return network_settings(self.identity, self.precision)
 
     def embed(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, S, S] uint8, S the crop it was loaded for. Returns [B, D'] float32, not normalised."""
         pixels = normalize_imagenet(frames) if self.input == "imagenet" else frames.float()
-        embeddings: Tensor = self.network(pixels)
-        return embeddings
+        embeddings: Tensor = run_network(self.network, pixels, self.precision, section="teacher")
+        return embeddings.float()
 
 
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     """The teacher of a configuration, for frames of crop_px (its position embeddings are resampled if they must be).
 
-    Raises WeightsUnavailableError.
+    It is compiled, if at all, when it first runs. Raises WeightsUnavailableError.
     """
     network, identity = create_network(
         config.architecture, config.weights, num_classes=0, global_pool="token", img_size=crop_px
     )
-    return Teacher(network, identity, config.input, int(network.num_features))  # type: ignore[arg-type]
+    if config.compile:
+        network.compile()
+    return Teacher(network, identity, config.input, int(network.num_features), config.precision)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The bundle: sampling, backbone weights, whitening and network in one folder; no pickle, no hub, no data root.
 
-scorer.json               format, sampling, backbone identity, crop, limits, where it came from; written last
+scorer.json               format, sampling, backbone identity and precision, crop, limits, where it came from; written last
 calibration.json          similarity to probability; not there where the model has none
 model_card.md             data, settings, metrics and limits, for people; may be absent
 backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
@@ -10,6 +10,7 @@ network/                  network.safetensors, network.json
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -69,7 +70,7 @@ def write_bundle(
         "hapvr_version": __version__,
         "serving": (serving or ServingConfig()).model_dump(mode="json"),
         "sampling": sampling.model_dump(mode="json"),
-        "backbone": backbone.identity.as_dict(),
+        "backbone": backbone.settings,
         "crop_px": backbone_config.crop_px,
         "batch_frames": backbone_config.batch_frames,
         "provenance": dict(provenance),
@@ -113,13 +114,16 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     """
     description = read_description(folder)
     try:
-        identity = WeightsIdentity(**description["backbone"])
+        weights = dict(description["backbone"])
+        precision = weights.pop("precision", "float32")
+        identity = WeightsIdentity(**weights)
         config = BackboneConfig.model_validate(
             {
                 "architecture": identity.architecture,
                 "weights": RandomWeights(source="random"),
                 "crop_px": description["crop_px"],
                 "batch_frames": description["batch_frames"],
+                "precision": precision,
             }
         )
         sampling = SamplingConfig.model_validate(description["sampling"])
@@ -136,7 +140,7 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     empty.network.load_state_dict(state)
     network, _ = load_network(folder / NETWORK_FOLDER)
     return VideoScorer(
-        backbone=Backbone(empty.network, identity, empty.crop_px),
+        backbone=dataclasses.replace(empty, identity=identity),
         whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
         network=network,
         sampling=sampling,

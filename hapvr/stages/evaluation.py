@@ -31,7 +31,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
-from hapvr.stages.training import TrainingRun, current_run, tracker_of
+from hapvr.stages.training import RUN_NAME, TrainingRun, current_run, require_trained_backbone, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
@@ -122,13 +122,14 @@ def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, An
 
 def _refuse_other_features(project: Project, run: TrainingRun, store: FeatureStore) -> None:
     """The model must have been trained on views of the same features."""
-    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
     found = store.settings
     if found["whitening"] != record["data_digests"]["whitening"]:
         raise DataError(
             f"evaluation: model {run.key} was trained with whitening {record['data_digests']['whitening'][:12]}, the features "
             f"have {found['whitening'][:12]}; train again, or restore the features"
         )
+    require_trained_backbone(run, found["backbone"], what="the features were made")
 
 
 def _figures(

@@ -40,7 +40,7 @@ def feature_settings(project: Project, backbone: Backbone, whitening: Whitening)
     """What determines features: sampling, backbone, crop and whitening."""
     return {
         "sampling": project.config.sampling.content(),
-        "backbone": backbone.identity.as_dict(),
+        "backbone": backbone.settings,
         "crop_px": backbone.crop_px,
         "whitening": whitening.sha256,
     }

@@ -84,10 +84,16 @@ def _data(project: Project, record: Mapping[str, Any]) -> str:
 
 def _weights(record: Mapping[str, Any]) -> str:
     rows = [
-        (part, weights["architecture"], weights["source"], f"`{weights['sha256'][:DIGEST_CHARACTERS]}`")
+        (
+            part,
+            weights["architecture"],
+            weights["source"],
+            weights.get("precision", "float32"),
+            f"`{weights['sha256'][:DIGEST_CHARACTERS]}`",
+        )
         for part, weights in record["weights"].items()
     ]
-    return _table(("network", "architecture", "weights", "SHA-256"), rows)
+    return _table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
 
 
 def _settings(config: Config) -> str:

@@ -17,7 +17,7 @@ from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.promotion import Decision, make_decision
-from hapvr.stages.training import RUN_NAME, TrainingRun, current_run, tracker_of
+from hapvr.stages.training import RUN_NAME, TrainingRun, current_run, require_trained_backbone, tracker_of
 from hapvr.tracking.packaging import link_card, log_model
 from hapvr.tracking.registry import register
 
@@ -48,6 +48,7 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     calibrated = calibrate(project, run)
     card = model_card(project, run, scores=scores, calibrated=calibrated, tags=tags)
     backbone = load_backbone(project.config.backbone)
+    require_trained_backbone(run, backbone.settings, what="the bundle would be made")
     bundle = write_bundle(
         run.folder / "bundle",
         network_folder=run.network_folder,

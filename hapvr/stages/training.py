@@ -18,7 +18,7 @@ from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
-from hapvr.provenance import environment, git_revision
+from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
@@ -195,6 +195,17 @@ def current_run(project: Project) -> TrainingRun:
     return TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), record["mlflow_run_id"])
 
 
+def require_trained_backbone(run: TrainingRun, settings: Mapping[str, str], *, what: str) -> None:
+    """Raise DataError unless these are the weights and the precision that the run was trained on. what: for the message."""
+    record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
+    trained = Provenance("features", {"backbone": record["weights"]["backbone"]})
+    if differences := trained.differences(Provenance("features", {"backbone": settings})):
+        raise DataError(
+            f"training: model {run.key} was trained on features of another backbone than {what} with: "
+            f"{'; '.join(differences)}. Restore those settings and features, or train again"
+        )
+
+
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     """Digest of everything that training reads: whitening, and by shard views and labels, or frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
@@ -225,11 +236,11 @@ def _check_whitening(project: Project, shards: list[str]) -> None:
 
 
 def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
-    """Identity of the weights that made the data, as the data itself says; of an online training, as it loads them."""
+    """Identity and precision of the networks that made the data, as the data itself says; of an online training, as it loads them."""
     config = project.config
     if config.train.source == "online":
-        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).identity
-        return {"backbone": load_backbone(config.backbone).identity.as_dict(), "teacher": teacher.as_dict()}
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
+        return {"backbone": load_backbone(config.backbone).settings, "teacher": teacher.settings}
     views = Shard(project.root, VIEWS_STAGE, shards[0]).require({}).settings
     embeddings = Shard(project.root, EMBEDDINGS_STAGE, shards[0]).require({}).settings
     return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}

@@ -120,7 +120,7 @@ def _make_embeddings(project: Project, key: str, progress: Progress) -> Shard:
     teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
     device = choose_device(project.config.device)
     teacher.network.to(device)
-    settings = _view_settings(project) | {"teacher": teacher.identity.as_dict(), "teacher_input": teacher.input}
+    settings = _view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input}
     shard = project.shard(EMBEDDINGS_STAGE, key)
     with shard.lock():
         _make_views(
@@ -128,7 +128,7 @@ def _make_embeddings(project: Project, key: str, progress: Progress) -> Shard:
             key,
             shard=shard,
             settings=settings,
-            embed=lambda frames: teacher.embed(frames.to(device)).float().cpu(),
+            embed=lambda frames: teacher.embed(frames.to(device)).cpu(),
             fields=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
             batch_frames=project.config.teacher.batch_frames,
             progress=progress,

@@ -54,7 +54,7 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
     backbone = load_backbone(config.backbone)
     settings = {
         "whitening": config.whitening.model_dump(mode="json"),
-        "backbone": backbone.identity.as_dict(),
+        "backbone": backbone.settings,
         "crop_px": config.backbone.crop_px,
         "sampling": config.sampling.content(),
     }

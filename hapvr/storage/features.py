@@ -72,7 +72,8 @@ class FeatureStore:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
         self._rows: list[VideoRows] = []
         for shard in self._shards:
-            shard.require(dict(self._shards[0].require({}).settings))
+            # all that either of the two names
+            shard.require(dict.fromkeys(shard.require({}).settings) | dict(self._shards[0].require({}).settings))
             self._rows.append(VideoRows(shard, ["regions"]))
 
     @property

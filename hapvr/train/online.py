@@ -97,8 +97,8 @@ class OnlineViews(Dataset[DrawnClips]):
         self._device = device
         self._embed_regions = region_embedder(backbone, whitening, device)
         self._networks = {
-            "backbone": backbone.identity.sha256,
-            "teacher": self._teacher.identity.sha256,
+            "backbone": _content(backbone.settings),
+            "teacher": _content(self._teacher.settings),
             "whitening": whitening.sha256,
         }
 
@@ -193,6 +193,11 @@ class OnlineViews(Dataset[DrawnClips]):
     def __getstate__(self) -> dict[str, object]:
         # Data workers only draw: each opens its own files, and the networks stay behind.
         return self.__dict__ | {"_drawers": None, "_teacher": None, "_embed_regions": None, "_gather": None}
+
+
+def _content(settings: dict[str, str]) -> str:
+    """Digest of a frozen network's weights, and its precision if that is not float32."""
+    return " ".join(settings[name] for name in ("sha256", "precision") if name in settings)
 
 
 def _of_clips(parts: Sequence[Tensor], frames: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import load_bundle
@@ -45,6 +46,20 @@ def test_settings_of_another_version_are_refused(bundle: Path, tmp_path: Path) -
     description = json.loads((bundle / "scorer.json").read_text())
     other = change(bundle, tmp_path / "other", sampling=description["sampling"] | {"zoom": 2}, hapvr_version="7.1.0")
     with pytest.raises(DataError, match=r"(?s)zoom.*made by 7\.1\.0"):
+        load_bundle(other)
+
+
+def test_a_bundle_extracts_in_its_precision(bundle: Path, scenes: Path, tmp_path: Path) -> None:
+    """Other regions than in float32, and close ones; a precision that this version does not know is refused."""
+    backbone = json.loads((bundle / "scorer.json").read_text())["backbone"]
+    assert "precision" not in backbone
+    half = change(bundle, tmp_path / "half", backbone=backbone | {"precision": "bfloat16"})
+    exact, close = (load_bundle(folder).features(scenes / "a.mp4") for folder in (bundle, half))
+    assert close.dtype == exact.dtype
+    assert not torch.equal(close, exact)
+    assert torch.nn.functional.cosine_similarity(close, exact, dim=-1).min() > 0.99
+    other = change(bundle, tmp_path / "other", backbone=backbone | {"precision": "float8"}, hapvr_version="7.1.0")
+    with pytest.raises(DataError, match=r"(?s)precision.*float8.*made by 7\.1\.0"):
         load_bundle(other)
 
 

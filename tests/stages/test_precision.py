@@ -1,0 +1,161 @@
+"""Another precision under existing data: what is made anew, what is refused, and what stays as it was."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hapvr.errors import DataError
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import load_whitening, whitening_provenance
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.provenance import Provenance
+from hapvr.scorer.bundle import write_bundle
+from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.seeding import torch_rng
+from hapvr.stages.evaluation import make_benchmark_scores
+from hapvr.stages.features import make_features
+from hapvr.stages.project import Project
+from hapvr.stages.registration import make_registered_model
+from hapvr.stages.training import TrainingRun, prepare_training, training_shards
+from hapvr.stages.views import make_pseudo_labels, make_training_views
+from hapvr.stages.whitening import make_whitening
+from hapvr.storage.features import STAGE, FeatureFile, FeatureStore
+from hapvr.storage.manifest import read_manifest, shard_keys
+from hapvr.storage.shards import Shard
+from hapvr.storage.views import EMBEDDINGS_STAGE, VIEWS_STAGE
+from hapvr.train.data import CachedViews
+from tests.conftest import write_settings
+
+
+@pytest.fixture
+def project(small_project: Project, tmp_path: Path) -> Project:
+    """The small project's data, made in float32, for a test to change."""
+    shutil.copytree(small_project.folder / "data", tmp_path / "data")
+    return changed(small_project, tmp_path)
+
+
+def changed(project: Project, folder: Path, **networks: dict[str, object]) -> Project:
+    """The project on the data in `folder`, with other settings of its networks."""
+    settings = project.config.model_dump(mode="json") | {"data_root": str(folder / "data")}
+    for name, values in networks.items():
+        settings[name] |= values
+    return Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
+
+
+def run_of(project: Project) -> TrainingRun:
+    """A current model of a network as it is drawn."""
+    run = prepare_training(project, "precision", tags={})
+    save_network(SimilarityNetwork(dims=32, generator=torch_rng("precision")), run.network_folder, metadata={})
+    project.root.write_json("models/current.json", {"key": run.key})
+    return run
+
+
+def test_data_from_before_there_was_a_choice_stays_valid(project: Project) -> None:
+    """In float32 provenances are what they were, and nothing is made again, also where compiling is switched on."""
+    backbone = load_backbone(project.config.backbone)
+    assert set(backbone.identity.as_dict()) == {"architecture", "source", "sha256"}
+    for key in shard_keys(project.root):
+        found = Shard(project.root, STAGE, key).require({})
+        before = {
+            "sampling": project.config.sampling.content(),
+            "backbone": backbone.identity.as_dict(),
+            "crop_px": 128,
+            "whitening": load_whitening(project.root).sha256,
+        }
+        assert found.fingerprint == Provenance(STAGE, before, found.inputs).fingerprint
+    compiled = changed(project, project.folder, backbone={"compile": True}, teacher={"compile": True})
+    training = training_shards(compiled)
+    assert not make_whitening(compiled, training).done
+    assert not any(make_features(compiled, key).done for key in shard_keys(compiled.root))
+    for key in training:
+        assert not make_training_views(compiled, key).done
+        assert not make_pseudo_labels(compiled, key).done
+
+
+def test_features_of_another_precision_are_close_made_anew_and_never_mixed(project: Project) -> None:
+    """Stored as before, half floats; readers refuse shards of both precisions, whichever comes first."""
+    half = changed(project, project.folder, backbone={"precision": "bfloat16"})
+    whole = {key: Shard(project.root, STAGE, key) for key in shard_keys(project.root)}
+    first, second = list(whole)[:2]
+    exact = {
+        video: FeatureFile(whole[first]).read(video)[0] for video in FeatureStore(project.root, [first]).available()
+    }
+    assert make_features(half, first).done
+    assert not make_features(half, first).done
+    assert whole[first].require({}).settings["backbone"]["precision"] == "bfloat16"
+    for video, before in exact.items():
+        after = FeatureFile(whole[first]).read(video)[0]
+        assert after.dtype == before.dtype
+        similarity = F.cosine_similarity(torch.from_numpy(before).float(), torch.from_numpy(after).float(), dim=-1)
+        assert similarity.min() > 0.99
+    for keys in ([first, second], [second, first]):
+        with pytest.raises(DataError, match=r"backbone.precision: .*bfloat16.*Materialise it again, or restore"):
+            FeatureStore(project.root, keys)
+
+
+def test_whitening_is_fitted_to_the_precision(project: Project) -> None:
+    """Another precision of the backbone is another whitening, in float32; the teacher's is none of its business."""
+    training = training_shards(project)
+    other = changed(project, project.folder, teacher={"precision": "bfloat16"})
+    assert not make_whitening(other, training).done
+    half = changed(project, project.folder, backbone={"precision": "bfloat16"})
+    made = make_whitening(half, training)
+    assert made.done
+    assert made.whitening.eigenvectors.dtype == torch.float32
+    stored = whitening_provenance(half.root)
+    assert stored is not None
+    assert stored.settings["backbone"]["precision"] == "bfloat16"
+
+
+def test_training_refuses_views_of_two_precisions(project: Project) -> None:
+    """It names the difference and what to do; embeddings of another precision are made anew with their labels."""
+    first, *others = training_shards(project)
+    assert others
+    half = changed(project, project.folder, backbone={"precision": "bfloat16"}, teacher={"precision": "bfloat16"})
+    assert make_training_views(half, first).done
+    assert make_pseudo_labels(half, first).done
+    assert Shard(half.root, EMBEDDINGS_STAGE, first).require({}).settings["teacher"]["precision"] == "bfloat16"
+    assert Shard(half.root, VIEWS_STAGE, first).require({}).settings["features"]["backbone"]["precision"] == "bfloat16"
+    message = r"backbone\.precision: wanted bfloat16, found \(none\)\. Materialise training_views of all shards again"
+    with pytest.raises(DataError, match=message):
+        CachedViews(half.root, training_shards(half), batch_videos=2, seed=0, rates=half.config.pseudo_labels)
+
+
+def test_a_model_goes_with_its_own_precision_only(project: Project, tmp_path: Path) -> None:
+    """Evaluation, registration and bundles refuse another one, and say what to do."""
+    run = run_of(project)
+    half = changed(project, project.folder, backbone={"precision": "bfloat16"})
+    make_benchmark_scores(project, "own-test")
+    message = (
+        r"model precision was trained on features of another backbone .*wanted \(none\), found bfloat16.*train again"
+    )
+    with pytest.raises(DataError, match=message):
+        make_registered_model(half, tags={})
+    test_shards = read_manifest(half.root).filter(split="test")["shard"].unique().to_list()
+    for key in test_shards:
+        make_features(half, key)
+    with pytest.raises(DataError, match=message):
+        make_benchmark_scores(half, "own-test")
+    features = FeatureStore(half.root, test_shards).settings
+    for owner, fits in ((project, False), (half, True)):
+        bundle = write_bundle(
+            tmp_path / f"bundle {fits}",
+            network_folder=run.network_folder,
+            backbone=load_backbone(owner.config.backbone),
+            backbone_config=owner.config.backbone,
+            whitening=load_whitening(half.root),
+            sampling=half.config.sampling,
+            provenance={},
+        )
+        model = load_similarity_model(bundle)
+        if fits:
+            model.require_features(features)
+        else:
+            with pytest.raises(DataError, match=r"backbone\.precision: .*Extract features with the model's settings"):
+                model.require_features(features)
