@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hapvr.benchmark.regions import stacked_frame_similarity
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import repeat_short
 from hapvr.model.layers import Comparator
-from hapvr.model.network import NetworkSettings, SimilarityNetwork
-from hapvr.model.similarity import chamfer, topk_mean
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.similarity import chamfer
 
 COMPARATOR_REACH = 8
 """Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
@@ -40,9 +41,9 @@ class Limits:
     """
 
     query_frames: int = 512
-    reference_frames: int = 128
-    products: int = 2**19
-    batch_cells: int = 2**14
+    reference_frames: int = 256
+    products: int = 2**18
+    batch_cells: int = 2**16
     strip_cells: int = 2**21
     workers: int = 0
 
@@ -143,41 +144,14 @@ def _one_thread_per_operation() -> Iterator[None]:
 def _score_group(
     network: SimilarityNetwork, query: Stack, reference: Stack, *, limits: Limits, comparator: Comparator | None
 ) -> Tensor:
-    frame = _frame_similarity(query.frames, reference.frames, settings=network.settings, max_products=limits.products)
+    frame = stacked_frame_similarity(
+        query.frames, reference.frames, settings=network.settings, max_products=limits.products
+    )
     rows = [
         _score_row(network, frame[start : start + length], reference, limits=limits, comparator=comparator)
         for start, length in zip(query.starts, query.lengths, strict=True)
     ]
     return torch.stack(rows)
-
-
-def _frame_similarity(query: Tensor, reference: Tensor, *, settings: NetworkSettings, max_products: int) -> Tensor:
-    """`frame_similarity` of two stacks, in float32 whatever their dtype. query: [n, R, D]; reference: [m, R', D].
-
-    Returns [n, m]. The products of a chunk of query frames are made in the same memory each time and reduced while
-    they are in the cache; means over regions are taken in float32, since rounding them would change rankings.
-    """
-    num_regions, dims = query.shape[1:]
-    columns = reference.permute(2, 1, 0).reshape(dims, -1)
-    step = max(max_products // (num_regions * columns.shape[1]), 1)
-    buffer = query.new_empty(min(step, len(query)) * num_regions, columns.shape[1])
-    frame = query.new_empty((len(query), len(reference)), dtype=torch.float32)
-    for start in range(0, len(query), step):
-        chunk = query[start : start + step]
-        products = torch.mm(chunk.reshape(-1, dims), columns, out=buffer[: len(chunk) * num_regions])
-        products = products.view(len(chunk), num_regions, reference.shape[1], -1)
-        frame[start : start + step] = _reduce_regions(products, settings)
-    return frame
-
-
-def _reduce_regions(products: Tensor, settings: NetworkSettings) -> Tensor:
-    """TopK-Chamfer over regions (HAP-VR Eq. 3). products: [n, R, R', m]. Returns float32 [n, m]."""
-    if settings.spatial_pooling == "max":
-        return products.amax((1, 2)).float()
-    forth = topk_mean(products, rate=settings.spatial_rate, dim=2).mean(1, dtype=torch.float32)
-    if not settings.symmetric_chamfer:
-        return forth
-    return (forth + topk_mean(products, rate=settings.spatial_rate, dim=1).mean(1, dtype=torch.float32)) / 2
 
 
 def _groups(lengths: Sequence[int], *, max_total: int) -> Iterator[tuple[int, int]]:

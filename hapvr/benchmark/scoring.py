@@ -55,8 +55,7 @@ class FeatureReader(Protocol):
 class ScoringSettings:
     """How pairs are scored. The sizes of parts may change no more than the order of rows.
 
-    dtype: of the features in their products; on an accelerator also of the comparator, whose convolutions are slower
-      than float32's on most processors.
+    dtype: of the features in their products and of the comparator.
     symmetric: mean of score(query, reference) and score(reference, query).
     references_per_part, frames_per_part: a part ends when it holds this many references or frames; its features are
       in memory at once.
@@ -163,7 +162,7 @@ class _Scorer:
         self.dtype = DTYPES[settings.dtype]
         self.device = device
         self.comparator = self.network.comparator
-        if self.comparator is not None and device.type != "cpu":
+        if self.comparator is not None:
             self.comparator = copy.deepcopy(self.comparator).to(self.dtype)
 
     def embed(self, video: str, features: Tensor) -> Tensor:

@@ -128,7 +128,17 @@ class Comparator(nn.Module):
 
 def _convolve_and_halve(convolution: nn.Conv2d, maps: Tensor) -> Tensor:
     # Pooling before ReLU gives the same from a quarter of the work.
-    return F.relu(F.max_pool2d(convolution(maps), 2))
+    return F.relu(_halve(convolution(maps)))
+
+
+def _halve(maps: Tensor) -> Tensor:
+    """`max_pool2d` by 2. [P, C, T, T'] -> [P, C, T // 2, T' // 2]."""
+    if maps.requires_grad or maps.device.type != "cpu":
+        return F.max_pool2d(maps, 2)
+    # The same in half the time on a processor, where max_pool2d also writes indices.
+    height, width = (size // 2 * 2 for size in maps.shape[2:])
+    rows = torch.maximum(maps[..., 0:height:2, :width], maps[..., 1:height:2, :width])
+    return torch.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
 def _clear_cells(maps: Tensor, cells: tuple[Tensor, Tensor] | None) -> Tensor:

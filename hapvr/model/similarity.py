@@ -16,14 +16,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
+from hapvr.model.own_similarity import own_frame_similarity
 
 Pooling = Literal["chamfer", "max"]
 
 MAX_CHUNK_ELEMENTS = 2**25
 """Region similarities held at once: 128 MiB in float32."""
-
-OWN_BLOCK_REGIONS = {"cpu": 2**10, "cuda": 2**12}
-"""Regions on each side of a block of products where clips are compared with themselves, by device."""
 
 
 def to_unit_interval(similarity: Tensor) -> Tensor:
@@ -155,9 +153,9 @@ def frame_similarity(
     """
     check_rate("spatial_rate", rate)
     count = topk_count(rate, reference.shape[2])
+    if query is reference and pooling == "chamfer" and not symmetric and count == 1 and reference.shape[2] <= 256:
+        return own_frame_similarity(query)
     keeps_many = pooling == "chamfer" and 1 < count < reference.shape[2]
-    if query is reference and pooling == "chamfer" and not symmetric and not keeps_many:
-        return _own_frame_similarity(query, rate=rate)
     num_queries, query_frames, query_regions, dims = query.shape
     num_references, reference_frames, reference_regions, _ = reference.shape
     frames = query.reshape(num_queries * query_frames, query_regions, dims)
@@ -179,24 +177,6 @@ def frame_similarity(
         rows = [similarity_of(c, columns) for c in chunks]
     flat = torch.cat(rows) if len(rows) > 1 else rows[0]
     return flat.view(num_queries, query_frames, num_references, reference_frames).transpose(1, 2)
-
-
-def _own_frame_similarity(clips: Tensor, *, rate: float) -> Tensor:
-    """`frame_similarity` of clips with themselves: blocks of products on and above the diagonal serve both directions."""
-    num_frames, regions, dims = clips.shape[1:]
-    step = max(OWN_BLOCK_REGIONS.get(clips.device.type, 2**12) // (num_frames * regions), 1)
-    blocks = torch.split(clips, step)
-    rows = [block.reshape(-1, dims) for block in blocks]
-    columns = [block.permute(3, 2, 0, 1).reshape(dims, -1) for block in blocks]
-    grid: list[list[Tensor]] = [[] for _ in blocks]
-    for i, left in enumerate(rows):
-        for j in range(i, len(blocks)):
-            products = (left @ columns[j]).view(-1, regions, regions, columns[j].shape[1] // regions)
-            shape = (len(blocks[i]), num_frames, len(blocks[j]), num_frames)
-            grid[i].append(topk_mean(products, rate=rate, dim=2).mean(1).view(shape).transpose(1, 2))
-            if j > i:
-                grid[j].append(topk_mean(products, rate=rate, dim=1).mean(1).view(shape).permute(2, 0, 3, 1))
-    return torch.cat([torch.cat(row, dim=1) for row in grid])
 
 
 def _reduce_regions(products: Tensor, *, rate: float, pooling: Pooling, symmetric: bool) -> Tensor:

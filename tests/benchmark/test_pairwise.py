@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -87,10 +90,19 @@ def test_bfloat16_products_keep_the_ranking():
     network = make_network()
     videos = [network.embed(video) for video in make_videos([30, 25, 28])]
     exact = score_stacks(network, Stack.of(videos), Stack.of(videos))
-    coarse = [video.bfloat16() for video in videos]
-    got = score_stacks(network, Stack.of(coarse), Stack.of(coarse))
+    coarse = Stack.of([video.bfloat16() for video in videos])
+    got = score_stacks(network, coarse, coarse, comparator=copy.deepcopy(network.comparator).bfloat16())
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-2)
+
+
+def test_scores_do_not_depend_on_packed_products(monkeypatch):
+    """A build of torch without oneDNN's packed product scores alike, through `torch.mm`."""
+    network = make_network()
+    videos = Stack.of([network.embed(video) for video in make_videos([30, 25, 28])])
+    packed = score_stacks(network, videos, videos)
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    torch.testing.assert_close(score_stacks(network, videos, videos), packed, rtol=0, atol=1e-6)
 
 
 def test_limits_refuse_nothing_at_all():
