@@ -12,7 +12,6 @@ ratios are medians over rounds, so that other load on the machine meets all of t
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import statistics
 import sys
@@ -117,7 +116,7 @@ def measure(num_frames: int, *, num_videos: int, rounds: int, device: torch.devi
         stacks = [Stack.of([network.embed(video).to(dtype) for video in part]) for part in (queries, references)]
         return score_stacks(network, *stacks, limits=limits, comparator=comparators[dtype])
 
-    comparators = {dtype: copy.deepcopy(network.comparator).to(dtype) for dtype in (torch.float32, torch.bfloat16)}
+    comparators = {dtype: network.comparator.in_dtype(dtype) for dtype in (torch.float32, torch.bfloat16)}
     rows = queries[0].reshape(-1, DIMS)
     columns = references[0].reshape(-1, DIMS).T.contiguous()
     works: dict[str, tuple[Callable[[], object], int]] = {

@@ -202,6 +202,9 @@ def _gather(frame: Tensor, reference: Stack, batch: Sequence[int]) -> tuple[Tens
     """Blocks [P, T, width] of a batch of references and the mask [P, width] of their real frames, None if all are."""
     lengths = [reference.lengths[index] for index in batch]
     width = max(lengths)
+    if min(lengths) == width and batch[-1] - batch[0] == len(batch) - 1:  # neighbours of one length
+        start = reference.starts[batch[0]]
+        return frame[:, start : start + len(batch) * width].unflatten(1, (-1, width)).transpose(0, 1), None
     starts = torch.tensor([reference.starts[index] for index in batch], device=frame.device)
     last = torch.tensor(lengths, device=frame.device) - 1
     position = torch.arange(width, device=frame.device)

@@ -163,7 +163,7 @@ class _Scorer:
         self.device = device
         self.comparator = self.network.comparator
         if self.comparator is not None:
-            self.comparator = copy.deepcopy(self.comparator).to(self.dtype)
+            self.comparator = self.comparator.in_dtype(self.dtype)
 
     def embed(self, video: str, features: Tensor) -> Tensor:
         """Embeddings [T, R, D] of one video. DataError unless its features fit the network."""

@@ -36,7 +36,7 @@ def evaluate(
         typer.Option(help="Keep the similarities of --features here; a stopped call with the same --out goes on."),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Of the features' products in scoring.")
+        Literal["float32", "bfloat16"], typer.Option(help="Of features and comparator in scoring.")
     ] = "float32",
     symmetric: Annotated[bool, typer.Option("--symmetric", help="Mean of the scores of both directions.")] = False,
     benchmark_files: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Literal
 
@@ -112,7 +113,13 @@ class Comparator(nn.Module):
             cells = None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
             hidden = _clear_cells(hidden, cells)
         hidden = _clear_cells(F.relu(self.conv3(hidden)), cells)
-        return _clear_cells(self.output(hidden), cells).squeeze(1)
+        return _clear_cells(self.output(hidden.to(self.output.weight.dtype)), cells).squeeze(1)
+
+    def in_dtype(self, dtype: torch.dtype) -> Comparator:
+        """A copy that computes in `dtype`, but for its last sum, which stays in float32: rounding it would tie scores."""
+        converted = copy.deepcopy(self).to(dtype)
+        converted.output.float()
+        return converted
 
     @torch.no_grad()
     def _start_as_identity(self) -> None:
