@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import stat
@@ -20,7 +19,7 @@ from av.video.stream import VideoStream
 
 from hapvr.errors import VideoError
 from hapvr.video.geometry import display_size
-from hapvr.video.sampling import MAX_GAP_S, advance_time
+from hapvr.video.sampling import advance_time
 
 MAX_PIXELS = 8192 * 8192
 """Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a worker's memory."""
@@ -152,7 +151,7 @@ def iter_frames(
     """
     interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
     time_s, previous_raw_s, found, problem = -interval_s, None, False, ""
-    packets = _packets(container, stream)
+    packets = iter_packets(container, stream)
     while True:
         try:
             packet = next(packets)
@@ -185,36 +184,8 @@ def iter_frames(
         raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
 
 
-def packet_times(path: Path) -> tuple[float, ...] | None:
-    """Presentation times of the main video stream's packets in seconds from the first on, ascending.
-
-    None unless every packet is whole, in order, meant to be shown and on a steady clock, so that packet n is frame n.
-    Reads all packets and decodes none. Raises VideoError as `open_video` does.
-    """
-    times: list[int] = []
-    last_dts: int | None = None
-    with open_video(path) as (container, stream):
-        try:
-            for packet in _packets(container, stream):
-                if packet.size == 0:
-                    continue
-                if packet.is_corrupt or packet.is_discard or packet.pts is None:
-                    return None
-                if packet.dts is not None:
-                    if last_dts is not None and packet.dts <= last_dts:
-                        return None
-                    last_dts = packet.dts
-                times.append(packet.pts)
-        except av.error.FFmpegError:
-            return None
-        if not times or stream.time_base is None:
-            return None
-        times.sort()
-        seconds = tuple(float((time - times[0]) * stream.time_base) for time in times)
-    return seconds if all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(seconds)) else None
-
-
-def _packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
+def iter_packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
+    """All packets of the stream in the order of the file; the last ones are empty."""
     while True:
         try:
             yield from container.demux(stream)

@@ -1,8 +1,10 @@
-"""Sampled frames of a video file: decord where it is exact, PyAV for the rest. The only module that imports decord."""
+"""Sampled frames of a video file: PyAV, decoding no more than is needed of H.264, and decord where it is exact for other
+codecs. The only module that imports decord.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -20,11 +22,12 @@ from hapvr.video.container import (
     VideoProbe,
     iter_frames,
     open_video,
-    packet_times,
     read_facts,
 )
 from hapvr.video.geometry import display_frame
 from hapvr.video.sampling import TOLERANCE_S, check_sampling, frames_due, sampling_times, shown_frames
+from hapvr.video.selection import CODEC as SELECTED_CODEC
+from hapvr.video.selection import IncompleteSelectionError, Packets, iter_selected, read_packets
 
 Decoder = Literal["auto", "pyav"]
 Kept = TypeVar("Kept")
@@ -33,11 +36,13 @@ decord: Any = _untyped_decord
 
 DECORD = f"decord {decord.__version__}"
 PYAV = f"pyav {av.__version__}"
+PYAV_SELECTED = f"{PYAV}, wanted frames only"
 
+# Containers whose packets say when they are shown.
+_TIMED_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
 # decord 0.6 garbles rotated frames, numbers frames wrongly where packets are dropped or out of order, chooses its
-# stream by other rules, and fails on newer codecs.
-_DECORD_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
-_DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4"})
+# stream by other rules, and fails on newer codecs. It reads H.264 too, in twice the time of PyAV's wanted frames.
+_DECORD_CODECS = frozenset({"hevc", "vp8", "vp9", "mpeg4"})
 _DECORD_PIXEL_FORMATS = frozenset({"yuv420p", "yuvj420p"})
 
 
@@ -123,13 +128,15 @@ def sample_video(
     """
     check_sampling(fps=fps, max_frames=max_frames)
     plan = _Plan(path, read_facts(path, max_pixels=max_pixels), fps, short_side_px, max_frames, max_pixels)
-    starts_s = packet_times(path) if decoder == "auto" and _decord_reads(plan.facts) else None
-    if starts_s is None:
+    selects = plan.facts.probe.codec == SELECTED_CODEC
+    timed = decoder == "auto" and bool(plan.facts.formats & _TIMED_FORMATS) and (selects or _decord_reads(plan.facts))
+    packets = read_packets(path) if timed else None
+    if packets is None:
         return _sample_pyav(plan, keep)
     try:
-        return _sample_decord(plan, np.array(starts_s), keep)
-    except (decord.DECORDError, RuntimeError, IndexError, _UnexpectedFrameError):
-        return _sample_pyav(plan, keep)  # if the file is at fault, PyAV says so
+        return _sample_indexed(plan, packets, keep, selects=selects)
+    except (decord.DECORDError, RuntimeError, IndexError, IncompleteSelectionError, _UnexpectedFrameError):
+        return _sample_pyav(plan, keep)  # if the file is at fault, this says so
 
 
 @dataclass(frozen=True)
@@ -152,42 +159,51 @@ class _Plan:
 
 
 class _UnexpectedFrameError(Exception):
-    """decord delivered frames of another number or shape than the file holds."""
+    """Frames came in another number or shape than the file holds."""
 
 
 def _decord_reads(facts: StreamFacts) -> bool:
     return (
         facts.rotation_deg == 0
         and facts.num_video_streams == 1
-        and bool(facts.formats & _DECORD_FORMATS)
         and facts.probe.codec in _DECORD_CODECS
         and facts.pixel_format in _DECORD_PIXEL_FORMATS
     )
 
 
-def _sample_decord(
-    plan: _Plan, starts_s: NDArray[np.float64], keep: Callable[[NDArray[np.uint8]], Kept]
+def _sample_indexed(
+    plan: _Plan, packets: Packets, keep: Callable[[NDArray[np.uint8]], Kept], *, selects: bool
 ) -> Sample[Kept]:
-    decord.logging.set_level(decord.logging.QUIET)
-    reader = decord.VideoReader(str(plan.path), ctx=decord.cpu(0), num_threads=1)
-    if len(reader) != len(starts_s):
-        raise _UnexpectedFrameError
-    end_s = float(starts_s[-1])
+    """Decode the frames on display at the sampling times, each once."""
+    end_s = packets.times_s[-1]
     times_s = sampling_times(fps=plan.fps, end_s=end_s, max_frames=plan.max_frames)
-    indices = shown_frames(starts_s, times_s)
-    kept: list[Kept] = []
+    shown = shown_frames(np.array(packets.times_s), times_s).tolist()
+    indices = list(dict.fromkeys(shown))
+    frames = _selected_frames(plan, packets, indices) if selects else _decord_frames(plan, packets, indices)
+    kept: dict[int, Kept] = {}
     size_px: tuple[int, int] | None = None
-    for position, index in enumerate(indices):
-        if position and index == indices[position - 1]:
-            kept.append(kept[-1])
-            continue
-        stored = reader[int(index)].asnumpy()
+    for index, stored in zip(indices, frames, strict=True):
         if stored.shape != (plan.facts.stored_px[1], plan.facts.stored_px[0], 3):
             raise _UnexpectedFrameError
         frame = plan.display(stored, size_px)
         size_px = (frame.shape[1], frame.shape[0])
-        kept.append(keep(frame))
-    return _sample(plan, kept, size_px, decoder=DECORD, end_s=end_s)
+        kept[index] = keep(frame)
+    decoder = PYAV_SELECTED if selects else DECORD
+    return _sample(plan, [kept[index] for index in shown], size_px, decoder=decoder, end_s=end_s)
+
+
+def _selected_frames(plan: _Plan, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
+    for frame in iter_selected(plan.path, packets, [packets.pts[index] for index in indices]):
+        yield _rgb(frame, plan.path)
+
+
+def _decord_frames(plan: _Plan, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
+    decord.logging.set_level(decord.logging.QUIET)
+    reader = decord.VideoReader(str(plan.path), ctx=decord.cpu(0), num_threads=1)
+    if len(reader) != len(packets.pts):
+        raise _UnexpectedFrameError
+    for index in indices:
+        yield reader[index].asnumpy()
 
 
 def _sample_pyav(plan: _Plan, keep: Callable[[NDArray[np.uint8]], Kept]) -> Sample[Kept]:

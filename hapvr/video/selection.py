@@ -1,0 +1,127 @@
+"""The wanted frames of an H.264 file without decoding all: what nothing else is predicted from is passed over.
+
+Exact by the standard, to the last bit: no picture may refer to one with nal_ref_idc 0, nor to one before an IDR picture.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+from av.video.frame import VideoFrame
+
+from hapvr.video.container import iter_packets, open_video
+from hapvr.video.sampling import MAX_GAP_S
+
+CODEC = "h264"
+_SLICE, _IDR_SLICE = 1, 5
+
+
+class IncompleteSelectionError(Exception):
+    """A wanted frame did not come, or came damaged; decoding all frames can still make the best of the file."""
+
+
+@dataclass(frozen=True)
+class Packets:
+    """Packets of a stream with a steady clock, so that packet n in display order is frame n.
+
+    pts: in display order, in the stream's own unit. times_s: the same in seconds from the first on. groups: the same
+    in the order of the file; in H.264 all but the first begin at an IDR picture, where decoding can begin anew.
+    """
+
+    pts: tuple[int, ...]
+    times_s: tuple[float, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+def read_packets(path: Path) -> Packets | None:
+    """Packets of the main video stream. Reads all of them and decodes none.
+
+    None unless every packet is whole, in order, meant to be shown and on a steady clock. Raises VideoError as
+    `open_video` does.
+    """
+    groups: list[list[int]] = [[]]
+    last_dts: int | None = None
+    with open_video(path) as (container, stream):
+        length_bytes = _length_bytes(stream.codec_context.extradata) if stream.codec_context.name == CODEC else 0
+        try:
+            for packet in iter_packets(container, stream):
+                if packet.size == 0:
+                    continue
+                if packet.is_corrupt or packet.is_discard or packet.pts is None:
+                    return None
+                if packet.dts is not None:
+                    if last_dts is not None and packet.dts <= last_dts:
+                        return None
+                    last_dts = packet.dts
+                if packet.is_keyframe and groups[-1] and length_bytes and _is_idr(bytes(packet), length_bytes):
+                    groups.append([])
+                groups[-1].append(packet.pts)
+        except av.error.FFmpegError:
+            return None
+        pts = sorted(itertools.chain.from_iterable(groups))
+        if not pts or stream.time_base is None:
+            return None
+        times_s = tuple(float((time - pts[0]) * stream.time_base) for time in pts)
+    if not all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(times_s)):
+        return None
+    return Packets(tuple(pts), times_s, tuple(tuple(group) for group in groups))
+
+
+def iter_selected(path: Path, packets: Packets, wanted: Collection[int]) -> Iterator[VideoFrame]:
+    """The frames with these pts, in display order.
+
+    packets: of an H.264 file, as `read_packets` gave them. Raises IncompleteSelectionError if one of the frames does not
+    come or is damaged, or if the file is not the same any more.
+    """
+    missing = set(wanted)
+    with open_video(path) as (container, stream):
+        decoder = stream.codec_context
+        source = (packet for packet in iter_packets(container, stream) if packet.size)
+        try:
+            for group in packets.groups:
+                wanted_here = left = len(missing.intersection(group))
+                for pts in group:
+                    packet = next(source, None)
+                    if packet is None or packet.pts != pts:
+                        raise IncompleteSelectionError
+                    if left:
+                        decoder.skip_frame = "DEFAULT" if pts in missing else "NONREF"
+                        left -= pts in missing
+                        yield from _found(packet.decode(), missing)
+                if wanted_here:
+                    # pictures that wait for their turn; nothing after this refers to what came before
+                    yield from _found(decoder.decode(None), missing)
+                    decoder.flush_buffers()
+        except av.error.FFmpegError as error:
+            raise IncompleteSelectionError from error
+    if missing:
+        raise IncompleteSelectionError
+
+
+def _found(frames: list[VideoFrame], missing: set[int]) -> Iterator[VideoFrame]:
+    for frame in frames:
+        if frame.pts in missing:
+            if frame.is_corrupt:
+                raise IncompleteSelectionError
+            missing.discard(frame.pts)
+            yield frame
+
+
+def _length_bytes(extradata: bytes | None) -> int:
+    """How many bytes give a unit's length, by an AVCDecoderConfigurationRecord (ISO/IEC 14496-15, 5.3.3); 0 for other data."""
+    return (extradata[4] & 3) + 1 if extradata and len(extradata) > 4 and extradata[0] == 1 else 0
+
+
+def _is_idr(packet: bytes, length_bytes: int) -> bool:
+    """Whether the first picture of a packet is an IDR picture (nal_unit_type 5, ITU-T H.264 7.4.1)."""
+    at = 0
+    while at + length_bytes < len(packet):
+        unit_type = packet[at + length_bytes] & 0x1F
+        if _SLICE <= unit_type <= _IDR_SLICE:
+            return unit_type == _IDR_SLICE
+        at += length_bytes + int.from_bytes(packet[at : at + length_bytes])
+    return False

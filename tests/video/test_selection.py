@@ -1,0 +1,141 @@
+"""Decoding the wanted frames alone: the same bits as decoding all, whatever the stream is made of."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hapvr.video.decode import DECORD, PYAV, PYAV_SELECTED, sample_frames
+from hapvr.video.selection import IncompleteSelectionError, iter_selected, read_packets
+from tests.video.conftest import VideoWriter, write_video
+
+
+def moving(num_frames: int = 60) -> list[NDArray[np.uint8]]:
+    """Smooth colours that drift and brighten under a little noise, so that every kind of prediction is used."""
+    rng = np.random.default_rng(3)
+    wide = np.kron(rng.integers(0, 255, (6, 30, 3)), np.ones((16, 16, 1)))
+    noise = rng.normal(0, 4, (num_frames, 96, 128, 3))
+    frames = [wide[:, 5 * k : 5 * k + 128] * (0.5 + k / 120) + noise[k] for k in range(num_frames)]
+    return [frame.clip(0, 255).astype(np.uint8) for frame in frames]
+
+
+def packet_places(path: Path) -> list[tuple[int, int, int]]:
+    """(pts, offset in the file, size) of the packets, in the order of the file."""
+    with av.open(str(path)) as container:
+        found = [(packet.pts, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    return [(pts, pos, size) for pts, pos, size in found if pts is not None and pos is not None]
+
+
+def overwrite(path: Path, offset: int, size: int) -> None:
+    """Zeros over the second half of a packet: its picture begins well and ends badly."""
+    with path.open("r+b") as file:
+        file.seek(offset + size // 2)
+        file.write(bytes(size - size // 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "num_groups"),
+    [
+        ("bframes=3:b-pyramid=2:keyint=25:scenecut=0", 3),
+        ("bframes=3:b-pyramid=0:ref=5:weightp=2:keyint=300:scenecut=0", 1),
+        ("bframes=3:open-gop=1:keyint=10:scenecut=0", None),
+        ("bframes=0:ref=1:keyint=10:scenecut=0", 6),
+        ("bframes=0:keyint=1", 60),
+        ("intra-refresh=1:bframes=2:keyint=10", 1),
+        ("tff=1:bframes=2:keyint=20:scenecut=0", 3),
+        ("fake-interlaced=1:slices=3:keyint=20:scenecut=0", 3),
+    ],
+)
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv"])
+def test_selected_frames_equal_those_of_decoding_all(
+    videos: VideoWriter, name: str, options: str, num_groups: int | None
+) -> None:
+    """Pyramids, many references, open and closed groups, pictures of their own, no key frames, fields, slices."""
+    path = write_video(videos.folder / name, moving(), codec_options={"x264-params": options})
+    packets = read_packets(path)
+    assert packets is not None
+    assert len(packets.pts) == 60
+    # an open group's key frame is no fresh start: x264 begins the file, and no other group, with an IDR picture
+    assert len(packets.groups) == (num_groups or 1)
+    for fps in (0.4, 1.0, 3.0, 10.0):
+        ours, all_decoded = (sample_frames(path, fps=fps, short_side_px=None, decoder=d) for d in ("auto", "pyav"))  # type: ignore[arg-type]
+        assert (ours.decoder, all_decoded.decoder) == (PYAV_SELECTED, PYAV)
+        np.testing.assert_array_equal(ours.frames, all_decoded.frames)
+        np.testing.assert_array_equal(ours.timestamps_s, all_decoded.timestamps_s)
+
+
+@pytest.mark.parametrize(("pixel_format", "rotation_deg"), [("yuv420p10le", None), ("yuv444p", None), ("yuv420p", 90)])
+def test_selection_is_independent_of_pixels_and_rotation(
+    videos: VideoWriter, pixel_format: str, rotation_deg: int | None
+) -> None:
+    """What decord cannot read is selected all the same."""
+    path = write_video(videos.folder / "clip.mp4", moving(30), pixel_format=pixel_format, rotation_deg=rotation_deg)
+    ours, all_decoded = (sample_frames(path, fps=2, short_side_px=64, decoder=d) for d in ("auto", "pyav"))  # type: ignore[arg-type]
+    assert ours.decoder == PYAV_SELECTED
+    np.testing.assert_array_equal(ours.frames, all_decoded.frames)
+
+
+def test_groups_without_a_wanted_frame_are_not_decoded(videos: VideoWriter) -> None:
+    """Damage there is not noticed: at a frame every two seconds every other group of a second is passed over."""
+    path = write_video(videos.folder / "clip.mp4", moving(), codec_options={"x264-params": "keyint=10:scenecut=0"})
+    whole = sample_frames(path, fps=0.5, short_side_px=None)
+    for pts, offset, size in packet_places(path)[11:20]:
+        assert pts > 0
+        overwrite(path, offset, size)
+    again = sample_frames(path, fps=0.5, short_side_px=None)
+    assert again.decoder == PYAV_SELECTED
+    np.testing.assert_array_equal(again.frames, whole.frames)
+
+
+def test_damage_to_a_wanted_frame_gives_what_decoding_all_does(videos: VideoWriter) -> None:
+    """It is noticed, and everything is decoded to make the best of it."""
+    path = write_video(videos.folder / "clip.mp4", moving(), codec_options={"x264-params": "keyint=10:scenecut=0"})
+    packets = read_packets(path)
+    assert packets is not None
+    wanted = [packets.pts[20]]
+    (offset, size) = next((pos, size) for pts, pos, size in packet_places(path) if pts == wanted[0])
+    overwrite(path, offset, size)
+    with pytest.raises(IncompleteSelectionError):
+        list(iter_selected(path, packets, wanted))
+    ours, all_decoded = (sample_frames(path, fps=0.5, short_side_px=None, decoder=d) for d in ("auto", "pyav"))  # type: ignore[arg-type]
+    assert ours.decoder == PYAV
+    np.testing.assert_array_equal(ours.frames, all_decoded.frames)
+
+
+def test_a_file_that_changed_meanwhile_is_not_selected_from(videos: VideoWriter) -> None:
+    """Packets of another file than the one that is read."""
+    packets = read_packets(write_video(videos.folder / "one.mp4", moving(20)))
+    other = write_video(videos.folder / "two.mp4", moving(10))
+    assert packets is not None
+    with pytest.raises(IncompleteSelectionError):
+        list(iter_selected(other, packets, packets.pts))
+
+
+def test_groups_hold_all_packets_once(videos: VideoWriter) -> None:
+    """Whatever order they are stored in; of other codecs there is one group."""
+    for name, codec, count in (("a.mp4", "libx264", 2), ("a.mkv", "mpeg4", 1)):
+        path = write_video(
+            videos.folder / name, moving(20), codec=codec, codec_options={"g": "10", "sc_threshold": "0"}
+        )
+        packets = read_packets(path)
+        assert packets is not None
+        assert len(packets.groups) == count
+        assert sorted(chain.from_iterable(packets.groups)) == list(packets.pts)
+        assert packets.times_s == pytest.approx([k / 10 for k in range(20)], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"), [("clip.webm", "libvpx-vp9"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx265")]
+)
+def test_decord_reads_other_codecs_with_the_same_pixels(videos: VideoWriter, name: str, codec: str) -> None:
+    """Where decord is used it agrees with PyAV to the last bit."""
+    options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
+    path = write_video(videos.folder / name, moving(30), codec=codec, codec_options=options)
+    ours, other = (sample_frames(path, fps=2, short_side_px=64, decoder=d) for d in ("auto", "pyav"))  # type: ignore[arg-type]
+    assert (ours.decoder, other.decoder) == (DECORD, PYAV)
+    np.testing.assert_array_equal(ours.frames, other.frames)
