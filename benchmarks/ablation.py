@@ -1,15 +1,15 @@
 """The ablations of HAP-VR on a project's cached views: every row trained for some steps with several seeds, and evaluated.
 
     python -m benchmarks.ablation [--config configs/demo.yaml] [--data-root DIR] [--tables table2 table3 table4 similarity]
-        [--seeds 0 1 2] [--steps 50] [--batch-videos 8] [--jobs 2] [--validate] [--out data/ablation.json]
+        [--seeds 0 1 2] [--steps 50] [--batch-videos 8] [--jobs 2] [--validate-every 10] [--out data/ablation.json]
 
 Needs what `make demo` leaves: features, views and pseudo labels. A row is a file `configs/ablations/<table>/*.yaml`, of
 which only the settings of training are taken; everything else is the project's. Rows of equal settings are trained once.
 `own loss` is the row's own objective on the first five batches, before and after training, in the same network;
 `untrained` has the row's pooling on frozen features and learns nothing. Every finished run is kept in the JSON file, and a
-run that is there is not done again, so the grid can be made in pieces. With --validate a run also validates every
-`train.validate_every_steps`, and a second table has the weights that were best there: a setting is to be chosen by its
-column `validation`, never by the test tasks beside it. Prints Markdown.
+run that is there is not done again, so the grid can be made in pieces. With --validate-every a run also validates, and a
+second table has the weights that were best there: a setting is to be chosen by its column `validation`, never by the test
+tasks beside it. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -106,7 +106,12 @@ def main(arguments: Sequence[str]) -> int:
     """0: all runs are finite; 1: some are not, or something is missing; 2: the call was wrong."""
     options = _parse(arguments)
     setup = Setup(
-        options.config, options.data_root, options.benchmark, options.steps, options.batch_videos, options.validate
+        options.config,
+        options.data_root,
+        options.benchmark,
+        options.steps,
+        options.batch_videos,
+        options.validate_every,
     )
     try:
         rows = [row for table in options.tables for row in read_rows(options.rows, table)]
@@ -133,7 +138,7 @@ def _run(setup: Setup, rows: Sequence[Row], options: argparse.Namespace) -> int:
         keys[row.table, row.title, seed]: (row, seed)
         for seed in options.seeds
         for row in rows
-        if _is_wanted(runs.get(keys[row.table, row.title, seed]), validate=setup.validate)
+        if _is_wanted(runs.get(keys[row.table, row.title, seed]), validate=setup.validate_every > 0)
     }
     for number, (key, run) in enumerate(_finished(setup, wanted, jobs=options.jobs), start=1):
         row, seed = wanted[key]
@@ -150,7 +155,7 @@ def _run(setup: Setup, rows: Sequence[Row], options: argparse.Namespace) -> int:
             for row in rows
             if row.table == table
         }
-        for weights in ("trained", "best") if setup.validate else ("trained",):
+        for weights in ("trained", "best") if setup.validate_every else ("trained",):
             sys.stdout.write("\n" + table_markdown(table, by_row, weights=weights))
     return 0 if all(run["status"] == "ok" for run in chosen.values()) else 1
 
@@ -235,7 +240,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch-videos", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--validate", action="store_true", help="also score the weights that were best in validation")
+    parser.add_argument(
+        "--validate-every", type=int, default=0, help="steps; also scores the weights best in validation"
+    )
     parser.add_argument("--out", type=Path, default=Path("data/ablation.json"))
     return parser.parse_args(arguments)
 

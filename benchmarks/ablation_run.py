@@ -51,14 +51,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all rows share. steps, batch_videos: of each training; validate: also keep the best weights by validation."""
+    """What all rows share. steps, batch_videos: of each training; validate_every: steps between validations, 0: none."""
 
     config: Path
     data_root: str | None
     benchmark: str | None
     steps: int
     batch_videos: int
-    validate: bool = False
+    validate_every: int = 0
 
     def project(self, row: Row, *, seed: int) -> Project:
         """The project with the settings of a row. Raises ConfigError."""
@@ -70,6 +70,8 @@ class Setup:
             "train.num_processes": 1,
             "train.checkpoint_every_steps": self.steps,
         }
+        if self.validate_every:
+            short["train.validate_every_steps"] = self.validate_every
         root = {} if self.data_root is None else {"data_root": self.data_root}
         return Project.open(self.config, overrides=root | dict(row.overrides) | short)
 
@@ -100,7 +102,7 @@ def read_rows(folder: Path, table: str) -> list[Row]:
 def run_row(setup: Setup, row: Row, seed: int) -> dict[str, Any]:
     """Train and evaluate one row with one seed, in a temporary folder; returns what the JSON file keeps of it.
 
-    `trained` has the last weights, `best` those that the validation benchmark chose, if the setup asks for it.
+    `trained` has the last weights, `best` those that the validation benchmark chose, if the setup asks for any.
     """
     torch.set_num_threads(1)  # rows run side by side in processes, and one thread gives equal sums everywhere
     start = time.monotonic()
@@ -108,7 +110,7 @@ def run_row(setup: Setup, row: Row, seed: int) -> dict[str, Any]:
     shards = training_shards(project)
     definition = setup.benchmark_of(project)
     store = FeatureStore(project.root, benchmark_shards(project, definition.name))
-    validate = Validator(project, validation_shards(project), "cpu") if setup.validate else None
+    validate = Validator(project, validation_shards(project), "cpu") if setup.validate_every else None
     with tempfile.TemporaryDirectory(prefix="hapvr-ablation-") as name:
         folder = Path(name)
 

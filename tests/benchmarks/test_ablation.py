@@ -146,13 +146,13 @@ def test_table_markdown_states_mean_and_spread() -> None:
 def test_grid_scores_what_validation_chose(
     small_project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --validate a run that is there is made again, once; its best weights validate no worse than its last ones."""
+    """With --validate-every a run that is there is made again, once; its best weights validate no worse than its last ones."""
     write_row(tmp_path, "01-full.yaml", {"validate_every_steps": 1})
     assert run_grid(small_project, tmp_path, "--seeds", "0") == 0
     without = next(iter(json.loads((tmp_path / "out.json").read_text())["runs"].values()))
     for new in (1, 0):
         capsys.readouterr()
-        assert run_grid(small_project, tmp_path, "--seeds", "0", "--validate") == 0
+        assert run_grid(small_project, tmp_path, "--seeds", "0", "--validate-every", "1") == 0
         assert f"runs: 1, of them {new} now" in capsys.readouterr().out
     run = next(iter(json.loads((tmp_path / "out.json").read_text())["runs"].values()))
     assert run["trained"] == without["trained"]
