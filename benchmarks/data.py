@@ -1,6 +1,7 @@
 """The data plane's rates: decoding against other readers, extraction against the bare network, stores against raw files.
 
     python -m benchmarks.data [--clips FOLDER] [--rounds 3] [--videos 226000] [--device cpu|cuda] [--only PART ...]
+        [--precision float32|bfloat16|float16] [--compile]
 
 Everything runs on one thread, so rates are per core; `--device cuda` moves the network. Times are the best of the rounds,
 whose parts take turns. Prints JSON.
@@ -14,12 +15,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from benchmarks.data_decoding import measure_decoding
 from benchmarks.data_stores import measure_collection, measure_extraction, measure_stores
+from hapvr.config import Precision
 from hapvr.provenance import environment
 
 CLIPS = Path(__file__).resolve().parent.parent.parent / "shared" / "videos"
@@ -33,6 +35,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--videos", type=int, default=226_000, help="size of the synthetic collection")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32", choices=get_args(Precision), help="of the frozen networks")
+    parser.add_argument("--compile", action="store_true", help="compile the frozen networks")
     parser.add_argument("--only", nargs="*", choices=["decoding", "extraction", "stores", "collection"])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -50,7 +54,12 @@ def main(arguments: Sequence[str]) -> None:
         "collection": lambda: measure_collection(num_videos=options.videos),
         "decoding": decoding,
         "extraction": lambda: measure_extraction(
-            num_videos=4, frames_per_video=24, device=options.device, rounds=options.rounds
+            num_videos=4,
+            frames_per_video=24,
+            device=options.device,
+            rounds=options.rounds,
+            precision=options.precision,
+            compiled=options.compile,
         ),
         "stores": stores,
     }

@@ -1,4 +1,8 @@
-"""Decoding and sampling one frame per second at a short side of 256 px, by several readers, on one core."""
+"""Decoding and sampling one frame per second at a short side of 256 px, by several readers, on one core.
+
+torchcodec needs FFmpeg's shared libraries beside its wheel, and is no dependency of this package: `pip install --no-deps
+--target FOLDER torchcodec`, and FOLDER in PYTHONPATH. Readers that are not there are listed as absent.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,12 @@ SHORT_SIDE_PX = 256
 
 
 def hapvr_reader(path: Path) -> int:
-    """This package: decord or PyAV, whichever is exact for the file."""
+    """This package: the wanted frames of H.264 files, decord or PyAV for others."""
     return len(sample_frames(path, fps=FPS, short_side_px=SHORT_SIDE_PX).frames)
 
 
 def hapvr_pyav_reader(path: Path) -> int:
-    """This package with PyAV alone."""
+    """This package decoding every frame with PyAV."""
     return len(sample_frames(path, fps=FPS, short_side_px=SHORT_SIDE_PX, decoder="pyav").frames)
 
 

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hapvr.config import BackboneConfig, Config, ListSource, RandomWeights
+from hapvr.config import BackboneConfig, Config, ListSource, Precision, RandomWeights, TeacherConfig
 from hapvr.features.backbone import load_backbone
 from hapvr.features.extract import embed_in_batches, region_embedder
+from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import Whitening
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng, torch_rng
@@ -34,11 +35,21 @@ from hapvr.video.pool import encode_jpeg
 REGIONS, DIMS = 9, 512
 
 
-def measure_extraction(*, num_videos: int, frames_per_video: int, device: str, rounds: int) -> dict[str, Any]:
-    """JPEG rows to features, against the network alone on the same prepared batches; frames/s, and their ratio."""
-    config = BackboneConfig(weights=RandomWeights(source="random"))
+def measure_extraction(
+    *, num_videos: int, frames_per_video: int, device: str, rounds: int, precision: Precision, compiled: bool
+) -> dict[str, Any]:
+    """JPEG rows to features, against the network alone on the same prepared batches; frames/s, and their ratio.
+
+    teacher_frames_per_s: of the teacher alone on those batches.
+    """
+    random = RandomWeights(source="random")
+    config = BackboneConfig(weights=random, precision=precision, compile=compiled)
+    teacher = load_teacher(TeacherConfig(weights=random, precision=precision, compile=compiled), crop_px=config.crop_px)
+    teacher.network.to(device)
     backbone = load_backbone(config)
-    channels = backbone.regions(torch.zeros(1, 3, 224, 224, dtype=torch.uint8)).shape[-1]
+    with torch.inference_mode():
+        empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
+        channels = load_backbone(config.model_copy(update={"compile": False})).regions(empty).shape[-1]
     rng = torch_rng(0, "whitening")
     whitening = Whitening(torch.zeros(channels), torch.randn(channels, DIMS, generator=rng), torch.ones(DIMS))
     embed = region_embedder(backbone, whitening, device)
@@ -60,10 +71,17 @@ def measure_extraction(*, num_videos: int, frames_per_video: int, device: str, r
         for start in range(0, len(ready), config.batch_frames):
             embed(ready[start : start + config.batch_frames])
 
+    @torch.inference_mode()
+    def labels() -> None:
+        for start in range(0, len(ready), config.batch_frames):
+            teacher.embed(ready[start : start + config.batch_frames].to(device)).cpu()
+
+    parts = {"whole": whole, "network": network, "teacher": labels}
     network()
-    seconds = {"whole": float("inf"), "network": float("inf")}
+    labels()
+    seconds = dict.fromkeys(parts, float("inf"))
     for _ in range(rounds):
-        for name, work in (("whole", whole), ("network", network)):
+        for name, work in parts.items():
             start = time.perf_counter()
             work()
             seconds[name] = min(seconds[name], time.perf_counter() - start)
@@ -72,6 +90,9 @@ def measure_extraction(*, num_videos: int, frames_per_video: int, device: str, r
         "frames_per_s": round(len(ready) / seconds["whole"], 2),
         "network_frames_per_s": round(len(ready) / seconds["network"], 2),
         "rate_against_network": round(seconds["network"] / seconds["whole"], 3),
+        "teacher_frames_per_s": round(len(ready) / seconds["teacher"], 2),
+        "precision": precision,
+        "compiled": compiled,
     }
 
 
