@@ -204,7 +204,8 @@ def _gather(frame: Tensor, reference: Stack, batch: Sequence[int]) -> tuple[Tens
     width = max(lengths)
     if min(lengths) == width and batch[-1] - batch[0] == len(batch) - 1:  # neighbours of one length
         start = reference.starts[batch[0]]
-        return frame[:, start : start + len(batch) * width].unflatten(1, (-1, width)).transpose(0, 1), None
+        blocks = frame[:, start : start + len(batch) * width].view(len(frame), len(batch), width)
+        return blocks.transpose(0, 1), None
     starts = torch.tensor([reference.starts[index] for index in batch], device=frame.device)
     last = torch.tensor(lengths, device=frame.device) - 1
     position = torch.arange(width, device=frame.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,8 +13,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hapvr.model.clips import halve_mask
+from hapvr.model.halving import halve_and_rectify
 
 ComparatorInit = Literal["random", "identity"]
+
+
+Cells = tuple[Tensor, Tensor]
 
 
 class GatedAttention(nn.Module):
@@ -100,20 +105,22 @@ class Comparator(nn.Module):
         """similarity: [P, T, T'], both >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
         cells = None if row_mask is None or column_mask is None else (row_mask, column_mask)
         hidden = _clear_cells(similarity.unsqueeze(1), cells)
-        for convolution in (self.conv1, self.conv2):
-            # Zeros at padding are what the convolutions see beyond the edge of an unpadded pair. A pooled cell that
-            # mixes a real frame with padding does not exist there either, so the mask halves before it is applied.
-            if convolution is self.conv1 and torch.is_grad_enabled():
-                # The largest maps by far, and the cheapest to make again in the backward pass.
-                hidden = checkpoint(
-                    _convolve_and_halve, convolution, hidden, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                hidden = _convolve_and_halve(convolution, hidden)
-            cells = None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
-            hidden = _clear_cells(hidden, cells)
+        # Zeros at padding are what the convolutions see beyond the edge of an unpadded pair. A pooled cell that
+        # mixes a real frame with padding does not exist there either, so the mask halves before it is applied.
+        hidden = _made_again(self._start, hidden)
+        cells = _halve_cells(cells)
+        hidden = halve_and_rectify(self.conv2(_clear_cells(hidden, cells)))
+        cells = _halve_cells(cells)
+        hidden = _made_again(self._finish, _clear_cells(hidden, cells), cells)
+        return _clear_cells(hidden, cells).squeeze(1)
+
+    def _start(self, hidden: Tensor) -> Tensor:
+        return halve_and_rectify(self.conv1(hidden))  # pooling first gives the same from a quarter of the work
+
+    def _finish(self, hidden: Tensor, cells: Cells | None) -> Tensor:
         hidden = _clear_cells(F.relu(self.conv3(hidden)), cells)
-        return _clear_cells(self.output(hidden.to(self.output.weight.dtype)), cells).squeeze(1)
+        output: Tensor = self.output(hidden.to(self.output.weight.dtype))
+        return output
 
     def in_dtype(self, dtype: torch.dtype) -> Comparator:
         """A copy that computes in `dtype`, but for its last sum, which stays in float32: rounding it would tie scores."""
@@ -133,19 +140,16 @@ class Comparator(nn.Module):
             convolution.bias[0] = shift
 
 
-def _convolve_and_halve(convolution: nn.Conv2d, maps: Tensor) -> Tensor:
-    # Pooling before ReLU gives the same from a quarter of the work.
-    return F.relu(_halve(convolution(maps)))
+def _made_again(function: Callable[..., Tensor], *inputs: object) -> Tensor:
+    """The function's result; what it needs for its backward pass is made again then, as that is cheap and large."""
+    if not torch.is_grad_enabled():
+        return function(*inputs)
+    result: Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return result
 
 
-def _halve(maps: Tensor) -> Tensor:
-    """`max_pool2d` by 2. [P, C, T, T'] -> [P, C, T // 2, T' // 2]."""
-    if maps.requires_grad or maps.device.type != "cpu":
-        return F.max_pool2d(maps, 2)
-    # The same in half the time on a processor, where max_pool2d also writes indices.
-    height, width = (size // 2 * 2 for size in maps.shape[2:])
-    rows = torch.maximum(maps[..., 0:height:2, :width], maps[..., 1:height:2, :width])
-    return torch.maximum(rows[..., 0::2], rows[..., 1::2])
+def _halve_cells(cells: Cells | None) -> Cells | None:
+    return None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
 
 
 def _clear_cells(maps: Tensor, cells: tuple[Tensor, Tensor] | None) -> Tensor:

@@ -37,8 +37,10 @@ class _OwnSimilarity(torch.autograd.Function):
         similarity = clips.new_empty((num_clips * num_frames, num_clips * num_frames), dtype=dtype)
         forth, back = _views(similarity, sizes), _views(similarity.T, sizes)
         places: list[Tensor] = []
+        buffer = clips.new_empty(len(rows[0]) ** 2)
         for i, j in _upper(sizes):
-            products = (rows[i] @ rows[j].T).view(regions, sizes[i], regions, sizes[j])
+            products = torch.mm(rows[i], rows[j].T, out=_part(buffer, len(rows[i]), len(rows[j])))
+            products = products.view(regions, sizes[i], regions, sizes[j])
             best, place = _largest(products, 2)
             forth[i][j].copy_(best.mean(0, dtype=dtype))
             places.append(place)
@@ -58,9 +60,11 @@ class _OwnSimilarity(torch.autograd.Function):
         num_clips, num_frames, regions, dims = ctx.shape
         gradient = (gradients[0] / regions).to(rows[0].dtype).transpose(1, 2).reshape(num_clips * num_frames, -1)
         forth, back = _views(gradient, sizes), _views(gradient.T, sizes)
+        buffer = gradient.new_empty(len(rows[0]) ** 2)
         totals = [torch.zeros_like(block) for block in rows]
         for i, j in _upper(sizes):
-            spread = gradient.new_empty((regions, sizes[i], regions, sizes[j]))
+            products = _part(buffer, len(rows[i]), len(rows[j]))
+            spread = products.view(regions, sizes[i], regions, sizes[j])
             place = next(saved)
             for region in range(regions):
                 torch.mul(place.eq(region), forth[i][j], out=spread[:, :, region])
@@ -69,9 +73,10 @@ class _OwnSimilarity(torch.autograd.Function):
                 ours = back[i][j].unsqueeze(1)
                 for region in range(regions):
                     spread[region] += place.eq(region) * ours
-            products = spread.view(regions * sizes[i], regions * sizes[j])
+                totals[j].addmm_(products.T, rows[i])
+            else:
+                products = products + products.T
             totals[i].addmm_(products, rows[j])
-            totals[j].addmm_(products.T, rows[i])
         out: Tensor = gradient.new_empty((num_clips * num_frames, regions, dims))
         for part, total in zip(torch.split(out, sizes), totals, strict=True):
             part.copy_(total.view(regions, -1, dims).transpose(0, 1))
@@ -88,6 +93,10 @@ def _blocks(clips: Tensor) -> tuple[list[int], list[Tensor]]:
 
 def _views(frames: Tensor, sizes: list[int]) -> list[tuple[Tensor, ...]]:
     return [torch.split(row, sizes, 1) for row in torch.split(frames, sizes)]
+
+
+def _part(buffer: Tensor, height: int, width: int) -> Tensor:
+    return buffer[: height * width].view(height, width)
 
 
 def _upper(sizes: list[int]) -> Iterator[tuple[int, int]]:
