@@ -40,6 +40,7 @@ from hapvr.storage.views import VIEWS_STAGE
 ROWS_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "ablations"
 TITLES = {
     "presets": "S2VS and HAP-VR",
+    "start": "S2VS and HAP-VR, their comparator starting as the identity",
     "table2": "HAP-VR Table 2: ranking losses at video level, with the base loss",
     "table3": "HAP-VR Table 3: terms of the objective",
     "table4": "HAP-VR Table 4: similarity measures",
