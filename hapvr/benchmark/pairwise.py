@@ -34,21 +34,21 @@ COMPARATOR_STEP = 4
 class Limits:
     """How much is computed at once; no score depends on it.
 
-    query_frames, reference_frames: of videos scored together, or one video alone. products: region similarities
-    before they are reduced. batch_cells: frame similarities in a comparator batch of several pairs. strip_cells: in a
+    query_frames, reference_frames: of videos scored together, or one video alone. product_bytes: of region
+    similarities before they are reduced. batch_cells: frame similarities in a comparator batch of several pairs. strip_cells: in a
     part of one large pair. workers: threads, each computing pairs on its own with one of the processor's cores; 0
     leaves it to torch to spread each operation over the cores.
     """
 
-    query_frames: int = 512
+    query_frames: int = 1024
     reference_frames: int = 256
-    products: int = 2**18
+    product_bytes: int = 2**20
     batch_cells: int = 2**16
     strip_cells: int = 2**21
     workers: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("query_frames", "reference_frames", "products", "batch_cells", "strip_cells"):
+        for name in ("query_frames", "reference_frames", "product_bytes", "batch_cells", "strip_cells"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} is {getattr(self, name)}; wanted 1 or more")
 
@@ -58,7 +58,9 @@ class Limits:
         if device.type == "cpu":
             num_threads = torch.get_num_threads()
             return cls(workers=num_threads if num_threads > 1 else 0)
-        return cls(query_frames=2**13, reference_frames=2**13, products=2**28, batch_cells=2**23, strip_cells=2**24)
+        return cls(
+            query_frames=2**13, reference_frames=2**13, product_bytes=2**30, batch_cells=2**23, strip_cells=2**24
+        )
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _score_group(
     network: SimilarityNetwork, query: Stack, reference: Stack, *, limits: Limits, comparator: Comparator | None
 ) -> Tensor:
     frame = stacked_frame_similarity(
-        query.frames, reference.frames, settings=network.settings, max_products=limits.products
+        query.frames, reference.frames, settings=network.settings, max_bytes=limits.product_bytes
     )
     rows = [
         _score_row(network, frame[start : start + length], reference, limits=limits, comparator=comparator)

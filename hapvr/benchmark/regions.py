@@ -11,16 +11,15 @@ from hapvr.model.network import NetworkSettings
 from hapvr.model.similarity import topk_count, topk_mean
 
 
-def stacked_frame_similarity(
-    query: Tensor, reference: Tensor, *, settings: NetworkSettings, max_products: int
-) -> Tensor:
+def stacked_frame_similarity(query: Tensor, reference: Tensor, *, settings: NetworkSettings, max_bytes: int) -> Tensor:
     """`frame_similarity` of two stacks (HAP-VR Eq. 3), in float32 whatever their dtype.
 
-    query: [n, R, D]; reference: [m, R', D]. Returns [n, m]. At most `max_products` similarities of regions are made at once,
-    or those of one query frame; means over regions are taken in float32, since rounding them would change rankings.
+    query: [n, R, D]; reference: [m, R', D]. Returns [n, m]. At most `max_bytes` of similarities of regions are made at once, or
+    those of one query frame; means over regions are taken in float32, since rounding them would change rankings.
     """
     num_regions, dims = query.shape[1:]
-    step = max(max_products // (num_regions * reference.shape[0] * reference.shape[1]), 1)
+    bytes_per_frame = num_regions * reference.shape[0] * reference.shape[1] * query.element_size()
+    step = max(max_bytes // bytes_per_frame, 1)
     multiply = _multiplier(reference.permute(1, 0, 2).reshape(-1, dims), num_rows=min(step, len(query)) * num_regions)
     frame = query.new_empty((len(query), len(reference)), dtype=torch.float32)
     for start in range(0, len(query), step):

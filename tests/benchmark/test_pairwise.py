@@ -67,7 +67,7 @@ def test_limits_change_no_score(query_lengths, reference_lengths, size, workers)
         for lengths in (query_lengths, reference_lengths)
     )
     limits = Limits(
-        query_frames=size, reference_frames=size, products=size, batch_cells=size, strip_cells=size, workers=workers
+        query_frames=size, reference_frames=size, product_bytes=4 * size, batch_cells=size, strip_cells=size, workers=workers
     )
     got = score_stacks(network, queries, references, limits=limits)
     torch.testing.assert_close(got, score_stacks(network, queries, references), rtol=0, atol=1e-5)
@@ -106,5 +106,5 @@ def test_scores_do_not_depend_on_packed_products(monkeypatch):
 
 def test_limits_refuse_nothing_at_all():
     """A limit of zero is named."""
-    with pytest.raises(ArgumentError, match="products is 0"):
-        Limits(products=0)
+    with pytest.raises(ArgumentError, match="product_bytes is 0"):
+        Limits(product_bytes=0)
