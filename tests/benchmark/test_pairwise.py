@@ -67,7 +67,12 @@ def test_limits_change_no_score(query_lengths, reference_lengths, size, workers)
         for lengths in (query_lengths, reference_lengths)
     )
     limits = Limits(
-        query_frames=size, reference_frames=size, product_bytes=4 * size, batch_cells=size, strip_cells=size, workers=workers
+        query_frames=size,
+        reference_frames=size,
+        product_bytes=4 * size,
+        batch_cells=size,
+        strip_cells=size,
+        workers=workers,
     )
     got = score_stacks(network, queries, references, limits=limits)
     torch.testing.assert_close(got, score_stacks(network, queries, references), rtol=0, atol=1e-5)
