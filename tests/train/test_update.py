@@ -130,7 +130,8 @@ def test_compiling_without_a_compiler_says_what_to_do(
     import torch._inductor.config
 
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (str(tmp_path / "no-compiler"),))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    with pytest.raises(CompilerError, match=r"g\+\+.*train\.compile to false"):
+    absent = {"cpp.cxx": (str(tmp_path / "no-compiler"),)}  # monkeypatch would leave the setting away afterwards
+    message = r"g\+\+.*train\.compile to false"
+    with torch._inductor.config.patch(absent), pytest.raises(CompilerError, match=message):
         run(small_project, tmp_path, with_train(small_project, compile=True))
