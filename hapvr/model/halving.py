@@ -33,7 +33,7 @@ class _HalveAndRectify(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
         first, *others = _quarters(maps)
-        best = first.clone(memory_format=torch.preserve_format)
+        best = first.clone()
         place = torch.zeros_like(best, dtype=torch.uint8)
         for index, quarter in enumerate(others, 1):
             torch.maximum(place, (quarter > best).view(torch.uint8).mul_(index), out=place)
@@ -47,11 +47,12 @@ class _HalveAndRectify(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (place,) = ctx.saved_tensors
-        spread: Tensor = gradients[0].new_empty(ctx.shape).contiguous(memory_format=torch.channels_last)
+        gradient = gradients[0]
+        spread = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=torch.channels_last)
         if ctx.shape[2] % 2 or ctx.shape[3] % 2:
             spread.zero_()
         for index, quarter in enumerate(_quarters(spread)):
-            torch.mul(place.eq(index), gradients[0], out=quarter)
+            torch.mul(place.eq(index), gradient, out=quarter)
         return spread
 
 
