@@ -45,16 +45,17 @@ class Memory:
 
 @contextmanager
 def watched_memory() -> Iterator[Memory]:
-    """Looks every 20 ms."""
+    """Looks every 20 ms. A child that has not begun its own program yet still has this process's memory: not counted."""
     peak, stop, here = Memory(), threading.Event(), psutil.Process()
-    before = here.memory_info().rss
+    before, command = here.memory_info().rss, here.cmdline()
 
     def watch() -> None:
         while not stop.wait(0.02):
             peak.growth = max(peak.growth, here.memory_info().rss - before)
             for child in here.children(recursive=True):
                 try:
-                    peak.largest_child = max(peak.largest_child, child.memory_info().rss)
+                    if child.cmdline() != command:
+                        peak.largest_child = max(peak.largest_child, child.memory_info().rss)
                 except psutil.Error:
                     continue
 
