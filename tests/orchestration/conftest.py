@@ -1,19 +1,53 @@
-"""A PostgreSQL server for tests, ended with them."""
+"""Both storages of Dagster's and MLflow's records: SQLite files, and a PostgreSQL server that ends with the tests."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
-from tests.orchestration.test_ui import free_port
+from pipelines.ui import QUIET as QUIET_SERVERS
+from tests.conftest import CHECKOUT
+from tests.orchestration.test_ui import free_port, wait_for
 
 NewDatabase = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """An instance file of the checkout, by its folder below dagster_home, and the variables it wants."""
+
+    folder: str = "."
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def home(self, parent: Path) -> dict[str, str]:
+        """Variables of a Dagster instance whose home is a new folder in `parent`."""
+        home = parent / "dagster_home"
+        home.mkdir()
+        shutil.copy(CHECKOUT / "dagster_home" / self.folder / "dagster.yaml", home)
+        return {"DAGSTER_HOME": str(home), **self.environment}
+
+    @contextmanager
+    def instance(self, parent: Path, config: Path) -> Iterator[dg.DagsterInstance]:
+        """That instance, with pipelines and assets to be imported anew for this configuration."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.home(parent).items():
+                patch.setenv(name, value)
+            patch.setenv("HAPVR_CONFIG", str(config))
+            patch.delenv("HAPVR_VIDEOS", raising=False)
+            for name in [name for name in sys.modules if name.split(".")[0] in ("pipelines", "assets")]:
+                patch.delitem(sys.modules, name)
+            with dg.DagsterInstance.get() as instance:
+                yield instance
 
 
 def program(name: str) -> str:
@@ -57,3 +91,35 @@ def new_database() -> Iterator[NewDatabase]:
             yield make
         finally:
             run(pg_ctl, "stop", "--pgdata=data", "--mode=immediate")
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def storage(request: pytest.FixtureRequest) -> Storage:
+    """Each of Dagster's storages, empty at the start of a module."""
+    if request.param == "sqlite":
+        return Storage()
+    module = request.module.__name__.rpartition(".")[2]
+    database = request.getfixturevalue("new_database")(f"{module}_dagster")
+    return Storage("team", {"HAPVR_DAGSTER_DATABASE": database})
+
+
+@pytest.fixture(scope="module")
+def tracking(
+    request: pytest.FixtureRequest, storage: Storage, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """A configuration's `tracking` beside that storage: its own SQLite file, or an MLflow server with a PostgreSQL database."""
+    if not storage.environment:
+        yield {}
+        return
+    port = free_port()
+    module = request.module.__name__.rpartition(".")[2]
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", request.getfixturevalue("new_database")(f"{module}_mlflow")]
+    command += ["--artifacts-destination", tmp_path_factory.mktemp("artifacts").as_uri()]
+    server = subprocess.Popen(command, env=os.environ | QUIET_SERVERS, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health")
+        yield {"uri": f"http://127.0.0.1:{port}"}
+    finally:
+        server.terminate()
+        server.wait(timeout=60)

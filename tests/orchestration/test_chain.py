@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,12 +19,8 @@ from hapvr.scorer.bundle import load_bundle
 from hapvr.stages.project import Project
 from hapvr.stages.summary import summarize
 from hapvr.stages.training import current_run, tracker_of
-from pipelines.ui import QUIET as QUIET_SERVERS
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
-from tests.orchestration.conftest import NewDatabase
-from tests.orchestration.test_ui import free_port, wait_for
-
-ENVIRONMENT = ("HAPVR_CONFIG", "HAPVR_VIDEOS", "DAGSTER_HOME")
+from tests.orchestration.conftest import Storage
 
 
 @dataclass(frozen=True)
@@ -40,53 +34,19 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def mlflow_in_postgresql(
-    new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Address of an MLflow server whose database is PostgreSQL, and the variables of a Dagster instance beside it."""
-    port = free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", new_database("mlflow")]
-    command += ["--artifacts-destination", tmp_path_factory.mktemp("artifacts").as_uri()]
-    server = subprocess.Popen(command, env=os.environ | QUIET_SERVERS, stdout=subprocess.DEVNULL)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/health")
-        yield f"http://127.0.0.1:{port}", {"HAPVR_DAGSTER_DATABASE": new_database("dagster")}
-    finally:
-        server.terminate()
-        server.wait(timeout=60)
-
-
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def chain(
-    request: pytest.FixtureRequest, clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
+    storage: Storage, tracking: dict[str, str], clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Chain]:
     """The demo job, run once for this module with each storage of Dagster's and MLflow's databases."""
     folder = tmp_path_factory.mktemp("chain")
-    settings = small_settings(clips_folder, folder / "data")
-    instance_file, environment = CHECKOUT / "dagster_home" / "dagster.yaml", {}
-    if request.param == "postgresql":
-        uri, environment = request.getfixturevalue("mlflow_in_postgresql")
-        settings |= {"tracking": {"uri": uri}}
-        instance_file = CHECKOUT / "dagster_home" / "team" / "dagster.yaml"
+    settings = small_settings(clips_folder, folder / "data") | {"tracking": tracking}
     config = write_settings(folder / "config.yaml", settings)
-    home = folder / "dagster_home"
-    home.mkdir()
-    shutil.copy(instance_file, home)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        patch.setenv("HAPVR_CONFIG", str(config))
-        patch.delenv("HAPVR_VIDEOS", raising=False)
-        patch.setenv("DAGSTER_HOME", str(home))
-        for name in [name for name in sys.modules if name.split(".")[0] in ("pipelines", "assets")]:
-            patch.delitem(sys.modules, name)
+    with storage.instance(folder, config) as instance:
         from pipelines.chain import QUIET
         from pipelines.jobs import demo
 
-        with dg.DagsterInstance.get() as instance:
-            result = demo.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
-            yield Chain(Project.open(config), instance, result, demo)
+        result = demo.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
+        yield Chain(Project.open(config), instance, result, demo)
 
 
 def test_demo_job_materialises_every_asset_and_partition(chain: Chain) -> None:

@@ -16,6 +16,7 @@ from hapvr.stages.project import Project
 from hapvr.stages.training import tracker_of
 from pipelines.monitoring import fail_lost_runs, is_lost, sensors
 from tests.conftest import small_settings, write_settings
+from tests.orchestration.conftest import Storage
 
 
 def tag_of(process: psutil.Process) -> str:
@@ -44,7 +45,7 @@ def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str) -
     assert not is_lost("")
 
 
-def test_lost_runs_are_failed_and_living_ones_left_alone(ended: str) -> None:
+def test_lost_runs_are_failed_and_living_ones_left_alone(storage: Storage, tmp_path: Path, ended: str) -> None:
     """Three started runs: of an ended process, of this one, and one that noted nothing."""
 
     @dg.op
@@ -55,7 +56,7 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(ended: str) -> None:
     def idle() -> None:
         nothing()
 
-    with dg.DagsterInstance.ephemeral() as instance:
+    with storage.instance(tmp_path, tmp_path / "no config.yaml") as instance:
         tags = {"lost": {PROCESS_TAG: ended}, "alive": {PROCESS_TAG: tag_of(psutil.Process())}, "silent": {}}
         runs = {
             name: instance.create_run_for_job(idle, status=dg.DagsterRunStatus.STARTED, tags=given)
@@ -68,13 +69,14 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(ended: str) -> None:
     assert runs["lost"].run_id in (answer.skip_message or "")
 
 
-def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mlflow_run_of_a_dead_training_is_closed(
+    storage: Storage, tracking: dict[str, str], tmp_path: Path
+) -> None:
     """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished, and
     so does one RUNNING in which a retry goes on."""
-    from pipelines.resources import project_resource
-
-    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
-    monkeypatch.setenv("HAPVR_CONFIG", str(config))
+    config = write_settings(
+        tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data") | {"tracking": tracking}
+    )
     tracker = tracker_of(Project.open(config))
     killed = tracker.start("killed", name="killed", params={}, tags={})
     finished = tracker.start("finished", name="finished", params={}, tags={})
@@ -90,7 +92,9 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path, monkeypatch
         broken()
 
     sensor = next(one for one in sensors if one.name == "close_failed_training")
-    with dg.DagsterInstance.ephemeral() as instance:
+    with storage.instance(tmp_path, config) as instance:
+        from pipelines.resources import project_resource
+
         instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags={"mlflow/run_id": retried})
         for mlflow_run in (killed, finished, retried):
             result = breaking.execute_in_process(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.conftest import CHECKOUT
-from tests.orchestration.conftest import NewDatabase
+from tests.orchestration.conftest import Storage
 
 RUN = """
 import pathlib, sys, time
@@ -55,14 +53,6 @@ with dg.DagsterInstance.get() as instance:
         print(int(log.claim_concurrency_slot(f"pool-{round}", name, "step").is_claimed))
         meet(f"end-{round}")
 """
-
-
-def home_of(folder: Path, instance: str) -> dict[str, str]:
-    """An environment whose Dagster instance is that of the checkout, in a folder of its own."""
-    home = folder / "dagster_home"
-    home.mkdir()
-    shutil.copy(CHECKOUT / "dagster_home" / instance / "dagster.yaml", home)
-    return os.environ | {"DAGSTER_HOME": str(home)}
 
 
 def run_two_at_once(folder: Path, environment: dict[str, str]) -> None:
@@ -113,18 +103,9 @@ def change_limits(environment: dict[str, str]) -> None:
     assert limits == [{"set": 2, "open": 3}, {"set": 2, "open": 1}]
 
 
-def test_pools_in_sqlite(tmp_path: Path) -> None:
-    """With Dagster's storage in SQLite: limits, runs, claims."""
-    environment = home_of(tmp_path, ".")
-    change_limits(environment)
-    run_two_at_once(tmp_path, environment)
-    claim_two_at_once(tmp_path, environment)
-
-
-@pytest.mark.slow
-def test_pools_in_postgresql(tmp_path: Path, new_database: NewDatabase) -> None:
-    """With Dagster's storage in PostgreSQL: limits, runs, claims."""
-    environment = home_of(tmp_path, "team") | {"HAPVR_DAGSTER_DATABASE": new_database("pools")}
+def test_pools_hold_no_more_than_their_limit(storage: Storage, tmp_path: Path) -> None:
+    """Limits, runs, claims."""
+    environment = os.environ | storage.home(tmp_path)
     change_limits(environment)
     run_two_at_once(tmp_path, environment)
     claim_two_at_once(tmp_path, environment)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,8 @@ import pytest
 from hapvr.stages.project import Project
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.promotion import champion_of, history, rollback, version_tags
-from tests.conftest import CHECKOUT, small_settings, write_clip, write_settings
+from tests.conftest import small_settings, write_clip, write_settings
+from tests.orchestration.conftest import Storage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
@@ -131,25 +131,18 @@ def age(folder: Path) -> None:
 
 
 @pytest.fixture
-def week(tmp_path: Path, clips_folder: Path) -> Iterator[Week]:
-    """A project with a benchmark of own clips and an inbox, before anything ran."""
+def week(storage: Storage, tracking: dict[str, str], tmp_path: Path, clips_folder: Path) -> Iterator[Week]:
+    """For each storage, a project with a benchmark of own clips and an inbox, before anything ran."""
     shutil.copytree(clips_folder, tmp_path / "clips")
     age(tmp_path / "clips")
     settings = small_settings(tmp_path / "clips", tmp_path / "data")
     settings["sources"].append({"kind": "folder", "name": "inbox", "path": str(tmp_path / "inbox")})
     settings["shard_videos"] = 50
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3}
-    home = tmp_path / "dagster_home"
-    home.mkdir()
-    shutil.copy(CHECKOUT / "dagster_home" / "dagster.yaml", home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HAPVR_CONFIG", str(write_settings(tmp_path / "config.yaml", settings)))
-        patch.delenv("HAPVR_VIDEOS", raising=False)
-        patch.setenv("DAGSTER_HOME", str(home))
-        for name in [name for name in sys.modules if name.split(".")[0] in ("pipelines", "assets")]:
-            patch.delitem(sys.modules, name)
-        with dg.DagsterInstance.get() as instance:
-            yield Week(tmp_path, settings, instance, importlib.import_module("pipelines.automation"))
+    settings["tracking"] = tracking
+    config = write_settings(tmp_path / "config.yaml", settings)
+    with storage.instance(tmp_path, config) as instance:
+        yield Week(tmp_path, settings, instance, importlib.import_module("pipelines.automation"))
 
 
 def materializations(week: Week, asset: str) -> Counter[str]:
