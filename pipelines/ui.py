@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from hapvr.stages.project import Project
 from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"
@@ -34,9 +35,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def commands(*, host: str, dagster_port: int, mlflow_port: int) -> list[list[str]]:
+def commands(project: Project, *, host: str, dagster_port: int, mlflow_port: int) -> list[list[str]]:
     """MLflow, unless the configuration names a server; then Dagster's UI with its daemon."""
-    project = project_resource().open()
     dagster = [sys.executable, "-m", "dagster", "dev", "--workspace", "workspace.yaml"]
     dagster += ["--host", host, "--port", str(dagster_port)]
     if project.config.tracking.uri:
@@ -67,12 +67,14 @@ def main() -> int:
     os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{host}:{options.mlflow_port}")
     os.environ.setdefault("HAPVR_DAGSTER_PAGE", f"http://{host}:{options.dagster_port}")
     environment = QUIET | os.environ
+    project = project_resource().open()
     servers = [
         subprocess.Popen(command, cwd=CHECKOUT, env=environment)
-        for command in commands(host=host, dagster_port=options.dagster_port, mlflow_port=options.mlflow_port)
+        for command in commands(project, host=host, dagster_port=options.dagster_port, mlflow_port=options.mlflow_port)
     ]
     sys.stdout.write(
-        f"Dagster: http://{host}:{options.dagster_port}  MLflow: http://{host}:{options.mlflow_port}  (Ctrl-C ends both)\n"
+        f"Dagster: http://{host}:{options.dagster_port}  "
+        f"MLflow: {project.config.tracking.uri or f'http://{host}:{options.mlflow_port}'}  (Ctrl-C ends what runs here)\n"
     )
     sys.stdout.flush()
     try:

@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from hapvr.stages.project import Project
 from tests.conftest import CHECKOUT, small_settings, write_settings
-from tests.orchestration.test_ui import free_port, wait_for
+from tests.orchestration.servers import free_port, wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (

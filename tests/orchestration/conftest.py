@@ -17,7 +17,7 @@ import pytest
 
 from pipelines.ui import QUIET as QUIET_SERVERS
 from tests.conftest import CHECKOUT
-from tests.orchestration.test_ui import free_port, wait_for
+from tests.orchestration.servers import free_port, wait_for
 
 NewDatabase = Callable[[str], str]
 

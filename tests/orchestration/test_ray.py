@@ -26,7 +26,7 @@ from assets.project import PROCESS_TAG
 from hapvr.stages.project import Project
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import NewDatabase
-from tests.orchestration.test_ui import free_port
+from tests.orchestration.servers import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 INGESTED = ("videos", "frames", "features")

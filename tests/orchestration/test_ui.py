@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.orchestration.conftest import Storage
+from tests.orchestration.servers import free_port, wait_for
 
 ASSETS_QUERY = {
     "query": "{ assetNodes { assetKey { path } } "
@@ -25,40 +22,21 @@ ASSETS_QUERY = {
 }
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(url: str, *, body: bytes | None = None, timeout_s: float = 120) -> bytes:
-    """The answer of a server that is starting."""
-    end = time.monotonic() + timeout_s
-    while True:
-        request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return bytes(answer.read())
-        except (urllib.error.URLError, ConnectionError):
-            if time.monotonic() > end:
-                raise
-            time.sleep(1)
-
-
 @pytest.mark.slow
-def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(tmp_path: Path) -> None:
+def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
+    storage: Storage, tracking: dict[str, str], tmp_path: Path
+) -> None:
     """The ten assets and both jobs are served; every listening address is 127.0.0.1; SIGTERM leaves no process behind."""
-    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
-    home = tmp_path / "dagster_home"
-    home.mkdir()
-    shutil.copy(CHECKOUT / "dagster_home" / "dagster.yaml", home)
+    settings = small_settings(tmp_path, tmp_path / "data") | {"tracking": tracking}
+    config = write_settings(tmp_path / "config.yaml", settings)
     dagster_port, mlflow_port = free_port(), free_port()
-    environment = os.environ | {"HAPVR_CONFIG": str(config), "DAGSTER_HOME": str(home)}
+    environment = os.environ | storage.home(tmp_path) | {"HAPVR_CONFIG": str(config)}
     arguments = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
-    server = subprocess.Popen([sys.executable, "-m", "pipelines.ui", *arguments], cwd=CHECKOUT, env=environment)
+    command = [sys.executable, "-m", "pipelines.ui", *arguments]
+    server = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True)
+    mlflow = tracking.get("uri", f"http://127.0.0.1:{mlflow_port}")
     try:
-        assert wait_for(f"http://127.0.0.1:{mlflow_port}/health") == b"OK"
+        assert wait_for(f"{mlflow}/health") == b"OK"
         body = json.dumps(ASSETS_QUERY).encode()
         answer = json.loads(wait_for(f"http://127.0.0.1:{dagster_port}/graphql", body=body))["data"]
         assert len(answer["assetNodes"]) == 10
@@ -76,6 +54,9 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(tmp_path: Path) ->
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(timeout=90)
+        assert server.stdout is not None
+        printed = server.stdout.read()
+    assert f"MLflow: {mlflow} " in printed
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 
