@@ -14,9 +14,8 @@ from hapvr.stages.verification import verify_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.manifest import VIDEOS_STAGE, shard_keys
-from hapvr.storage.rows import VideoRows
+from hapvr.storage.rows import VideoTensors
 from hapvr.storage.shards import STATUS_OK, Shard
-from hapvr.storage.tensors import decode_tensors
 
 MAX_NAMED = 10
 
@@ -103,11 +102,10 @@ def check_frames(project: Project, key: str) -> list[Finding]:
 def check_features(project: Project, key: str) -> list[Finding]:
     """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
     shard = project.shard(FEATURES_STAGE, key)
-    rows = VideoRows(shard, ["regions"])
-    column = rows.schema.field("regions")
+    stored = VideoTensors(shard, "regions")
     bad_values, bad_norms, worst = [], [], 0.0
-    for video_id in rows.video_ids:
-        regions = decode_tensors(rows.read(video_id).column("regions"), column).astype(np.float32)
+    for video_id in stored.video_ids:
+        regions = stored.read(video_id).astype(np.float32)
         norms = np.linalg.norm(regions, axis=-1)
         if not np.isfinite(regions).all() or (norms == 0).any():
             bad_values.append(video_id)

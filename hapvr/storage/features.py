@@ -13,12 +13,13 @@ from torch import Tensor
 
 from hapvr.errors import DataError
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.rows import VideoRows
+from hapvr.storage.rows import VideoRows, VideoTensors, places_of_videos
 from hapvr.storage.shards import RowWriter, Shard
-from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
+from hapvr.storage.tensors import encode_tensors, tensor_field
 
 STAGE = "features"
 ROW_GROUP_ROWS = 256
+MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 # Regions [T, R, D] and the frames' seconds [T].
@@ -50,16 +51,16 @@ def write_features(
 
 
 class FeatureFile:
-    """The features of one shard, by video id; memory holds one row group."""
+    """The features of one shard, by video id; memory holds at most one row group besides what was asked for."""
 
     def __init__(self, shard: Shard) -> None:
-        self._rows = VideoRows(shard, ["timestamp_s", "regions"])
+        file = shard.open_data()
+        self._times = VideoRows(shard, ["timestamp_s"], file=file)
+        self._regions = VideoTensors(shard, "regions", file=file)
 
     def read(self, video_id: str) -> VideoFeatures:
         """Features of a video as they are stored. Raises DataError if it has none."""
-        table = self._rows.read(video_id)
-        values = decode_tensors(table.column("regions"), self._rows.schema.field("regions"))
-        return values, table.column("timestamp_s").to_pylist()
+        return self._regions.read(video_id), self._times.read(video_id).column("timestamp_s").to_pylist()
 
 
 class FeatureStore:
@@ -70,11 +71,12 @@ class FeatureStore:
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
-        self._rows: list[VideoRows] = []
+        self._ids: list[tuple[str, ...]] = []
         for shard in self._shards:
             # all that either of the two names
             shard.require(dict.fromkeys(shard.require({}).settings) | dict(self._shards[0].require({}).settings))
-            self._rows.append(VideoRows(shard, ["regions"]))
+            self._ids.append(tuple(places_of_videos(shard)))
+        self._files: dict[str, VideoTensors] = {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -85,19 +87,25 @@ class FeatureStore:
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
-        return {video_id for rows in self._rows for video_id in rows.video_ids}
+        return {video_id for ids in self._ids for video_id in ids}
 
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
         return {shard.key: shard.digest() for shard in self._shards}
 
     def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each row group is read once."""
+        """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each is read once."""
         wanted = set(video_ids)
-        for rows in self._rows:
-            field = rows.schema.field("regions")
-            for video_id in rows.video_ids:
+        for shard, ids in zip(self._shards, self._ids, strict=True):
+            for video_id in ids:
                 if video_id in wanted:
-                    values = decode_tensors(rows.read(video_id).column("regions"), field)
-                    # a view would keep the whole row group in memory
-                    yield video_id, torch.from_numpy(values if values.flags.owndata else values.copy())
+                    yield video_id, torch.from_numpy(self._open(shard).read(video_id))
+
+    def _open(self, shard: Shard) -> VideoTensors:
+        """A process may open about a thousand files, and a collection may have more shards."""
+        if shard.key not in self._files:
+            shard.require(self.settings)  # still
+            if len(self._files) == MAX_OPEN_FILES:
+                del self._files[next(iter(self._files))]
+            self._files[shard.key] = VideoTensors(shard, "regions")
+        return self._files[shard.key]

@@ -1,53 +1,86 @@
-"""The rows of single videos out of a data file whose videos are contiguous, by way of the index."""
+"""The rows of single videos out of a data file whose videos are contiguous, by way of the index; their tensors."""
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from hapvr.errors import DataError
+from hapvr.storage.plain import plain_tensors
 from hapvr.storage.shards import STATUS_OK, Shard
+from hapvr.storage.tensors import decode_tensors
+
+
+def places_of_videos(shard: Shard) -> dict[str, tuple[int, int]]:
+    """Video id -> its first row in the data file and how many it has, in file order, as the index says."""
+    places, start = {}, 0
+    for row in shard.index().iter_rows(named=True):
+        if row["status"] == STATUS_OK:
+            places[row["video_id"]] = (start, row["num_rows"])
+            start += row["num_rows"]
+    return places
 
 
 class VideoRows:
     """Rows by video id. Keeps the last row group read, so reading in file order reads each group once."""
 
-    def __init__(self, shard: Shard, columns: list[str]) -> None:
+    def __init__(self, shard: Shard, columns: list[str], *, file: pq.ParquetFile | None = None) -> None:
+        """file: the shard's data, where it is open."""
         self._shard = shard
         self._columns = ["video_id", *columns]
-        self._file = shard.open_data()
+        self._file = file or shard.open_data()
         metadata = self._file.metadata
         self._ends = np.cumsum(
             [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)], dtype=int
         )
         self._group = -1
         self._table: pa.Table | None = None
-        self._places: dict[str, tuple[int, int]] = {}
-        start = 0
-        for row in shard.index().iter_rows(named=True):
-            if row["status"] == STATUS_OK:
-                self._places[row["video_id"]] = (start, row["num_rows"])
-                start += row["num_rows"]
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._file.schema_arrow
+        self._agrees = False
+        self._places = places_of_videos(shard)
 
     @property
     def video_ids(self) -> list[str]:
         """Videos that have rows, in file order."""
         return list(self._places)
 
-    def num_rows(self, video_id: str) -> int:
-        return self._places[video_id][1]
+    def place(self, video_id: str) -> tuple[int, int]:
+        """The first row of a video in the file, and how many it has; raises as `read` does. Looks once at the whole file."""
+        place = self._place(video_id)
+        if not self._agrees:
+            self._compare_ids()
+        return place
 
-    def read(self, video_id: str) -> pa.Table:
-        """The rows of a video. Raises DataError if it has none or the file does not agree with its index."""
+    def _place(self, video_id: str) -> tuple[int, int]:
         if video_id not in self._places:
             raise DataError(
                 f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index"
             )
-        start, count = self._places[video_id]
+        return self._places[video_id]
+
+    def _compare_ids(self) -> None:
+        ids = self._file.read(columns=["video_id"]).column(0).combine_chunks()
+        runs = pc.run_end_encode(ids)
+        found = zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True)
+        wanted = ((video_id, start + count) for video_id, (start, count) in self._places.items() if count)
+        for there, expected in zip_longest(found, wanted):
+            if there != expected:
+                raise self._mismatch((expected or there)[0])
+        self._agrees = True
+
+    def _mismatch(self, video_id: str) -> DataError:
+        return DataError(
+            f"storage: {self._shard.data_name} does not hold {video_id} where its index says; make the shard again"
+        )
+
+    def read(self, video_id: str) -> pa.Table:
+        """The rows of a video. Raises DataError if it has none or the file does not agree with its index."""
+        start, count = self._place(video_id)
         stop = start + count
         parts = []
         while start < stop:
@@ -59,7 +92,29 @@ class VideoRows:
             start += parts[-1].num_rows
         table = pa.concat_tables(parts)
         if table.column("video_id").unique().to_pylist() != [video_id]:
-            raise DataError(
-                f"storage: {self._shard.data_name} does not hold {video_id} where its index says; make the shard again"
-            )
+            raise self._mismatch(video_id)
         return table
+
+
+class VideoTensors:
+    """A tensor column by video id, each video an array of its own; cheapest in file order."""
+
+    def __init__(self, shard: Shard, column: str, *, file: pq.ParquetFile | None = None) -> None:
+        """file: the shard's data, where it is open."""
+        file = file or shard.open_data()
+        self._column, self._field = column, file.schema_arrow.field(column)
+        self._plain = plain_tensors(shard, file, column)
+        self._rows = VideoRows(shard, [column], file=file)
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos that have rows, in file order."""
+        return self._rows.video_ids
+
+    def read(self, video_id: str) -> npt.NDArray[Any]:
+        """[T, *shape] of a video. Raises DataError as `VideoRows.read` does."""
+        if self._plain is not None:
+            return self._plain.read(*self._rows.place(video_id))
+        values = decode_tensors(self._rows.read(video_id).column(self._column), self._field)
+        # a view would keep the whole row group in memory
+        return values if values.flags.owndata else values.copy()

@@ -21,6 +21,7 @@ from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 
 PROVENANCE_KEY = b"hapvr.provenance"
 DATA_DIGEST_KEY = b"hapvr.data_sha256"
+MAX_PAGE_BYTES = 1 << 30
 STATUS_OK = "ok"
 STATUS_FAILED = "failed"
 INDEX_FIELDS = (
@@ -145,7 +146,13 @@ class RowWriter:
         # Tensors and JPEGs do not compress; a codec would only cost time.
         codec = "zstd" if compress else "none"
         self._writer = pq.ParquetWriter(
-            stream, schema, compression=codec, use_dictionary=["video_id"], write_statistics=["video_id"]
+            stream,
+            schema,
+            compression=codec,
+            use_dictionary=["video_id"],
+            write_statistics=["video_id"],
+            # One page per row group, so that tensors can be read without Parquet's decoder: hapvr/storage/plain.py.
+            data_page_size=MAX_PAGE_BYTES,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -30,6 +30,12 @@ def tensor_shape(field: pa.Field) -> tuple[tuple[int, ...], np.dtype[np.generic]
     return tuple(data["shape"]), np.dtype(data["dtype"])
 
 
+def num_tensor_bytes(field: pa.Field) -> int:
+    """Bytes of one tensor of a tensor column. Raises DataError for any other column."""
+    shape, dtype = tensor_shape(field)
+    return int(np.prod(shape)) * dtype.itemsize
+
+
 def encode_tensors(values: npt.NDArray[np.generic], field: pa.Field) -> pa.Array:
     """[N, *shape] array -> a column of N rows, cast to the field's dtype. Raises DataError if the shapes disagree."""
     shape, dtype = tensor_shape(field)

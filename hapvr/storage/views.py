@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from hapvr.storage.plain import PlainTensors, plain_tensors
 from hapvr.storage.shards import RowWriter, Shard
 from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
 
@@ -73,11 +75,9 @@ class ViewFile:
     """Random access to one view shard: a row group is a video, so one read gives all its views."""
 
     def __init__(self, shard: Shard) -> None:
-        self._file: pq.ParquetFile = shard.open_data()
-        self.field = self._file.schema_arrow.field(len(self._file.schema_arrow) - 1)
-        table = self._file.read(
-            columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"]
-        )
+        file = shard.open_data()
+        self.field = file.schema_arrow.field(len(file.schema_arrow) - 1)
+        table = file.read(columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"])
         self.rows = [
             ViewRow(
                 row["video_id"],
@@ -89,18 +89,23 @@ class ViewFile:
             )
             for row in table.to_pylist()
         ]
-        self._group_of = {
-            video_id: group for group, video_id in enumerate(dict.fromkeys(row.video_id for row in self.rows))
-        }
+        self._counts = Counter(row.video_id for row in self.rows)  # in file order
+        firsts = accumulate(self._counts.values(), initial=0)
+        self._places = dict(zip(self._counts, enumerate(firsts), strict=False))
+        # A plain file is not kept open twice: what Parquet knows of its row groups takes memory.
+        self._tensors = plain_tensors(shard, file, self.field.name) or file
 
     @property
     def video_ids(self) -> list[str]:
         """Videos in file order."""
-        return list(self._group_of)
+        return list(self._places)
 
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, in view_index order."""
-        table = self._file.read_row_group(self._group_of[video_id], columns=[self.field.name])
+        group, first = self._places[video_id]
+        if isinstance(self._tensors, PlainTensors):
+            return torch.from_numpy(self._tensors.read(first, self._counts[video_id]))
+        table = self._tensors.read_row_group(group, columns=[self.field.name])
         return torch.from_numpy(decode_tensors(table.column(0), self.field).copy())
 
 
