@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from hapvr.model.network import NetworkSettings
+from hapvr.model.products import multiplier
 from hapvr.model.similarity import topk_count, topk_mean
 
 
@@ -20,30 +19,13 @@ def stacked_frame_similarity(query: Tensor, reference: Tensor, *, settings: Netw
     num_regions, dims = query.shape[1:]
     bytes_per_frame = num_regions * reference.shape[0] * reference.shape[1] * query.element_size()
     step = max(max_bytes // bytes_per_frame, 1)
-    multiply = _multiplier(reference.permute(1, 0, 2).reshape(-1, dims), num_rows=min(step, len(query)) * num_regions)
+    multiply = multiplier(reference.permute(1, 0, 2).reshape(-1, dims), num_rows=min(step, len(query)) * num_regions)
     frame = query.new_empty((len(query), len(reference)), dtype=torch.float32)
     for start in range(0, len(query), step):
         chunk = query[start : start + step]
         products = multiply(chunk.reshape(-1, dims)).view(len(chunk), num_regions, reference.shape[1], -1)
         frame[start : start + step] = _reduce_regions(products, settings)
     return frame
-
-
-def _multiplier(columns: Tensor, *, num_rows: int) -> Callable[[Tensor], Tensor]:
-    """The function rows [n, D] -> rows @ columns.T [n, C], made once for many calls. columns: [C, D].
-
-    In float32 on a processor oneDNN's product is up to a fifth faster than the one behind `torch.mm`, once its right side is
-    packed; `torch.compile` calls it by the same two names, which a build of torch may lack.
-    """
-    if columns.device.type == "cpu" and columns.dtype == torch.float32:
-        try:
-            packed = torch.ops.mkldnn._reorder_linear_weight(columns, num_rows)
-            return lambda rows: torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")
-        except (AttributeError, RuntimeError):
-            pass
-    columns = columns.T
-    buffer = columns.new_empty(num_rows, columns.shape[1])
-    return lambda rows: torch.mm(rows, columns, out=buffer[: len(rows)])
 
 
 def _reduce_regions(products: Tensor, settings: NetworkSettings) -> Tensor:

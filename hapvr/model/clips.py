@@ -7,6 +7,9 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError
 
+Cells = tuple[Tensor, Tensor]
+"""Which rows [P, t] and columns [P, t'] of maps are real, bool."""
+
 MIN_FRAMES = 4
 """The comparator halves the time axes twice, so a shorter clip would leave nothing."""
 
@@ -87,3 +90,16 @@ def halve_mask(mask: Tensor) -> Tensor:
     """The mask after pooling frames in pairs: real where both are. [N, T] -> [N, T // 2], an odd last frame drops."""
     even = mask.shape[1] // 2 * 2
     return mask[:, 0:even:2] & mask[:, 1:even:2]
+
+
+def halve_cells(cells: Cells | None) -> Cells | None:
+    """`halve_mask` of rows and columns."""
+    return None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
+
+
+def clear_cells(maps: Tensor, cells: Cells | None) -> Tensor:
+    """Zeros in place of what is not real. maps: [P, C, t, t']."""
+    if cells is None:
+        return maps
+    rows, columns = cells
+    return maps * (rows[:, None, :, None] & columns[:, None, None, :])

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from hapvr.model.clips import halve_mask
+from hapvr.model.clips import Cells, clear_cells, halve_cells
+from hapvr.model.first_layers import convolve_and_halve_twice
 from hapvr.model.halving import halve_and_rectify
+from hapvr.model.last_layers import convolve_and_weigh
 
 ComparatorInit = Literal["random", "identity"]
-
-
-Cells = tuple[Tensor, Tensor]
 
 
 class GatedAttention(nn.Module):
@@ -104,23 +101,30 @@ class Comparator(nn.Module):
     def forward(self, similarity: Tensor, row_mask: Tensor | None = None, column_mask: Tensor | None = None) -> Tensor:
         """similarity: [P, T, T'], both >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
         cells = None if row_mask is None or column_mask is None else (row_mask, column_mask)
-        hidden = _clear_cells(similarity.unsqueeze(1), cells)
         # Zeros at padding are what the convolutions see beyond the edge of an unpadded pair. A pooled cell that
         # mixes a real frame with padding does not exist there either, so the mask halves before it is applied.
-        hidden = _made_again(self._start, hidden)
-        cells = _halve_cells(cells)
-        hidden = halve_and_rectify(self.conv2(_clear_cells(hidden, cells)))
-        cells = _halve_cells(cells)
-        hidden = _made_again(self._finish, _clear_cells(hidden, cells), cells)
-        return _clear_cells(hidden, cells).squeeze(1)
+        hidden = clear_cells(similarity.unsqueeze(1), cells)
+        halved = halve_cells(cells)
+        refine = self._refine_in_training if torch.is_grad_enabled() else self._refine
+        cells = halve_cells(halved)
+        return clear_cells(refine(hidden, halved, cells), cells).squeeze(1)
 
-    def _start(self, hidden: Tensor) -> Tensor:
-        return halve_and_rectify(self.conv1(hidden))  # pooling first gives the same from a quarter of the work
-
-    def _finish(self, hidden: Tensor, cells: Cells | None) -> Tensor:
-        hidden = _clear_cells(F.relu(self.conv3(hidden)), cells)
-        output: Tensor = self.output(hidden.to(self.output.weight.dtype))
+    def _refine(self, maps: Tensor, halved: Cells | None, cells: Cells | None) -> Tensor:
+        # pooling before ReLU gives the same from a quarter of the work
+        hidden = clear_cells(halve_and_rectify(self.conv1(maps)), halved)
+        hidden = clear_cells(halve_and_rectify(self.conv2(hidden)), cells)
+        output: Tensor = self.output(F.relu(self.conv3(hidden)).to(self.output.weight.dtype))
         return output
+
+    def _refine_in_training(self, maps: Tensor, halved: Cells | None, cells: Cells | None) -> Tensor:
+        dtype = maps.dtype
+        if torch.is_autocast_enabled(maps.device.type):
+            dtype = torch.get_autocast_dtype(maps.device.type)
+        first, second, third, output = (
+            _parameters(layer, dtype) for layer in (self.conv1, self.conv2, self.conv3, self.output)
+        )
+        hidden = clear_cells(convolve_and_halve_twice(maps.to(dtype), first, second, halved), cells)
+        return convolve_and_weigh(hidden, third, output)
 
     def in_dtype(self, dtype: torch.dtype) -> Comparator:
         """A copy that computes in `dtype`, but for its last sum, which stays in float32: rounding it would tie scores."""
@@ -140,20 +144,6 @@ class Comparator(nn.Module):
             convolution.bias[0] = shift
 
 
-def _made_again(function: Callable[..., Tensor], *inputs: object) -> Tensor:
-    """The function's result; what it needs for its backward pass is made again then, as that is cheap and large."""
-    if not torch.is_grad_enabled():
-        return function(*inputs)
-    result: Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
-    return result
-
-
-def _halve_cells(cells: Cells | None) -> Cells | None:
-    return None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
-
-
-def _clear_cells(maps: Tensor, cells: tuple[Tensor, Tensor] | None) -> Tensor:
-    if cells is None:
-        return maps
-    rows, columns = cells
-    return maps * (rows[:, None, :, None] & columns[:, None, None, :])
+def _parameters(layer: nn.Conv2d, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    assert layer.bias is not None
+    return layer.weight.to(dtype), layer.bias.to(dtype)

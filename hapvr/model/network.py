@@ -23,8 +23,8 @@ AttentionForm = Literal["gated", "cosine", "linear"]
 MAX_CHUNK_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Frame similarities the comparator sees at once, by device; its widest layer then stays near a processor's cache."""
 
-MAX_KEPT_CELLS = 2**24
-"""Frame similarities up to which training keeps activations of the comparator, about 50 bytes for each."""
+MAX_KEPT_CELLS = 2**25
+"""Frame similarities up to which training keeps activations of the comparator, about 25 bytes for each."""
 
 
 @dataclass(frozen=True)

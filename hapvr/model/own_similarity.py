@@ -9,15 +9,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hapvr.model.places import add_back, largest, send_back
+from hapvr.model.products import multiplier
+
 BLOCK_REGIONS = {"cpu": 2**10, "cuda": 2**12}
 """Regions on each side of a block of products, by device."""
+
+ALIGNMENT = 16
+"""Frames of a block are a multiple of this, so that reductions along them fill vector registers."""
 
 
 def own_frame_similarity(clips: Tensor) -> Tensor:
     """Spatial Chamfer similarity (HAP-VR Eq. 3, K = 1) of all pairs of clips of one batch.
 
-    A product of regions serves both of its pairs of clips, so half of them are made. What is kept for the backward pass is a copy
-    of the clips and a byte per frame pair, region and direction: the place of the largest product.
+    A product of regions serves both of its pairs of clips, so half of them are made. What is kept for the backward pass is a byte
+    per frame pair, region and direction: the place of the largest product.
 
     clips: [N, T, R, D], R at most 256. Returns [N, N, T, T], first index the query, in float32 or wider.
     """
@@ -37,49 +43,44 @@ class _OwnSimilarity(torch.autograd.Function):
         similarity = clips.new_empty((num_clips * num_frames, num_clips * num_frames), dtype=dtype)
         forth, back = _views(similarity, sizes), _views(similarity.T, sizes)
         places: list[Tensor] = []
-        buffer = clips.new_empty(len(rows[0]) ** 2)
         for i, j in _upper(sizes):
-            products = torch.mm(rows[i], rows[j].T, out=_part(buffer, len(rows[i]), len(rows[j])))
-            products = products.view(regions, sizes[i], regions, sizes[j])
-            best, place = _largest(products, 2)
+            if i == 0:
+                multiply = multiplier(rows[j], num_rows=len(rows[0]))
+            products = multiply(rows[i]).view(regions, sizes[i], regions, sizes[j])
+            best, place = largest(products.unbind(2))
             forth[i][j].copy_(best.mean(0, dtype=dtype))
             places.append(place)
             if j > i:
-                best, place = _largest(products, 0)
+                best, place = largest(products.unbind(0))
                 back[i][j].copy_(best.mean(1, dtype=dtype))
                 places.append(place)
-        ctx.save_for_backward(*rows, *places)
-        ctx.shape, ctx.sizes = clips.shape, sizes
+        ctx.save_for_backward(clips, *places)
         return similarity.view(num_clips, num_frames, num_clips, num_frames).transpose(1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        sizes = ctx.sizes
-        rows, saved = ctx.saved_tensors[: len(sizes)], iter(ctx.saved_tensors[len(sizes) :])
-        num_clips, num_frames, regions, dims = ctx.shape
-        gradient = (gradients[0] / regions).to(rows[0].dtype).transpose(1, 2).reshape(num_clips * num_frames, -1)
+        clips, saved = ctx.saved_tensors[0], iter(ctx.saved_tensors[1:])
+        num_clips, num_frames, regions, dims = clips.shape
+        sizes, rows = _blocks(clips)
+        gradient = (gradients[0] / regions).to(clips.dtype).transpose(1, 2).reshape(num_clips * num_frames, -1)
         forth, back = _views(gradient, sizes), _views(gradient.T, sizes)
         buffer = gradient.new_empty(len(rows[0]) ** 2)
         totals = [torch.zeros_like(block) for block in rows]
         for i, j in _upper(sizes):
-            products = _part(buffer, len(rows[i]), len(rows[j]))
+            products = buffer[: len(rows[i]) * len(rows[j])].view(len(rows[i]), len(rows[j]))
             spread = products.view(regions, sizes[i], regions, sizes[j])
-            place = next(saved)
-            for region in range(regions):
-                torch.mul(place.eq(region), forth[i][j], out=spread[:, :, region])
+            send_back(forth[i][j], next(saved), spread.unbind(2))
             if j > i:
-                place = next(saved)
-                ours = back[i][j].unsqueeze(1)
-                for region in range(regions):
-                    spread[region] += place.eq(region) * ours
+                add_back(back[i][j].unsqueeze(1), next(saved), spread.unbind(0))
                 totals[j].addmm_(products.T, rows[i])
             else:
                 products = products + products.T
             totals[i].addmm_(products, rows[j])
+        del rows, buffer, products, spread
         out: Tensor = gradient.new_empty((num_clips * num_frames, regions, dims))
-        for part, total in zip(torch.split(out, sizes), totals, strict=True):
-            part.copy_(total.view(regions, -1, dims).transpose(0, 1))
+        for part in torch.split(out, sizes):
+            part.copy_(totals.pop(0).view(regions, -1, dims).transpose(0, 1))
         return out.view(num_clips, num_frames, regions, dims)
 
 
@@ -87,6 +88,7 @@ def _blocks(clips: Tensor) -> tuple[list[int], list[Tensor]]:
     """Frames of each block and its regions [R * frames, D], regions before frames: reductions then run along frames."""
     frames = clips.flatten(0, 1)
     step = max(BLOCK_REGIONS.get(clips.device.type, 2**12) // clips.shape[2], 1)
+    step = step // ALIGNMENT * ALIGNMENT or step
     blocks = torch.split(frames, step)
     return [len(block) for block in blocks], [block.transpose(0, 1).flatten(0, 1) for block in blocks]
 
@@ -95,27 +97,7 @@ def _views(frames: Tensor, sizes: list[int]) -> list[tuple[Tensor, ...]]:
     return [torch.split(row, sizes, 1) for row in torch.split(frames, sizes)]
 
 
-def _part(buffer: Tensor, height: int, width: int) -> Tensor:
-    return buffer[: height * width].view(height, width)
-
-
 def _upper(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    for i in range(len(sizes)):
-        for j in range(i, len(sizes)):
+    for j in range(len(sizes)):
+        for i in range(j + 1):
             yield i, j
-
-
-def _largest(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Largest entries along a dimension and their places as bytes."""
-    if values.device.type != "cpu":
-        best, place = values.max(dim)
-        return best, place.to(torch.uint8)
-    # several times faster than max with indices, which torch does not vectorise on a processor
-    best = values.select(dim, 0).clone()
-    place = torch.zeros_like(best, dtype=torch.uint8)
-    for index in range(1, values.shape[dim]):
-        candidate = values.select(dim, index)
-        larger = (candidate > best).view(torch.uint8).mul_(index)  # later places are larger numbers
-        torch.maximum(place, larger, out=place)
-        torch.maximum(best, candidate, out=best)
-    return best, place
