@@ -113,7 +113,7 @@ def measure(num_frames: int, *, num_videos: int, rounds: int, device: torch.devi
         )
 
     def engine(dtype: torch.dtype) -> Tensor:
-        stacks = [Stack.of([network.embed(video).to(dtype) for video in part]) for part in (queries, references)]
+        stacks = [Stack.of([network.embed(video, dtype=dtype) for video in part]) for part in (queries, references)]
         return score_stacks(network, *stacks, limits=limits, comparator=comparators[dtype])
 
     comparators = {dtype: network.comparator.in_dtype(dtype) for dtype in (torch.float32, torch.bfloat16)}

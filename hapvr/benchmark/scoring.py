@@ -175,7 +175,7 @@ class _Scorer:
             )
         if not bool(torch.isfinite(features).all()):
             raise DataError(f"features of {video}: some values are not finite; extract the video again")
-        return self.network.embed(features.to(self.device)).to(self.dtype)
+        return self.network.embed(features.to(self.device), dtype=self.dtype)
 
     def score(self, query: Stack, reference: Stack) -> Tensor:
         """[Q, N] float32."""

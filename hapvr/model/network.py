@@ -140,17 +140,25 @@ class SimilarityNetwork(nn.Module):
         options: dict[str, Any] = asdict(settings)
         return cls(**options, generator=generator)
 
-    def embed(self, features: Tensor) -> Tensor:
+    def embed(self, features: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         """What `compare` takes: attention-weighted regions, or their codes.
 
-        features: [..., T, R, D]. Returns the same shape, or [..., T, R, bits] from a network with binary_bits.
+        features: [..., T, R, D]. dtype: of the result, in which attention is computed too; None for that of the weights. Codes
+        are always computed in that, since rounding would turn bits over. Returns the same shape, or [..., T, R, bits]
+        from a network with binary_bits.
         """
         if features.ndim < 3 or features.shape[-1] != self.settings.dims:
             raise ArgumentError(
                 f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.settings.dims}]"
             )
-        embedding: Tensor = self.binarization(self.attention(features.to(self._dtype)))
-        return embedding
+        features = features.to(self._dtype)
+        if dtype is None:
+            embedding: Tensor = self.binarization(self.attention(features))
+            return embedding
+        with torch.autocast(features.device.type, dtype, enabled=dtype.itemsize < 4):
+            weighted = self.attention(features)
+        embedding = self.binarization(weighted)
+        return embedding.to(dtype)
 
     def compare(
         self,

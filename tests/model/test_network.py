@@ -156,6 +156,19 @@ def test_binary_codes_can_be_trained() -> None:
     assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients)
 
 
+def test_embeddings_in_a_short_dtype() -> None:
+    """Attention is computed in it, as under autocast; codes are those of float32, none turned over by rounding."""
+    features = clips("short", num_videos=3, num_frames=4)
+    network = SimilarityNetwork(dims=DIMS, comparator=False, generator=torch_rng("short"))
+    found, exact = network.embed(features, dtype=torch.bfloat16), network.embed(features)
+    assert (found.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
+    assert_close(found.float(), exact, rtol=2**-6, atol=0)
+    coder = SimilarityNetwork(dims=DIMS, attention=False, binary_bits=64, generator=torch_rng("codes")).eval()
+    assert torch.equal(coder.embed(features, dtype=torch.bfloat16), coder.embed(features).bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(network.embed(features).bfloat16(), found)
+
+
 def test_linear_attention_weighs_by_the_angle_to_its_context() -> None:
     """Along the context vector the weight is 1, against it 0; "cosine" makes that so for a vector of any length."""
     features = F.one_hot(torch.arange(2), DIMS).float() * torch.tensor([[1.0], [-1.0]])
