@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -29,6 +28,7 @@ from hapvr.storage.frames import (
 )
 from hapvr.storage.manifest import VIDEOS_STAGE
 from hapvr.storage.shards import STATUS_OK, RowWriter, Shard, index_row
+from hapvr.video.manifest import path_of_text
 from hapvr.video.pool import SampledVideo, VideoSampler, sample_videos
 
 NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": "", "frames_sha256": ""}
@@ -67,7 +67,7 @@ def open_frames(project: Project, key: str) -> Iterator[FrameReader]:
         return
     rows = shard.index().filter(pl.col("status") == STATUS_OK)
     paths = dict(project.shard(VIDEOS_STAGE, key).index().select("video_id", "path").iter_rows())
-    items = {video_id: Path(paths[video_id]) for video_id in rows["video_id"]}
+    items = {video_id: path_of_text(paths[video_id]) for video_id in rows["video_id"]}
     with VideoSampler(items, config=project.config.sampling) as sampler:
         yield _DecodedFrames(sampler, dict(rows.select("video_id", "frames_sha256").iter_rows()))
 
@@ -107,7 +107,7 @@ def _sample(
     digests = dict(good.select("video_id", "sha256").iter_rows())
     paths = dict(good.select("video_id", "path").iter_rows())
     kept = {video_id for video_id, row in known.items() if digests.get(video_id) == row["file_sha256"]}
-    pending = [(video_id, Path(path)) for video_id, path in paths.items() if video_id not in kept]
+    pending = [(video_id, path_of_text(path)) for video_id, path in paths.items() if video_id not in kept]
     sampled = sample_videos(pending, config=sampling)
     rows, num_frames = [], 0
     with ExitStack() as stack:

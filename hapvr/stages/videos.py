@@ -14,7 +14,7 @@ from hapvr.storage.availability import write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
 from hapvr.video.download import DownloadResult, download_video, remove_download
-from hapvr.video.manifest import ManifestEntry, is_remote
+from hapvr.video.manifest import ManifestEntry, is_remote, path_of_text, text_of_path
 from hapvr.video.pool import InspectedVideo, inspect_videos
 from hapvr.video.quota import DiskQuota
 
@@ -67,7 +67,7 @@ def _kept(shard: Shard, wanted: Provenance) -> dict[str, dict[str, Any]]:
         for row in shard.index().iter_rows(named=True)
         if row["status"] != STATUS_FAILED
         and found.inputs.get(row["video_id"]) == wanted.inputs.get(row["video_id"])
-        and (row["status"] != STATUS_OK or Path(row["path"]).exists())
+        and (row["status"] != STATUS_OK or path_of_text(row["path"]).exists())
     }
 
 
@@ -111,7 +111,7 @@ def _look(project: Project, rows: list[ManifestRow], *, anew: frozenset[str]) ->
 
 def _files(rows: list[ManifestRow], fetched: dict[str, Future[DownloadResult]]) -> Iterator[tuple[str, Path]]:
     for row in rows:
-        path = fetched[row.video_id].result().path if row.video_id in fetched else Path(row.uri)
+        path = fetched[row.video_id].result().path if row.video_id in fetched else path_of_text(row.uri)
         if path is not None:
             yield row.video_id, path
 
@@ -133,7 +133,9 @@ def _facts(video: InspectedVideo) -> dict[str, Any]:
             "codec": probe.codec,
         }
     status = PERMANENT.get(video.reason, "")
-    return _row(video.video_id, str(video.path), status=status, reason=video.reason, message=video.message, **facts)
+    return _row(
+        video.video_id, text_of_path(video.path), status=status, reason=video.reason, message=video.message, **facts
+    )
 
 
 def _row(video_id: str, path: str, *, status: str, reason: str, message: str, **facts: Any) -> dict[str, Any]:
@@ -146,7 +148,7 @@ def _file_state(row: ManifestRow) -> str:
     if is_remote(row.uri):
         return row.uri
     try:
-        status = Path(row.uri).stat()
+        status = path_of_text(row.uri).stat()
     except OSError:
         return f"{row.uri} missing"
     return f"{row.uri} {status.st_size} {status.st_mtime_ns}"

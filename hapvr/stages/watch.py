@@ -17,7 +17,7 @@ from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, RUN_NAME, current_r
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import STATUS_OK
-from hapvr.video.manifest import scan_folder
+from hapvr.video.manifest import path_of_text, scan_folder
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ def offered(project: Project, *, settle_s: float) -> Offer:
             entries = scan_folder(project.path(source.path), source=source.name).entries
             state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
             for entry in entries:
-                path = Path(entry.uri)
+                path = path_of_text(entry.uri)
                 if path.is_file() and now - path.stat().st_mtime < settle_s:
-                    unsettled.append(path)
+                    unsettled.append(Path(entry.uri))
         elif isinstance(source, ListSource):
             path = project.path(source.path)
             if not path.is_file():

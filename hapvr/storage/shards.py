@@ -188,7 +188,7 @@ def index_row(
         "video_id": video_id,
         "status": status or (STATUS_FAILED if reason else STATUS_OK),
         "reason": reason,
-        "message": message,
+        "message": message.encode(errors="backslashreplace").decode(),  # names of files need not be UTF-8
         "num_rows": num_rows,
         **columns,
     }

@@ -52,12 +52,13 @@ VIDEO_SUFFIXES = frozenset(
 )
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
+_ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
 _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """One video. video_id: "<source>/<name>", NFC. uri: a local path, an http(s) URL, or youtube:<id>."""
+    """One video. video_id: "<source>/<name>", NFC. uri: a local path (`path_of_text`), an http(s) URL, or youtube:<id>."""
 
     video_id: str
     uri: str
@@ -81,7 +82,9 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
         raise DataError(f"source {source}: {root} is no folder; set the source's path to a folder of videos")
     found = _files(root, root.resolve())
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
-    ignored = sorted(_printable(path.relative_to(root)) for path in found if path.suffix.lower() not in VIDEO_SUFFIXES)
+    ignored = sorted(
+        text_of_path(path.relative_to(root)) for path in found if path.suffix.lower() not in VIDEO_SUFFIXES
+    )
     if not videos:
         others = f"only {len(ignored)} other files" if ignored else "it is empty"
         raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
@@ -89,17 +92,17 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
-    """Entries of files below root, sorted by video id; control characters of a name are escaped in the id.
+    """Entries of files below root, sorted by video id; control characters and bytes that are no UTF-8 are escaped.
 
     Raises DataError for an invalid or repeated id.
     """
     entries: dict[str, ManifestEntry] = {}
     for path in files:
-        name = _without_controls(unicodedata.normalize("NFC", _printable(path.relative_to(root))))
+        name = _without_controls(unicodedata.normalize("NFC", text_of_path(path.relative_to(root))))
         video_id = validate_video_id(f"{source}/{name}")
         if video_id in entries:
             raise DataError(f"source {source}: two files are {video_id!r} after Unicode normalisation; rename one")
-        entries[video_id] = ManifestEntry(video_id=video_id, uri=_printable(path))
+        entries[video_id] = ManifestEntry(video_id=video_id, uri=text_of_path(path))
     return tuple(entries[key] for key in sorted(entries))
 
 
@@ -134,6 +137,20 @@ def entries_of_youtube_ids(video_ids: Iterable[str], *, source: str) -> tuple[Ma
 def is_remote(uri: str) -> bool:
     """Whether an entry's uri must be downloaded; otherwise it is a local path."""
     return uri.lower().startswith(("http://", "https://", "youtube:"))
+
+
+def text_of_path(path: Path) -> str:
+    """The path as text that any format can store; bytes that are no UTF-8 become \\xNN."""
+    return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
+
+
+def path_of_text(text: str) -> Path:
+    """The path that `text_of_path` made this text of: that of an escaped name, if only a file of that name is there."""
+    path = Path(text)
+    if _ESCAPED_BYTE.search(os.fsencode(text)) and not path.exists():
+        escaped = Path(os.fsdecode(_ESCAPED_BYTE.sub(lambda byte: bytes([int(byte[1], 16)]), os.fsencode(text))))
+        return escaped if escaped.exists() else path
+    return path
 
 
 def validate_video_id(video_id: str) -> str:
@@ -179,11 +196,6 @@ def _files(folder: Path, top: Path, seen: frozenset[Path] = frozenset()) -> list
         elif path.is_symlink() or path.exists():
             found.append(path)
     return found
-
-
-def _printable(path: Path) -> str:
-    """The path as text that any format can store; bytes that are no UTF-8 become \\xNN."""
-    return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
 
 
 def _without_controls(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,25 @@ def test_all_that_is_made_of_unstored_frames_is_the_same(clips: Path, tmp_path: 
         found.append(digests(tmp_path / str(number) / "data", without=("frames", "availability")))
     assert len(found[0]) == 12
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("store_frames", [True, False])
+def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path, store_frames: bool) -> None:
+    """Frames as under another name; a broken one fails with its reason; nothing is done twice."""
+    plain = write_clip(tmp_path / "in" / "plain.mp4", seed=0, seconds=2)
+    try:
+        shutil.copy(plain, os.fsdecode(os.fsencode(plain.parent) + b"/caf\xe9.mp4"))
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    Path(os.fsdecode(os.fsencode(plain.parent) + b"/\xff\n.mp4")).write_text("no video")
+    project = sampled(tmp_path / "1", plain.parent, store_frames=store_frames)
+    rows = project.shard("videos", KEY).index().select("video_id", "status", "reason").rows()
+    assert rows == [
+        ("in/\\xff\\n.mp4", "not_video", "not_video"),
+        ("in/caf\\xe9.mp4", "ok", ""),
+        ("in/plain.mp4", "ok", ""),
+    ]
+    with open_frames(project, KEY) as reader:
+        assert reader.read("in/caf\\xe9.mp4").jpegs == reader.read("in/plain.mp4").jpegs
+    assert not make_videos(project, KEY).done
+    assert not make_frames(project, KEY).done

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.errors import DataError
-from hapvr.video.manifest import entries_of_files, is_remote, read_list, scan_folder, validate_video_id
+from hapvr.video.manifest import (
+    entries_of_files,
+    is_remote,
+    path_of_text,
+    read_list,
+    scan_folder,
+    text_of_path,
+    validate_video_id,
+)
 
 
 def touch(folder, *names):
@@ -66,14 +74,21 @@ def test_scan_folder_refuses_names_that_become_equal(tmp_path):
         scan_folder(tmp_path, source="s")
 
 
-def test_scan_folder_reports_names_that_are_not_utf8(tmp_path):
-    """A name that is no text still becomes a row."""
+def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
+    """A name that is no text becomes a row, whose file is found; so is a file whose name only looks escaped."""
     try:
         with open(os.fsencode(tmp_path) + b"/bad\xff.mp4", "wb"):
             pass
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
-    assert ids(scan_folder(tmp_path, source="s")) == ["s/bad\\xff.mp4"]
+    touch(tmp_path, "looks\\xfe.mp4")
+    entries = scan_folder(tmp_path, source="s").entries
+    assert [entry.video_id for entry in entries] == ["s/bad\\xff.mp4", "s/looks\\xfe.mp4"]
+    found = [path_of_text(entry.uri) for entry in entries]
+    assert [os.fsencode(path.name) for path in found] == [b"bad\xff.mp4", b"looks\\xfe.mp4"]
+    assert [text_of_path(path) for path in found] == [entry.uri for entry in entries]
+    absent = str(tmp_path / "absent\\xff.mp4")
+    assert path_of_text(absent) == Path(absent)
 
 
 def test_scan_folder_escapes_control_characters(tmp_path):
