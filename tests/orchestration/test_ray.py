@@ -24,9 +24,11 @@ import pytest
 from assets.partitions import SHARDS, synchronize
 from assets.project import PROCESS_TAG
 from hapvr.stages.project import Project
+from hapvr.storage.filesystem import DataRoot
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import NewDatabase
 from tests.orchestration.servers import free_port
+from tests.stages.object_store import empty_bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 INGESTED = ("videos", "frames", "features")
@@ -36,10 +38,18 @@ KEYS = ("own-train-00000", "own-validation-00000", "own-test-00000")
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a Dagster daemon needs to know of a Ray cluster, and what its nodes were told."""
+    """What a Dagster daemon needs to know of a Ray cluster, what its nodes were told, and the second one's process."""
 
     address: str
     environment: Mapping[str, str]
+    nodes: list[subprocess.Popen[bytes]]
+
+    def kill_second_node(self) -> None:
+        """All its processes end at once, as if the machine had lost power."""
+        family = family_of(self.nodes[1])
+        for process in family:
+            process.kill()
+        psutil.wait_procs(family, timeout=30)
 
 
 def wait_until(reached: Callable[[], bool], *, timeout_s: float, what: str) -> None:
@@ -50,9 +60,17 @@ def wait_until(reached: Callable[[], bool], *, timeout_s: float, what: str) -> N
         time.sleep(0.5)
 
 
+def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """A process and all it started; empty if it has ended."""
+    if process.poll() is not None:
+        return []
+    parent = psutil.Process(process.pid)
+    return [parent, *parent.children(recursive=True)]
+
+
 def end_family(process: subprocess.Popen[bytes]) -> None:
     """Ends a process and all it started; kills what does not end."""
-    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    family = family_of(process)[1:]
     process.terminate()
     try:
         process.wait(timeout=60)
@@ -63,8 +81,23 @@ def end_family(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def cluster(new_database: NewDatabase) -> Iterator[Cluster]:
-    """Two nodes, each of two CPUs and a GPU that is not there; only who knows the token may use them."""
+def data(small_project: Project) -> Iterator[str]:
+    """The URL of a data root with a manifest and whitening, in a bucket whose server the environment names."""
+    made = small_project.root.local
+    assert made is not None
+    with empty_bucket() as url:
+        root = DataRoot(url)
+        for path in made.rglob("*.*"):
+            name = path.relative_to(made).as_posix()
+            if path.is_file() and name.split("/")[0] not in INGESTED:
+                with root.write(name) as stream:
+                    stream.write(path.read_bytes())
+        yield url
+
+
+@pytest.fixture
+def cluster(data: str, new_database: NewDatabase) -> Iterator[Cluster]:
+    """Two nodes, each of two CPUs and a GPU that is not there, that reach the data; only who knows the token may use them."""
     port, dashboard_port = free_port(), free_port()
     environment = {
         "HAPVR_DAGSTER_DATABASE": new_database("ray"),
@@ -86,7 +119,7 @@ def cluster(new_database: NewDatabase) -> Iterator[Cluster]:
         try:
             head = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}"]
             start(*head, "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}")
-            found = Cluster(f"http://127.0.0.1:{dashboard_port}", environment)
+            found = Cluster(f"http://127.0.0.1:{dashboard_port}", environment, nodes)
             wait_until(lambda: alive_nodes(found) == 1, timeout_s=180, what="the head node")
             start(f"--address=127.0.0.1:{port}")
             wait_until(lambda: alive_nodes(found) == 2, timeout_s=180, what="the second node")
@@ -110,15 +143,11 @@ def alive_nodes(cluster: Cluster) -> int:
 
 @pytest.fixture
 def project(
-    cluster: Cluster, small_project: Project, clips_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, data: str, clips_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Project]:
-    """A project that has a manifest and whitening, and a daemon whose instance file is the cluster's, unchanged."""
-    assert small_project.root.local is not None
-    data = tmp_path / "data"
-    shutil.copytree(
-        small_project.root.local, data, ignore=lambda _, names: [name for name in names if name in INGESTED]
-    )
-    config = write_settings(tmp_path / "config.yaml", small_settings(clips_folder, data))
+    """A project with that data, and a daemon whose instance file is the cluster's, unchanged."""
+    settings = small_settings(clips_folder, tmp_path) | {"data_root": data}
+    config = write_settings(tmp_path / "config.yaml", settings)
     home = tmp_path / "dagster_home"
     home.mkdir()
     shutil.copy(CHECKOUT / "dagster_home" / "cluster" / "dagster.yaml", home)
@@ -128,6 +157,9 @@ def project(
     monkeypatch.delenv("HAPVR_VIDEOS", raising=False)
     with dg.DagsterInstance.get() as instance:
         synchronize(instance, SHARDS, list(KEYS))
+    # It sees that a process of this machine is gone; Ray has to tell of those on others.
+    sensor = [str(BIN / "dagster"), "sensor", "stop", "fail_lost_runs", "-w", "workspace.yaml"]
+    subprocess.run(sensor, cwd=CHECKOUT, capture_output=True, check=True)
     daemon = subprocess.Popen([sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"], cwd=CHECKOUT)
     try:
         yield Project.open(config)
@@ -146,11 +178,17 @@ def launch_backfill() -> None:
     assert "LaunchBackfillSuccess" in done.stdout
 
 
-def test_shards_on_two_nodes_survive_a_killed_worker_and_equal_the_local_ones(
+def process_of(run: dg.DagsterRun) -> int:
+    """The process that executes a run."""
+    return int(run.tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0])
+
+
+def test_shards_on_two_nodes_survive_kills_and_equal_the_local_ones(
     project: Project, small_project: Project, cluster: Cluster
 ) -> None:
-    """Three shards from files to features; a worker is killed with SIGKILL, its run is retried; every data file has the
-    bytes of the one made without Dagster and Ray; both nodes worked; each run asked for CPUs and a share of a GPU."""
+    """Three shards from files to features; all of a node, then a worker on the other is killed with SIGKILL, their runs are
+    retried; every data file has the bytes of the one made without Dagster, Ray and object store; both nodes worked; each run
+    asked for CPUs and a share of a GPU."""
     from ray.job_submission import JobSubmissionClient
 
     launch_backfill()
@@ -159,21 +197,32 @@ def test_shards_on_two_nodes_survive_a_killed_worker_and_equal_the_local_ones(
         def runs(*statuses: dg.DagsterRunStatus) -> list[dg.DagsterRun]:
             return list(instance.get_runs(dg.RunsFilter(job_name="ingest_shard", statuses=list(statuses))))
 
-        def working() -> list[dg.DagsterRun]:
-            return [run for run in runs(dg.DagsterRunStatus.STARTED) if PROCESS_TAG in run.tags]
+        def wait_for_run_on(number: int) -> dg.DagsterRun:
+            found: list[dg.DagsterRun] = []
 
-        wait_until(lambda: bool(working()), timeout_s=300, what="a run that has started")
-        victim = working()[0]
-        os.kill(int(victim.tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0]), signal.SIGKILL)
+            def started() -> bool:
+                there = {process.pid for process in family_of(cluster.nodes[number])}
+                started = runs(dg.DagsterRunStatus.STARTED)
+                found.extend(run for run in started if PROCESS_TAG in run.tags and process_of(run) in there)
+                return bool(found)
+
+            wait_until(started, timeout_s=300, what=f"a run that has started on node {number}")
+            return found[0]
+
+        killed = [wait_for_run_on(1)]
+        cluster.kill_second_node()
+        killed.append(wait_for_run_on(0))
+        os.kill(process_of(killed[1]), signal.SIGKILL)
         wait_until(
             lambda: {run.tags["dagster/partition"] for run in runs(dg.DagsterRunStatus.SUCCESS)} == set(KEYS),
             timeout_s=600,
             what="all shards",
         )
         failed, finished = runs(dg.DagsterRunStatus.FAILURE), runs(dg.DagsterRunStatus.SUCCESS)
-    assert [run.run_id for run in failed] == [victim.run_id]
-    (retry,) = [run for run in finished if run.parent_run_id == victim.run_id]
-    assert retry.tags["dagster/partition"] == victim.tags["dagster/partition"]
+    assert {run.run_id for run in failed} == {run.run_id for run in killed}
+    for run in failed:
+        (retry,) = [other for other in (*failed, *finished) if other.parent_run_id == run.run_id]
+        assert retry.tags["dagster/partition"] == run.tags["dagster/partition"]
     for run in finished:
         assert json.loads(run.tags["dagster-ray/config"]) == {"num_cpus": 2.0, "num_gpus": 0.5}
     jobs = {job.submission_id: job for job in JobSubmissionClient(cluster.address).list_jobs()}

@@ -22,6 +22,7 @@ from hapvr.storage.features import FeatureStore
 from hapvr.storage.filesystem import DataRoot
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
+from tests.stages.object_store import empty_bucket
 
 pytestmark = pytest.mark.slow
 
@@ -30,18 +31,9 @@ KEY = "in-00000"
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """The URL of an empty bucket; who the server is and who we are comes from the environment, as it does for users."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "anybody")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        pafs.FileSystem.from_uri("s3://videos?allow_bucket_creation=true")[0].create_dir("videos")
-        yield "s3://videos/collection"
-    server.stop()
+    """The URL of an empty bucket."""
+    with empty_bucket() as url:
+        yield url
 
 
 def extract(project: Project) -> None:
