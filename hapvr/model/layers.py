@@ -113,7 +113,7 @@ class Comparator(nn.Module):
         # pooling before ReLU gives the same from a quarter of the work
         hidden = clear_cells(halve_and_rectify(self.conv1(maps)), halved)
         hidden = clear_cells(halve_and_rectify(self.conv2(hidden)), cells)
-        output: Tensor = self.output(F.relu(self.conv3(hidden)).to(self.output.weight.dtype))
+        output: Tensor = self.output(self.conv3(hidden).to(self.output.weight.dtype).clamp_min_(0))
         return output
 
     def _refine_in_training(self, maps: Tensor, halved: Cells | None, cells: Cells | None) -> Tensor:
