@@ -16,9 +16,13 @@ from hapvr.labels.pseudo import pseudo_labels
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.open_files import allow_open_files
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile, ViewRow
 from hapvr.train.batch import Batch, Plan
+
+FILES_PER_SHARD = 6
+"""Views, embeddings and labels, each read as Parquet and past its decoder."""
 
 
 class CachedViews(Dataset[Batch]):
@@ -136,6 +140,7 @@ class CachedViews(Dataset[Batch]):
 
     def _open(self, video_id: str) -> tuple[ViewFile, ViewFile, LabelFile]:
         if self._files is None:
+            allow_open_files(FILES_PER_SHARD * len(self._shard_keys))
             self._files = [
                 (
                     ViewFile(Shard(self._root, VIEWS_STAGE, key)),
