@@ -60,7 +60,7 @@ class _FirstLayers(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         maps, weight, bias, second_weight, second_place = ctx.saved_tensors
-        of_convolved = gradients[0].new_zeros(ctx.shape).contiguous(memory_format=torch.channels_last)
+        of_convolved = _empty_maps(gradients[0], ctx.shape)
         send_back(gradients[0], second_place, quarters(of_convolved), first=1)
         windows, kernels = _windows(maps), _spread_kernels(weight)
         dots = [torch.addmm(bias, windows, kernel.T) for kernel in kernels]
@@ -80,6 +80,12 @@ class _FirstLayers(torch.autograd.Function):
             of_bias += of_dots.sum(0)
         of_maps = _join_windows(of_windows, maps)
         return of_maps, of_weight, of_bias, of_second_weight, of_convolved.sum((0, 2, 3)), None, None
+
+
+def _empty_maps(like: Tensor, shape: torch.Size) -> Tensor:
+    """Maps whose quarters are still to be written, channels last; 0 in an odd last row or column, which is in none."""
+    maps = torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+    return maps.zero_() if shape[2] % 2 or shape[3] % 2 else maps
 
 
 def _windows(maps: Tensor) -> Tensor:
