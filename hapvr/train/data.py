@@ -21,8 +21,8 @@ from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile, ViewRow
 from hapvr.train.batch import Batch, Plan
 
-FILES_PER_SHARD = 6
-"""Views, embeddings and labels, each read as Parquet and past its decoder."""
+FILES_PER_SHARD = 3
+"""Views, embeddings and labels."""
 
 
 class CachedViews(Dataset[Batch]):
