@@ -24,14 +24,16 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages show t
 
 
 class Tracker:
-    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`; artifacts: root for a local store's artifacts.
+    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`; artifacts: root for those of a local store.
 
-    Raises DataError if no server answers there.
+    Without that they lie beside its database, in `artifacts`. Raises DataError if no server answers there.
     """
 
     def __init__(self, uri: str, experiment: str, *, artifacts: Path | None = None) -> None:
         if uri.startswith("sqlite:///"):
-            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(uri.removeprefix("sqlite:///")).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            artifacts = artifacts or folder / "artifacts"
         require_server(uri)
         self.uri = uri
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)

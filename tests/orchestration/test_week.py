@@ -30,8 +30,8 @@ SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
 FLOWING = ("videos", "frames", "features")
 
 
-def retrain_job() -> dg.JobDefinition:
-    """For re-execution: a function that gives the job."""
+def retrain_job(_folder: str) -> dg.JobDefinition:
+    """For re-execution: a function that gives the job. Dagster takes the one that it made last if the folder is the same."""
     from pipelines.jobs import retrain
 
     return retrain
@@ -249,7 +249,7 @@ def test_a_week(week: Week) -> None:
     assert not crashed.success
     assert week.instance.get_run_by_id(crashed.run_id).tags["dagster/max_retries"] == "2"
     retried = dg.execute_job(
-        dg.reconstructable(retrain_job),
+        dg.build_reconstructable_job(__name__, retrain_job.__name__, reconstructable_args=(str(week.folder),)),
         instance=week.instance,
         reexecution_options=dg.ReexecutionOptions.from_failure(crashed.run_id, week.instance),
         raise_on_error=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +18,11 @@ def test_a_server_that_does_not_answer_is_named_at_once() -> None:
         port = probe.getsockname()[1]
     with pytest.raises(DataError, match=rf"no MLflow server answers at http://127.0.0.1:{port}.*tracking.uri"):
         Tracker(f"http://127.0.0.1:{port}", "tests")
+
+
+def test_artifacts_of_a_database_lie_beside_it(tmp_path: Path) -> None:
+    """Not in whatever folder the process was started in."""
+    tracker = Tracker(f"sqlite:///{tmp_path}/records/mlflow.db", "tests")
+    run_id = tracker.start("key", name="run", params={}, tags={})
+    tracker.text(run_id, "text", "note.txt")
+    assert list(tmp_path.glob("records/artifacts/**/note.txt"))
