@@ -45,7 +45,7 @@ def test_two_processes_equal_one_with_the_same_batch(
 ) -> None:
     """With gather, losses of two gloo processes are those of one process to rounding, and so are the weights.
 
-    QuadLinear-AP counts the positives above a positive (HAP-VR Eq. 10): where two are equal but for rounding, the loss of
+    QuadLinear-AP counts the positives above a positive (HAP-VR Eq. 11): where two are equal but for rounding, the loss of
     a single step may jump.
     """
     changes = {"log_every_steps": 1, "steps": steps, "strong_views": 2, "source": source}
