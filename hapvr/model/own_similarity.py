@@ -44,7 +44,7 @@ class _OwnSimilarity(torch.autograd.Function):
         forth, back = _views(similarity, sizes), _views(similarity.T, sizes)
         places: list[Tensor] = []
         for i, j in _upper(sizes):
-            if i == 0:
+            if i == 0:  # a new j: its regions serve all i up to it
                 multiply = multiplier(rows[j], num_rows=len(rows[0]))
             products = multiply(rows[i]).view(regions, sizes[i], regions, sizes[j])
             best, place = largest(products.unbind(2))
@@ -77,7 +77,7 @@ class _OwnSimilarity(torch.autograd.Function):
             else:
                 products = products + products.T
             totals[i].addmm_(products, rows[j])
-        del rows, buffer, products, spread
+        del rows, buffer, products, spread  # the peak of a step is here; the result takes their place
         out: Tensor = gradient.new_empty((num_clips * num_frames, regions, dims))
         for part in torch.split(out, sizes):
             part.copy_(totals.pop(0).view(regions, -1, dims).transpose(0, 1))
@@ -98,6 +98,7 @@ def _views(frames: Tensor, sizes: list[int]) -> list[tuple[Tensor, ...]]:
 
 
 def _upper(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Pairs i <= j of blocks, j by j: the order in which places are kept and taken again."""
     for j in range(len(sizes)):
         for i in range(j + 1):
             yield i, j
