@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets import metadata
+from assets.chain import chain_model
 from assets.features import features
 from assets.partitions import BENCHMARKS, GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
@@ -16,13 +17,21 @@ from assets.training import similarity_model
     owners=[MODEL_TEAM],
     partitions_def=BENCHMARKS,
     deps=[similarity_model, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
+    metadata=metadata.columns(
+        {
+            "query_id": "string: of similarities-*.parquet, a row per pair that was scored",
+            "reference_id": "string",
+            "similarity": "float: in [-1, 1], higher is closer",
+        }
+    ),
     description="mAP and micro-AP of every task, of the trained model and of the untrained baseline, with plots.",
 )
 def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.provenance import file_sha256
     from hapvr.stages.evaluation import TRAINED, make_benchmark_scores
 
     opened = project.open()
-    scores = make_benchmark_scores(opened, context.partition_key)
+    scores = make_benchmark_scores(opened, chain_model(context.run, opened), context.partition_key)
     availability = scores.results[TRAINED].availability
     return dg.MaterializeResult(
         metadata={
@@ -34,5 +43,6 @@ def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource
             "path": dg.MetadataValue.path(str(scores.folder)),
             "digest": scores.digest,
             **{name: metadata.figure(figure) for name, figure in scores.figures.items()},
-        }
+        },
+        data_version=dg.DataVersion(file_sha256(scores.folder / "scores.json")),
     )

@@ -34,7 +34,8 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
             "digest": result.whitening.sha256,
             "left_alone": not result.done,
             "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
-        }
+        },
+        data_version=dg.DataVersion(result.whitening.sha256),
     )
 
 
@@ -67,5 +68,7 @@ def features(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.
         opened, context.partition_key, progress=ProgressLines(context.log.info, "extracting features")
     )
     return dg.MaterializeResult(
-        metadata=metadata.stage(result), check_results=checks.results(check_features(opened, context.partition_key))
+        metadata=metadata.stage(result),
+        data_version=metadata.version(result),
+        check_results=checks.results(check_features(opened, context.partition_key)),
     )

@@ -41,5 +41,7 @@ def frames(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.Ma
         with open_frames(opened, context.partition_key) as reader:
             entries["contact_sheet"] = metadata.image(contact_sheet(reader))
     return dg.MaterializeResult(
-        metadata=entries, check_results=checks.results(check_frames(opened, context.partition_key))
+        metadata=entries,
+        data_version=metadata.version(result),
+        check_results=checks.results(check_frames(opened, context.partition_key)),
     )

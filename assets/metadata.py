@@ -62,7 +62,7 @@ def image(value: "Image") -> dg.MarkdownMetadataValue:
 
 
 def stage(result: "StageResult") -> dict[str, Any]:
-    """Counts, path, digest and failures of a shard."""
+    """Counts, path, digests and failures of a shard. data_digest: of the rows, under which a model's lineage names them."""
     import polars as pl
 
     shard = result.shard
@@ -73,11 +73,17 @@ def stage(result: "StageResult") -> dict[str, Any]:
         "videos_failed": result.num_failed,
         "path": dg.MetadataValue.path(f"{shard.root.url}/{shard.stage}/{shard.key}"),
         "digest": shard.digest(),
+        "data_digest": shard.data_digest(),
         "left_alone": not result.done,
     }
     if len(failed):
         entries["failures"] = table(failed)
     return entries
+
+
+def version(result: "StageResult") -> dg.DataVersion:
+    """The shard's data version: what left it alone leaves it as it was, and so nothing downstream is out of date."""
+    return dg.DataVersion(result.shard.digest())
 
 
 def _picture(data: bytes, kind: str) -> dg.MarkdownMetadataValue:

@@ -1,10 +1,11 @@
-"""Registry: the current model as a version, challenger first, champion if the gate passes."""
+"""Registry: the trained model as a version, challenger first, champion if the gate passes."""
 
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets import metadata
+from assets.chain import chain_id, chain_model
 from assets.evaluation import benchmark_scores
 from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import similarity_model
@@ -42,8 +43,8 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
     from hapvr.stages.registration import make_registered_model
 
     opened = project.open()
-    dagster_run = context.run.tags.get("hapvr/parent_run_id") or context.run.root_run_id or context.run_id
-    result = make_registered_model(opened, tags={"dagster.run_id": dagster_run})
+    tags = {"dagster.run_id": chain_id(context.run)}
+    result = make_registered_model(opened, chain_model(context.run, opened), tags=tags)
     decision = result.decision
     links = {"mlflow_run": project.run_link(opened, result.run.mlflow_run_id)}
     if decision.champion_run:
@@ -62,6 +63,7 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
             **({"reliability": metadata.figure(result.calibrated.figure)} if result.calibrated.figure else {}),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
         },
+        data_version=dg.DataVersion(result.digest),
         check_results=_checks(decision),
     )
 

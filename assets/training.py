@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets import metadata
+from assets.chain import chain_id
 from assets.features import features
 from assets.partitions import GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
@@ -31,7 +32,7 @@ def similarity_model(
     from hapvr.train.report import read_history
 
     opened = project.open()
-    dagster_run = context.run.tags.get("hapvr/parent_run_id") or context.run.root_run_id or context.run_id
+    dagster_run = chain_id(context.run)
     run = prepare_training(opened, dagster_run, tags=project.dagster_tags(dagster_run))
     link = project.run_link(opened, run.mlflow_run_id)
     context.log.info(f"MLflow run {run.mlflow_run_id}: {link.value}")
@@ -61,5 +62,6 @@ def similarity_model(
             "digest": result["weights_sha256"],
             "loss_curves": metadata.figure(loss_figure(history)),
             "validation_curve": metadata.figure(validation_figure(history)),
-        }
+        },
+        data_version=dg.DataVersion(result["weights_sha256"]),
     )

@@ -48,7 +48,8 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
             "digest": result.digest,
             "offer": offer.digest,
             "rows": metadata.table(manifest),
-        }
+        },
+        data_version=dg.DataVersion(result.digest),
     )
 
 
@@ -87,5 +88,6 @@ def videos(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.Ma
     rows = result.shard.index().select("video_id", "status", "reason", "duration_s", "fps", "codec", "num_bytes")
     return dg.MaterializeResult(
         metadata=metadata.stage(result) | {"rows": metadata.table(rows)},
+        data_version=metadata.version(result),
         check_results=checks.results(check_videos(opened, context.partition_key)),
     )

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import dagster as dg
 
 from assets import evaluation, features, frames, registry, training, videos, views
+from assets.chain import PARENT_RUN_TAG, chain_id
 from assets.partitions import BENCHMARKS, SHARDS, TRAINING_SHARDS
 from pipelines.resources import pipes_client, project_resource
 
-PARENT_RUN_TAG = "hapvr/parent_run_id"
 QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 
 assets = dg.load_assets_from_modules([videos, frames, features, views, training, evaluation, registry])
@@ -50,8 +50,6 @@ def run_stage(context: dg.OpExecutionContext, stage: Stage) -> int:
     """Materialise the stage for all its partitions, one run each; returns their number. Raises dg.Failure with the reason."""
     instance = context.instance
     keys = partition_keys(instance, stage)
-    # Retries of the parent keep one training run: it is named after the first attempt.
-    root = context.run.root_run_id or context.run_id
     for key in keys:
         context.log.info(f"materialising {stage.asset}" + (f" of partition {key}" if key else ""))
         result = asset_job.execute_in_process(
@@ -59,7 +57,7 @@ def run_stage(context: dg.OpExecutionContext, stage: Stage) -> int:
             asset_selection=[dg.AssetKey(stage.asset)],
             partition_key=key,
             run_config=QUIET,
-            tags={PARENT_RUN_TAG: root},
+            tags={PARENT_RUN_TAG: chain_id(context.run)},
             raise_on_error=False,
         )
         if not result.success:

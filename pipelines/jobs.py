@@ -16,6 +16,7 @@ RETRIES = {
     "dagster/retry_on_asset_or_op_failure": "true",
     "dagster/retry_strategy": "FROM_FAILURE",
 }
+ONE_AT_A_TIME = "hapvr/one_at_a_time"
 RETRAINED = ("training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model")
 
 
@@ -57,19 +58,22 @@ def chain_job(name: str, stages: Sequence[Stage], *, description: str, tags: dic
 
 
 demo = chain_job(
-    "demo", STAGES, description="Everything, from the sources to a registered model; `make demo` runs it.", tags={}
+    "demo",
+    STAGES,
+    description="Everything, from the sources to a registered model; `make demo` runs it.",
+    tags={ONE_AT_A_TIME: "training"},
 )
 retrain = chain_job(
     "retrain",
     [stage for stage in STAGES if stage.asset in RETRAINED],
     description="From views of what has arrived to a registered version, which the gate compares with the champion.",
-    tags=RETRIES,
+    tags=RETRIES | {ONE_AT_A_TIME: "training"},
 )
 find_videos = dg.define_asset_job(
     "find_videos",
     selection=dg.AssetSelection.assets("video_manifest"),
     description="New videos of the sources become new shards.",
-    tags=RETRIES,
+    tags=RETRIES | {ONE_AT_A_TIME: "manifest"},
 )
 ingest_shard = dg.define_asset_job(
     "ingest_shard",

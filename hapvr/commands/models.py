@@ -1,14 +1,18 @@
-"""`hapvr models import | list | show | card | promote | rollback`."""
+"""`hapvr models import | list | show | card | lineage | promote | rollback`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
 from hapvr.commands.terminal import JsonOption, exit_codes, show
+
+if TYPE_CHECKING:
+    from hapvr.tracking.lineage import Lineage
 
 app = typer.Typer(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
 
@@ -83,6 +87,45 @@ def card_(
 
     card = read_card(name, version, tracking_uri)
     show({"name": name, "version": version, "card": card}, as_json=as_json, text=card)
+
+
+@app.command("lineage")
+@exit_codes
+def lineage_(
+    version: Annotated[
+        str | None, typer.Argument(help="A version's number, or an alias such as champion. Default: champion.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Instead: the versions that were trained on this shard, or on data of this digest."),
+    ] = None,
+    name: str = "hapvr",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """From a version to its MLflow run, Dagster run, code and data; with --data from data to the versions that have seen it."""
+    from hapvr.errors import ArgumentError
+    from hapvr.tracking.lineage import lineage_of, versions_from
+
+    if data is not None and version is not None:
+        raise ArgumentError("lineage: give a version, or --data, not both")
+    wanted = version or "champion"
+    found = [lineage_of(name, wanted, tracking_uri)] if data is None else versions_from(name, data, tracking_uri)
+    text = "\n".join(line for lineage in found for line in _lineage_lines(lineage))
+    result = {"name": name, "versions": [asdict(lineage) for lineage in found]}
+    show(result, as_json=as_json, text=text or f"no version of {name} was trained on {data}")
+
+
+def _lineage_lines(lineage: Lineage) -> list[str]:
+    lines = [
+        f"version {lineage.version}" + (f" ({', '.join(lineage.aliases)})" if lineage.aliases else ""),
+        f"  MLflow run   {lineage.mlflow_run}",
+        f"  Dagster run  {lineage.dagster_run or '(none: trained from the command line)'}",
+        f"  code         {lineage.revision}",
+        *(f"  {part:<12} {source} weights" for part, source in lineage.weights.items()),
+        *(f"  {digest}  {part}" for part, digest in lineage.data.items()),
+    ]
+    return [*lines, f"  data unknown: {lineage.lost}"] if lineage.lost else lines
 
 
 @app.command("promote")

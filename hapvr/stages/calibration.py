@@ -1,4 +1,4 @@
-"""Calibration of the current model on the validation benchmark: similarity to probability, and the segments' threshold."""
+"""Calibration of a trained model on the validation benchmark: similarity to probability, and the segments' threshold."""
 
 from __future__ import annotations
 

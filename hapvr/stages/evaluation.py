@@ -31,7 +31,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
-from hapvr.stages.training import RUN_NAME, TrainingRun, current_run, require_trained_backbone, tracker_of
+from hapvr.stages.training import RUN_NAME, TrainingRun, require_trained_backbone, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
@@ -53,12 +53,11 @@ class BenchmarkScores:
     digest: str
 
 
-def make_benchmark_scores(project: Project, name: str) -> BenchmarkScores:
-    """Score benchmark `name` with the current model and with frozen features alone (TopK-Chamfer, nothing learned).
+def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
+    """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
 
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
     """
-    run = current_run(project)
     definition = load_definition(str(benchmark_folder(project, name) or name))
     store = FeatureStore(project.root, benchmark_shards(project, name))
     _refuse_other_features(project, run, store)
@@ -184,6 +183,20 @@ def _write(scores: BenchmarkScores) -> None:
 
 def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
     tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
+    availability = scores.results[TRAINED].availability
+    tracker.dataset(
+        run_id,
+        name=name,
+        digest=scores.digest,
+        place=project.root.url,
+        profile={
+            "queries": availability.num_queries,
+            "queries_scored": availability.num_queries_scored,
+            "references": availability.num_references,
+            "references_scored": availability.num_references_scored,
+        },
+        context="evaluation",
+    )
     for row, result in scores.results.items():
         prefix = f"{name}/{row.split()[0]}"
         tracker.metrics(run_id, {f"{prefix}/{task}": value for task, value in result.metrics.items()})

@@ -32,7 +32,7 @@ def model_card(
     calibrated: ModelCalibration,
     tags: Mapping[str, str],
 ) -> str:
-    """The card of the current model. scores: benchmark -> what scores.json says; tags: of the registration."""
+    """The card of the run's model. scores: benchmark -> what scores.json says; tags: of the registration."""
     record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
     parts = [
         f"# Model card: {project.config.tracking.registered_model}, training run {run.key}",

@@ -1,8 +1,7 @@
-"""Stage 10: the current model as a version in MLflow's registry (asset `registered_model`)."""
+"""Stage 10: a trained model as a version in MLflow's registry (asset `registered_model`)."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.promotion import Decision, make_decision
-from hapvr.stages.training import RUN_NAME, TrainingRun, current_run, require_trained_backbone, tracker_of
+from hapvr.stages.training import RUN_NAME, TrainingRun, require_trained_backbone, tracker_of
+from hapvr.tracking.lineage import data_digest
 from hapvr.tracking.packaging import link_card, log_model
 from hapvr.tracking.registry import register
 
@@ -37,12 +37,11 @@ class Registration:
     calibrated: ModelCalibration
 
 
-def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Registration:
-    """Calibrate, bundle, log and register the current model; it becomes champion if the benchmarks say so.
+def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[str, str]) -> Registration:
+    """Calibrate, bundle, log and register the run's model; it becomes champion if the benchmarks say so.
 
     Raises DataError if a benchmark of the configuration has no scores of this model.
     """
-    run = current_run(project)
     scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
     calibrated = calibrate(project, run)
@@ -70,7 +69,7 @@ def make_registered_model(project: Project, *, tags: Mapping[str, str]) -> Regis
     lineage = {"backbone.weights": backbone.identity.source, **dict(tags)}
     # Of what the training read, which may be less than what is there by now.
     record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
-    lineage["data.digest"] = hashlib.sha256(json.dumps(record["data_digests"], sort_keys=True).encode()).hexdigest()
+    lineage["data.digest"] = data_digest(record["data_digests"])
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)

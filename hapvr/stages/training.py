@@ -25,9 +25,10 @@ from hapvr.storage.frames import frames_digest
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
+from hapvr.tracking.lineage import LINEAGE_FILE, data_digest
 from hapvr.tracking.runs import Tracker
 from hapvr.tracking.training import LATE_TAG, Outbox
-from hapvr.train.report import HISTORY_NAME
+from hapvr.train.report import HISTORY_NAME, RESULT_NAME
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
@@ -100,7 +101,15 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     )
     tracker.file(run_id, config_path, "config")
     record = {"data_digests": digests, "weights": identities, "environment": environment()}
-    tracker.text(run_id, json.dumps(record, indent=1), "data/lineage.json")
+    tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
+    tracker.dataset(
+        run_id,
+        name=f"{project.config.name} training data",
+        digest=data_digest(digests),
+        place=project.root.url,
+        profile={"shards": len(shards), "read": list(_stages_read(project))},
+        context="training",
+    )
     (folder / RUN_NAME).write_text(
         json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
     )
@@ -168,7 +177,7 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
-    result_path = run.folder / "result.json"
+    result_path = run.folder / RESULT_NAME
     if not result_path.is_file():
         raise DataError(f"training: {result_path} is not there, so the training did not end; run it again")
     result: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
@@ -187,10 +196,23 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 
 def current_run(project: Project) -> TrainingRun:
-    """The run whose model is evaluated and registered. Raises DataError if there is none yet."""
+    """The run whose training ended last. Raises DataError if there is none yet."""
     if not project.root.exists(CURRENT_NAME):
         raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
-    key = project.root.read_json(CURRENT_NAME)["key"]
+    return _run_of_key(project, project.root.read_json(CURRENT_NAME)["key"])
+
+
+def trained_run(project: Project, key: str) -> TrainingRun:
+    """The run of this key if it has trained a model, else the current one.
+
+    So a chain evaluates and registers what it trained, also where another training has ended meanwhile.
+    """
+    if RUN_KEY.match(key) and project.root.exists(f"{MODELS}/{key}/{RESULT_NAME}"):
+        return _run_of_key(project, key)
+    return current_run(project)
+
+
+def _run_of_key(project: Project, key: str) -> TrainingRun:
     record = project.root.read_json(f"{MODELS}/{key}/{RUN_NAME}")
     return TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), record["mlflow_run_id"])
 

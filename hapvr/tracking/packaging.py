@@ -7,7 +7,6 @@ from pathlib import Path
 
 import mlflow
 import pandas as pd
-from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array, Object, Property
@@ -15,7 +14,7 @@ from mlflow.types.schema import Array, Object, Property
 import hapvr
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import CARD_FILE
-from hapvr.tracking.registry import registry_client
+from hapvr.tracking.registry import find_version, registry_client
 from hapvr.tracking.runs import Tracker
 
 REQUIREMENTS = (
@@ -94,17 +93,7 @@ def link_card(tracker: Tracker, name: str, version: int, run_id: str) -> None:
 
 def read_card(name: str, version: str, tracking_uri: str) -> str:
     """The model card of a version, given by its number or an alias. Raises DataError if there is no such version or card."""
-    client = registry_client(tracking_uri)
-    try:
-        found = (
-            client.get_model_version(name, version)
-            if version.isdigit()
-            else client.get_model_version_by_alias(name, version)
-        )
-    except MlflowException as error:
-        raise DataError(
-            f"model: the registry at {tracking_uri} has no {name} version {version}; `hapvr models list` shows those it has"
-        ) from error
+    found = find_version(registry_client(tracking_uri), name, version)
     if CARD_TAG not in found.tags:
         raise DataError(
             f"model: {name} version {found.version} has no model card; it was registered before there were any"

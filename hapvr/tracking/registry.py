@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -46,6 +47,19 @@ def register(
 def registry_client(tracking_uri: str) -> MlflowClient:
     """A client of the registry at an address."""
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def find_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
+    """A version by its number or an alias such as champion. Raises DataError if there is none."""
+    try:
+        if version.isdigit():
+            return client.get_model_version(name, version)
+        return client.get_model_version_by_alias(name, version)
+    except MlflowException as error:
+        raise DataError(
+            f"model: the registry at {client.tracking_uri} has no {name} version {version}; "
+            "`hapvr models list` shows those it has"
+        ) from error
 
 
 def list_versions(name: str, tracking_uri: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.error
 import urllib.request
@@ -11,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from mlflow.artifacts import download_artifacts
-from mlflow.entities import Metric, Param, RunStatus, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -20,6 +21,8 @@ from hapvr.errors import DataError
 ANSWER_S = 10.0
 RUN_KEY_TAG = "hapvr.run_key"
 MAX_PARAM_CHARACTERS = 6000
+DATASET_DIGEST_CHARACTERS = 32  # of the 36 that MLflow takes
+DATASET_CONTEXT = "mlflow.data.context"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages show training runs, not conversations
 
 
@@ -63,6 +66,20 @@ class Tracker:
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def dataset(
+        self, run_id: str, *, name: str, digest: str, place: str, profile: Mapping[str, Any], context: str
+    ) -> None:
+        """Name data that the run used, so that MLflow shows and finds it. place: path or URL; context: training, evaluation."""
+        scheme = place.partition("://")[0] if "://" in place else "local"
+        data = Dataset(
+            name=name,
+            digest=digest[:DATASET_DIGEST_CHARACTERS],
+            source_type=scheme,
+            source=json.dumps({"uri": place}),
+            profile=json.dumps(dict(profile)),
+        )
+        self.client.log_inputs(run_id, datasets=[DatasetInput(data, tags=[InputTag(DATASET_CONTEXT, context)])])
 
     def metrics(self, run_id: str, values: Mapping[str, float], *, step: int = 0) -> None:
         """Log values of one step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""

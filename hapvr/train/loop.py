@@ -21,7 +21,7 @@ from hapvr.train.average import copy_for_average
 from hapvr.train.checkpoint import Best, TrainingState, load_latest, save_checkpoint
 from hapvr.train.gather import gather_of
 from hapvr.train.guards import TrainingStoppedError, only_writer, stop_flag
-from hapvr.train.report import Listener
+from hapvr.train.report import RESULT_NAME, Listener
 from hapvr.train.schedule import build_optimizer, build_scheduler
 from hapvr.train.source import Source, open_source
 from hapvr.train.step import TrainingStep, build_network, build_objective
@@ -29,7 +29,6 @@ from hapvr.train.update import Clock, Updater
 
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
-RESULT_NAME = "result.json"
 
 Validate = Callable[[SimilarityNetwork], Mapping[str, float]]
 

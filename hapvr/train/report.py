@@ -11,6 +11,8 @@ from typing import Protocol
 from torch import Tensor
 
 HISTORY_NAME = "history.jsonl"
+RESULT_NAME = "result.json"
+"""Written last, when a training has come to its end."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ RUNS = """query Runs($filter: RunsFilter) { runsOrError(filter: $filter) { ... o
   runId status rootRunId tags { key value } } } } }"""
 LAUNCH = """mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
+TERMINATE = """mutation Terminate($run: String!) { terminateRun(runId: $run) { __typename } }"""
 
 
 @pytest.fixture(scope="module")
@@ -93,15 +94,18 @@ def test_the_registry_shows_version_and_alias(servers: Servers, page: Page) -> N
 
 def test_a_killed_training_is_noticed_and_retried(servers: Servers) -> None:
     """The run's process is killed while it trains: the run fails, its lost asset run too, and the daemon's retry finishes the
-    same training as one more version."""
+    same training as one more version. A second re-training waits in the queue for all that time."""
     selector = {
         "repositoryLocationName": "hapvr",
         "repositoryName": "__repository__",
         "pipelineName": "retrain",
     }
-    answer = servers.graphql(LAUNCH, params={"selector": selector, "runConfigData": {}, "mode": "default"})["launchRun"]
-    assert answer["__typename"] == "LaunchRunSuccess", answer
-    first = answer["run"]["runId"]
+
+    def launch() -> str:
+        parameters = {"selector": selector, "runConfigData": {}, "mode": "default"}
+        answer = servers.graphql(LAUNCH, params=parameters)["launchRun"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        return str(answer["run"]["runId"])
 
     def runs(**filters: object) -> list[dict[str, object]]:
         return list(servers.graphql(RUNS, filter=filters)["runsOrError"]["results"])
@@ -112,7 +116,12 @@ def test_a_killed_training_is_noticed_and_retried(servers: Servers) -> None:
                 return process
         return None
 
+    first = launch()
+    wait_until(lambda: runs(runIds=[first])[0]["status"] == "STARTED", "the first re-training", timeout_s=180)
+    second = launch()
     wait_until(trainer, "the trainer", timeout_s=300)
+    assert runs(runIds=[second])[0]["status"] == "QUEUED"
+    servers.graphql(TERMINATE, run=second)
     (nested,) = runs(tags=[{"key": "hapvr/parent_run_id", "value": first}], statuses=["STARTED"])
     tags = {str(tag["key"]): str(tag["value"]) for tag in nested["tags"]}  # type: ignore[attr-defined]
     psutil.Process(int(tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0])).kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ from pathlib import Path
 import dagster as dg
 import mlflow
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hapvr.scorer.bundle import load_bundle
 from hapvr.stages.project import Project
 from hapvr.stages.summary import summarize
 from hapvr.stages.training import current_run, tracker_of
+from hapvr.tracking.lineage import lineage_of, versions_from
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
 
@@ -121,19 +125,76 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     dagster_run = tracked.data.tags["dagster.run_id"]
     assert dagster_run == version.tags["dagster.run_id"] == chain.result.run_id
     assert f"/runs/{dagster_run}" in tracked.data.tags["mlflow.note.content"]
-    path = tracker.artifact(version.run_id, "data/lineage.json")
-    assert path is not None
-    digests = json.loads(path.read_text(encoding="utf-8"))["data_digests"]
-    text = json.dumps(digests, sort_keys=True).encode()
+    lineage = lineage_of("hapvr", "champion", tracker.uri)
+    assert (lineage.mlflow_run, lineage.dagster_run) == (version.run_id, dagster_run)
+    text = json.dumps(lineage.data, sort_keys=True).encode()
     assert hashlib.sha256(text).hexdigest() == version.tags["data.digest"]
-    for name, digest in digests.items():
-        stage, _, key = name.partition("/")
-        if key:
-            assert chain.project.shard(stage, key).data_digest() == digest
+    shown = {}
+    for asset in ("training_views", "pseudo_labels"):
+        for record in chain.instance.fetch_materializations(dg.AssetKey(asset), limit=100).records:
+            assert record.asset_materialization is not None
+            shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata["data_digest"].value
+    assert {part: digest for part, digest in lineage.data.items() if part != "whitening"} == shown
+    for digest in shown.values():
+        assert [found.version for found in versions_from("hapvr", str(digest), tracker.uri)] == [lineage.version]
+    used = {row.dataset.name: row for row in tracked.inputs.dataset_inputs}
+    assert used["own-test"].tags[0].value == "evaluation"
+    assert used["small training data"].dataset.digest == version.tags["data.digest"][:32]
     nested = chain.instance.get_runs(dg.RunsFilter(tags={"hapvr/parent_run_id": dagster_run}))
     assert {run.tags["mlflow/run_id"] for run in nested if "mlflow/run_id" in run.tags} == {version.run_id}
     found = tracker.client.search_model_versions(f"tags.`data.digest` = '{version.tags['data.digest']}'")
     assert [row.version for row in found] == [version.version]
+
+
+def test_data_versions_say_what_was_made_from_what(chain: Chain) -> None:
+    """Each materialisation has its content's digest as data version, and those of what it was made from as inputs."""
+    made = {}
+    for asset in stage_names():
+        event = chain.instance.get_latest_materialization_event(dg.AssetKey(asset))
+        assert event is not None
+        assert event.asset_materialization is not None
+        made[asset] = event.asset_materialization
+        tags = event.asset_materialization.tags or {}
+        assert len(tags["dagster/data_version"]) == 64, asset
+        assert tags["dagster/data_version_is_user_provided"] == "true", asset
+    whitening = (made["whitening"].tags or {})["dagster/data_version"]
+    assert (made["features"].tags or {})["dagster/input_data_version/whitening"] == whitening
+    model = (made["similarity_model"].tags or {})["dagster/data_version"]
+    assert (made["benchmark_scores"].tags or {})["dagster/input_data_version/similarity_model"] == model
+
+
+def type_name(found: pa.DataType) -> str:
+    """As the asset's columns say it: sizes go by the settings."""
+    if pa.types.is_list(found):
+        return f"list<{found.value_type}>"
+    return "fixed_size_binary" if pa.types.is_fixed_size_binary(found) else str(found)
+
+
+def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
+    """The column schemas on the assets name the stored columns, with their types, in their order."""
+    from pipelines.chain import assets
+
+    run = current_run(chain.project)
+    similarities = run.folder / "benchmarks" / "own-test" / "similarities-trained.parquet"
+    files = {
+        "video_manifest": "manifest/own-train-00000/rows.parquet",
+        "videos": "videos/own-train-00000/index.parquet",
+        "frames": "frames/own-train-00000/data.parquet",
+        "features": "features/own-train-00000/data.parquet",
+        "training_views": "training_views/own-train-00000/data.parquet",
+        "pseudo_labels": "pseudo_labels/own-train-00000/data.parquet",
+        "benchmark_scores": str(similarities),
+    }
+    shown = {}
+    for asset in assets:
+        schema = asset.metadata_by_key[asset.key].get("dagster/column_schema")
+        if schema is not None:
+            shown[asset.key.to_user_string()] = [(column.name, column.type) for column in schema.value.columns]
+    assert set(shown) == set(files)
+    for name, columns in shown.items():
+        stored = pq.read_schema(chain.project.root.local_path(files[name]))
+        found = [(field.name, type_name(field.type)) for field in stored]
+        assert columns == found, name
 
 
 def test_data_checks_ran_for_every_shard(chain: Chain) -> None:
@@ -200,6 +261,33 @@ def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_pat
     here = load_bundle(current_run(chain.project).folder / "bundle")
     clip = clips_folder / "clip 01.mp4"
     assert similarity == pytest.approx(here.score(clip, clip), abs=1e-5)
+
+
+def test_a_chain_works_on_what_it_has_trained(chain: Chain) -> None:
+    """Another training that ends meanwhile does not change which model a chain evaluates; outside a chain it is the last one."""
+    from pipelines.chain import QUIET, asset_job
+
+    own = current_run(chain.project)
+    models = own.folder.parent
+    shutil.copytree(own.folder, models / "another", ignore=shutil.ignore_patterns("bundle"))
+    record = json.loads((own.folder / "run.json").read_text(encoding="utf-8")) | {"key": "another"}
+    (models / "another" / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    chain.project.root.write_json("models/current.json", {"key": "another"})
+    try:
+        paths = []
+        for tags in ({"hapvr/parent_run_id": own.key}, {"hapvr/parent_run_id": "has-not-trained"}, {}):
+            result = asset_job.execute_in_process(
+                instance=chain.instance,
+                asset_selection=[dg.AssetKey("benchmark_scores")],
+                partition_key="own-test",
+                run_config=QUIET,
+                tags=tags,
+            )
+            (made,) = result.asset_materializations_for_node("benchmark_scores")
+            paths.append(Path(str(made.metadata["path"].value)))
+        assert [path.parent.parent.name for path in paths] == [own.key, "another", "another"]
+    finally:
+        chain.project.root.write_json("models/current.json", {"key": own.key})
 
 
 def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from pipelines.chain import STAGES
 from pipelines.definitions import defs
+from pipelines.jobs import ONE_AT_A_TIME, demo, find_videos, retrain
 from tests.conftest import CHECKOUT, small_settings, write_settings
 
 ASSETS = {
@@ -129,8 +130,9 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
     assert done.stdout.split("\n")[0] == "30 1 * * 3 Europe/Berlin RUNNING 5 {'RUNNING'}"
 
 
-def test_training_and_extraction_share_one_gpu_slot() -> None:
-    """Every asset that computes on a GPU is in the pool `gpu`, whose limit in dagster.yaml is one op at a time."""
+def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> None:
+    """Every asset that computes on a GPU is in the pool `gpu`, whose limit in dagster.yaml is one op at a time; chains that
+    train follow each other."""
     pooled = {
         asset.key.to_user_string()
         for asset in defs.resolve_asset_graph().assets_defs
@@ -141,6 +143,10 @@ def test_training_and_extraction_share_one_gpu_slot() -> None:
     }  # fmt: skip
     settings = yaml.safe_load((CHECKOUT / "dagster_home" / "dagster.yaml").read_text())
     assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "op"}
+    (limit,) = settings["concurrency"]["runs"]["tag_concurrency_limits"]
+    assert limit == {"key": ONE_AT_A_TIME, "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
+    tagged = {job.name: job.tags.get(ONE_AT_A_TIME) for job in (demo, retrain, find_videos)}
+    assert tagged == {"demo": "training", "retrain": "training", "find_videos": "manifest"}
     assert settings["run_monitoring"]["enabled"]
     assert settings["run_retries"]["enabled"]
 

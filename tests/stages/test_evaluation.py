@@ -44,12 +44,11 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
     )
     run = prepare_training(strict, "frozen", tags={})
     save_network(SimilarityNetwork(dims=32, generator=torch_rng("frozen")), run.network_folder, metadata={})
-    strict.root.write_json("models/current.json", {"key": run.key})
-    before = make_benchmark_scores(strict, "own-test")
+    before = make_benchmark_scores(strict, run, "own-test")
     manifest = read_availability(frozen.root, "own-test")
     assert set(manifest["status"]) == {"ok"}
     # All could be had: both policies say the same.
-    assert make_benchmark_scores(frozen, "own-test").target_means == before.target_means
+    assert make_benchmark_scores(frozen, run, "own-test").target_means == before.target_means
 
     definition = load_definition(str(benchmark_folder(frozen, "own-test")))
     relevant = definition.labels.filter(~pl.col("reference_id").is_in(definition.queries))["reference_id"][0]
@@ -57,7 +56,7 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
     lost = next(video for video in statuses if relevant in stored_ids(definition, [video]))
     forget_availability(frozen)
     write_availability(frozen.root, "own-test", "own-test-00000", statuses | {lost: "unavailable"})
-    after = make_benchmark_scores(frozen, "own-test")
+    after = make_benchmark_scores(frozen, run, "own-test")
     for row, result in after.results.items():
         assert result.policy == "frozen"
         earlier = before.results[row].availability
@@ -77,4 +76,4 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
     assert stored["availability"]["num_references"] == after.results["trained model"].availability.num_references
     forget_availability(frozen)
     with pytest.raises(DataError, match="run `hapvr download` for the source 'own-test', or choose another"):
-        make_benchmark_scores(frozen, "own-test")
+        make_benchmark_scores(frozen, run, "own-test")

@@ -131,17 +131,17 @@ def test_a_model_goes_with_its_own_precision_only(project: Project, tmp_path: Pa
     """Evaluation, registration and bundles refuse another one, and say what to do."""
     run = run_of(project)
     half = changed(project, project.folder, backbone={"precision": "bfloat16"})
-    make_benchmark_scores(project, "own-test")
+    make_benchmark_scores(project, run, "own-test")
     message = (
         r"model precision was trained on features of another backbone .*wanted \(none\), found bfloat16.*train again"
     )
     with pytest.raises(DataError, match=message):
-        make_registered_model(half, tags={})
+        make_registered_model(half, run, tags={})
     test_shards = read_manifest(half.root).filter(split="test")["shard"].unique().to_list()
     for key in test_shards:
         make_features(half, key)
     with pytest.raises(DataError, match=message):
-        make_benchmark_scores(half, "own-test")
+        make_benchmark_scores(half, run, "own-test")
     features = FeatureStore(half.root, test_shards).settings
     for owner, fits in ((project, False), (half, True)):
         bundle = write_bundle(

@@ -76,7 +76,7 @@ def test_too_few_pairs_give_no_calibration_and_say_so(
 @pytest.mark.usefixtures("any_pairs_do")
 def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: TrainingRun) -> None:
     """Data with counts and digests, weights, metrics with intervals against the baseline, calibration, warnings, use."""
-    make_benchmark_scores(small_project, "own-test")
+    make_benchmark_scores(small_project, run, "own-test")
     scores = {"own-test": stored_scores(small_project, run, "own-test")}
     calibrated = calibrate(with_validation(small_project, "own-test"), run)
     card = model_card(small_project, run, scores=scores, calibrated=calibrated, tags={"dagster.run_id": "abc"})
