@@ -1,5 +1,6 @@
 """Registry: the trained model as a version, challenger first, champion if the gate passes."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -11,6 +12,7 @@ from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import similarity_model
 
 if TYPE_CHECKING:
+    from hapvr.scorer.calibration_check import CalibrationCheck
     from hapvr.stages.promotion import Decision
 
 BETTER = "better_on_the_target"
@@ -61,10 +63,38 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
             "digest": result.digest,
             "model_card": dg.MetadataValue.md(result.card),
             **({"reliability": metadata.figure(result.calibrated.figure)} if result.calibrated.figure else {}),
+            **(
+                {"calibration_elsewhere": _checked(result.checks)}
+                if any(check.thresholds for check in result.checks)
+                else {}
+            ),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
         },
         data_version=dg.DataVersion(result.digest),
         check_results=_checks(decision),
+    )
+
+
+def _checked(checks: Sequence["CalibrationCheck"]) -> dg.TableMetadataValue:
+    """What the thresholds give on benchmarks that they were not chosen on."""
+    import polars as pl
+
+    return metadata.table(
+        pl.DataFrame(
+            [
+                {
+                    "benchmark": check.name,
+                    "wanted precision": row.wanted,
+                    "similarity from": round(row.similarity, 4),
+                    "precision there": None if row.precision is None else round(row.precision, 4),
+                    "recall": round(row.recall, 4),
+                    "matches": row.num_matches,
+                    "pairs": row.num_pairs,
+                }
+                for check in checks
+                for row in check.thresholds
+            ]
+        )
     )
 
 

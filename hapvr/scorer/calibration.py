@@ -73,14 +73,18 @@ class Calibration:
         """Probability in [0, 1] that a pair of this similarity is a match.
 
         prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another
-        prior shifts the log-odds by the difference of the two priors' log-odds (Bayes).
+        prior shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises ArgumentError outside (0, 1).
         """
+        return float(self.probabilities(similarity, prior=prior))
+
+    def probabilities(self, similarity: ArrayLike, *, prior: float | None = None) -> Floats:
+        """`probability` of an array of any shape."""
         shift = 0.0
         if prior is not None:
             if not 0 < prior < 1:
                 raise ArgumentError(f"prior is {prior}; wanted the share of matches, above 0 and below 1")
             shift = _logit(prior) - _logit(self.prior)
-        return float(_sigmoid(np.float64(self.slope * similarity + self.intercept + shift)))
+        return _sigmoid(self.slope * np.asarray(similarity, np.float64) + self.intercept + shift)
 
     def threshold(self, precision: float) -> PrecisionThreshold:
         """The stored threshold of the lowest precision that is at least the wanted one. ArgumentError above the highest."""
@@ -213,7 +217,7 @@ def _log_loss(logits: Floats, target: Floats) -> float:
     return float(np.sum(np.logaddexp(0, logits) - target * logits))
 
 
-def _sigmoid(logits: Floats | np.float64) -> Floats:
+def _sigmoid(logits: Floats) -> Floats:
     return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)), np.float64)
 
 

@@ -20,10 +20,12 @@ from hapvr.features.extract import choose_device
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
+from hapvr.scorer.calibration_check import CalibrationCheck, check_calibration
 from hapvr.scorer.frame_matrix import relative_frame_matrix
 from hapvr.scorer.segments import best_run
 from hapvr.seeding import numpy_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures
+from hapvr.stages.evaluation import stored_similarities
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun
@@ -88,6 +90,23 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
         frame_threshold=_frame_threshold(network.to(device), definition, task, features, scores, device=device),
     )
     return ModelCalibration(calibration, reliability_figure(calibration), "")
+
+
+def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:
+    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on.
+
+    Raises DataError if a benchmark has no stored similarities.
+    """
+    checks = []
+    for name in project.config.evaluation.benchmarks:
+        definition = load_definition(str(benchmark_folder(project, name) or name))
+        path = stored_similarities(run, definition.name)
+        if name == calibration.source.get("benchmark"):
+            continue
+        matches, others = relevant_and_irrelevant(definition, path, task=broadest_task(definition).name)
+        if len(matches) and len(others):
+            checks.append(check_calibration(name, calibration, matches, others))
+    return tuple(checks)
 
 
 def broadest_task(definition: BenchmarkDefinition) -> Task:

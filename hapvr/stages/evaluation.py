@@ -38,6 +38,7 @@ from hapvr.storage.features import FeatureStore
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
+SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     folder = run.folder / "benchmarks" / definition.name
     folder.mkdir(parents=True, exist_ok=True)
     available = _available(project, definition, features)
-    results, files = {}, {}
+    files = {row: folder / name for row, name in SIMILARITIES.items()}
+    results = {}
     for row, network in ((BASELINE, baseline), (TRAINED, trained)):
-        files[row] = folder / f"similarities-{row.split()[0]}.parquet"
         device = choose_device(project.config.device)
         score_benchmark(network, definition, features, files[row], device=device)
         results[row] = evaluate(
@@ -117,6 +118,16 @@ def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, An
         raise DataError(f"evaluation: model {run.key} has no scores on {name}; materialise benchmark_scores for it")
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data
+
+
+def stored_similarities(run: TrainingRun, name: str) -> Path:
+    """The run's own similarities on a benchmark, as Parquet. Raises DataError if it has not been evaluated on it."""
+    path = run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
+    if not path.is_file():
+        raise DataError(
+            f"evaluation: model {run.key} has no similarities on {name}; materialise benchmark_scores for it"
+        )
+    return path
 
 
 def _refuse_other_features(project: Project, run: TrainingRun, store: FeatureStore) -> None:

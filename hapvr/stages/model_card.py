@@ -10,9 +10,11 @@ import polars as pl
 
 from hapvr.config import Config
 from hapvr.config_file import load_config
+from hapvr.markdown import markdown_table
 from hapvr.provenance import environment
-from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.calibration_check import CalibrationCheck
 from hapvr.stages.calibration import FRAME_QUANTILE, ModelCalibration
+from hapvr.stages.calibration_report import calibration_markdown
 from hapvr.stages.evaluation import BASELINE, TRAINED
 from hapvr.stages.project import Project
 from hapvr.stages.summary import video_status
@@ -30,9 +32,11 @@ def model_card(
     *,
     scores: Mapping[str, Mapping[str, Any]],
     calibrated: ModelCalibration,
+    checks: Sequence[CalibrationCheck],
     tags: Mapping[str, str],
 ) -> str:
-    """The card of the run's model. scores: benchmark -> what scores.json says; tags: of the registration."""
+    """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the calibration on benchmarks;
+    tags: of the registration."""
     record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
     parts = [
         f"# Model card: {project.config.tracking.registered_model}, training run {run.key}",
@@ -47,7 +51,7 @@ def model_card(
         "## Metrics",
         _metrics(scores),
         "## Calibration",
-        _calibration(calibrated),
+        calibration_markdown(calibrated, checks),
         "## Limits",
         _bullets(_limits(project, record, scores, calibrated)),
         "## Use",
@@ -73,11 +77,11 @@ def _data(project: Project, record: Mapping[str, Any]) -> str:
         shown.append((f"and {len(digests) - MAX_DIGESTS} more", "data/lineage.json of the MLflow run"))
     return "\n\n".join(
         [
-            _table(
+            markdown_table(
                 ("source", "split", "videos", "usable"), counts.select("source", "split", "videos", "usable").rows()
             ),
             f"Trained on {len(record['shards'])} shards of the training split.",
-            _table(("data", "SHA-256"), shown),
+            markdown_table(("data", "SHA-256"), shown),
         ]
     )
 
@@ -93,7 +97,7 @@ def _weights(record: Mapping[str, Any]) -> str:
         )
         for part, weights in record["weights"].items()
     ]
-    return _table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
+    return markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
 
 
 def _settings(config: Config) -> str:
@@ -112,7 +116,7 @@ def _settings(config: Config) -> str:
         ("learning rate", f"{config.train.optimizer.learning_rate:g}"),
         ("seed", config.train.seed),
     ]
-    return _table(("setting", "value"), rows)
+    return markdown_table(("setting", "value"), rows)
 
 
 def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
@@ -138,7 +142,7 @@ def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
     policies = sorted({data["results"][TRAINED]["policy"] for data in scores.values()})
     return (
         f"In percent, with 95 % bootstrap intervals over queries; missing videos under the {' and '.join(policies)} policy.\n\n"
-        + _table(head, rows)
+        + markdown_table(head, rows)
     )
 
 
@@ -146,38 +150,6 @@ def _percent(result: Mapping[str, Any], task: str) -> str:
     interval = result["intervals"].get(task)
     spread = f" [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]" if interval else ""
     return f"{100 * result['metrics'][task]:.2f}{spread}"
-
-
-def _calibration(calibrated: ModelCalibration) -> str:
-    fitted = calibrated.calibration
-    if fitted is None:
-        return f"None: {calibrated.reason}. The column `probability` is empty."
-    source = fitted.source
-    return "\n\n".join(
-        [
-            f"Fitted on the pairs of {source['benchmark']}: {fitted.num_matches} matches (labels {', '.join(source['labels'])}) "
-            f"and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
-            f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs.",
-            f"Probabilities and thresholds hold where {100 * fitted.prior:.1f} % of the pairs that are asked about match, as "
-            "there. Where matches are rarer both are too optimistic; `Calibration.probability(similarity, prior=...)` "
-            "corrects for it.",
-            _thresholds(fitted),
-        ]
-    )
-
-
-def _thresholds(fitted: Calibration) -> str:
-    rows = [
-        (
-            f"{row.precision:g}",
-            f"{row.similarity:.4f}" if row.similarity is not None else "not reached",
-            f"{row.found:.3f} (at least {row.lower:.3f})",
-            f"{row.recall:.3f}",
-            f"{row.num_matches} / {row.num_pairs}",
-        )
-        for row in fitted.thresholds
-    ]
-    return _table(("wanted precision", "similarity from", "precision found", "recall", "matches / pairs"), rows)
 
 
 def _limits(
@@ -237,9 +209,3 @@ def _origin(run: TrainingRun, record: Mapping[str, Any], tags: Mapping[str, str]
 
 def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines)

@@ -18,7 +18,7 @@ from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.stages.benchmark_features import BenchmarkFeatures
-from hapvr.stages.evaluation import definition_digest
+from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest, stored_similarities
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import MODELS, TrainingRun, tracker_of
@@ -38,7 +38,6 @@ from hapvr.tracking.runs import Tracker
 
 CHAMPION_TAG = "hapvr.gate.champion"
 CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
-SIMILARITIES = "similarities-trained.parquet"
 MAX_ATTEMPTS = 3
 
 
@@ -127,7 +126,7 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
 
 def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
     definition = load_definition(str(benchmark_folder(project, name) or name))
-    challenger = pl.read_parquet(run.folder / "benchmarks" / definition.name / SIMILARITIES)
+    challenger = pl.read_parquet(stored_similarities(run, definition.name))
     other = pl.read_parquet(_champion_similarities(project, run, champion, definition))
     return compare(
         definition,
@@ -163,7 +162,9 @@ def _champion_similarities(
 def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDefinition) -> Path | None:
     """Similarities among a run's artifacts; None if it has none, or those of another version of the benchmark."""
     folder = f"benchmarks/{definition.name}"
-    scores, similarities = (tracker.artifact(run_id, f"{folder}/{name}") for name in ("scores.json", SIMILARITIES))
+    scores, similarities = (
+        tracker.artifact(run_id, f"{folder}/{name}") for name in ("scores.json", SIMILARITIES[TRAINED])
+    )
     if scores is None or similarities is None:
         return None
     same = json.loads(scores.read_text(encoding="utf-8"))["digest"] == definition_digest(definition)

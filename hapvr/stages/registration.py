@@ -11,7 +11,8 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
 from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, write_bundle
-from hapvr.stages.calibration import ModelCalibration, calibrate
+from hapvr.scorer.calibration_check import CalibrationCheck, checked_metrics
+from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_checks
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
@@ -24,7 +25,8 @@ from hapvr.tracking.registry import register
 
 @dataclass(frozen=True)
 class Registration:
-    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; card: Markdown."""
+    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; card: Markdown; checks: of
+    the calibration, on pairs that it was not fitted on."""
 
     run: TrainingRun
     name: str
@@ -35,6 +37,7 @@ class Registration:
     digest: str
     card: str
     calibrated: ModelCalibration
+    checks: tuple[CalibrationCheck, ...]
 
 
 def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[str, str]) -> Registration:
@@ -45,7 +48,9 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
     calibrated = calibrate(project, run)
-    card = model_card(project, run, scores=scores, calibrated=calibrated, tags=tags)
+    fitted = calibrated.calibration
+    checks = held_out_checks(project, run, fitted) if fitted is not None else ()
+    card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags)
     backbone = load_backbone(project.config.backbone)
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
     bundle = write_bundle(
@@ -57,12 +62,13 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         sampling=project.config.sampling,
         provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
         serving=project.config.serving,
-        calibration=calibrated.calibration,
+        calibration=fitted,
         card=card,
     )
     tracker = tracker_of(project)
     if calibrated.figure is not None:
         tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")
+    tracker.metrics(run.mlflow_run_id, checked_metrics(checks))
     tracker.text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.end(run.mlflow_run_id)
@@ -75,5 +81,5 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     decision = make_decision(project, run, version)
     link_card(tracker, name, version, run.mlflow_run_id)
     return Registration(
-        run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE), card, calibrated
+        run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE), card, calibrated, checks
     )

@@ -18,9 +18,9 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.scorer.bundle import write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
-from hapvr.stages.evaluation import definition_digest
+from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest
 from hapvr.stages.project import Project
-from hapvr.stages.promotion import SIMILARITIES, make_decision
+from hapvr.stages.promotion import make_decision
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, tracker_of
 from hapvr.tracking.packaging import log_model
@@ -73,7 +73,7 @@ def evaluated(
     run = TrainingRun(key, project.root.local_path(f"models/{run_id}"), run_id)
     folder = run.folder / "benchmarks" / BENCHMARK
     folder.mkdir(parents=True)
-    similarities(project, gain, seed).write_parquet(folder / SIMILARITIES)
+    similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
     definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
     scores = {"digest": digest or definition_digest(definition)}
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -13,7 +14,7 @@ from hapvr.config import EvaluationConfig
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.seeding import torch_rng
-from hapvr.stages.calibration import broadest_task, calibrate
+from hapvr.stages.calibration import broadest_task, calibrate, held_out_checks
 from hapvr.stages.evaluation import make_benchmark_scores, stored_scores
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
@@ -79,7 +80,12 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     make_benchmark_scores(small_project, run, "own-test")
     scores = {"own-test": stored_scores(small_project, run, "own-test")}
     calibrated = calibrate(with_validation(small_project, "own-test"), run)
-    card = model_card(small_project, run, scores=scores, calibrated=calibrated, tags={"dagster.run_id": "abc"})
+    assert calibrated.calibration is not None
+    other = dataclasses.replace(calibrated.calibration, source=calibrated.calibration.source | {"benchmark": "another"})
+    assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
+    (check,) = checks = held_out_checks(small_project, run, other)
+    tags = {"dagster.run_id": "abc"}
+    card = model_card(small_project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags)
     record = json.loads((run.folder / "run.json").read_text())
     assert record["data_digests"]["whitening"][:12] in card
     assert "| own-train | train | " in card
@@ -87,13 +93,23 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     value = scores["own-test"]["results"]["trained model"]["metrics"]["DSVR"]
     low, high = scores["own-test"]["results"]["trained model"]["intervals"]["DSVR"]
     assert f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]" in card
-    assert calibrated.calibration is not None
     assert f"{calibrated.calibration.num_matches} matches (labels " in card
     assert "| 0.99 | " in card
+    # the same pairs by another way: what the benchmark stored is what the calibration was fitted on
+    assert check.brier == pytest.approx(calibrated.calibration.brier)
+    for checked in check.thresholds:
+        fitted = calibrated.calibration.threshold(checked.wanted)
+        assert checked.precision == pytest.approx(fitted.found)
+        assert f"| own-test | {checked.wanted:g} | {checked.precision:.3f} | {checked.recall:.3f} | " in card
     assert "dagster.run_id: abc" in card
     assert run.mlflow_run_id in card
     without = model_card(
-        small_project, run, scores={}, calibrated=calibrate(with_validation(small_project, None), run), tags={}
+        small_project,
+        run,
+        scores={},
+        calibrated=calibrate(with_validation(small_project, None), run),
+        checks=(),
+        tags={},
     )
     assert "None: the configuration names no validation benchmark" in without
     assert "The column `probability` is empty" in without
