@@ -116,9 +116,16 @@ def decide(
     """Passed if the mean of the target metrics is better and no required metric is worse.
 
     differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples.
-    Worse: it is behind in that many, or behind by more than `max_drop`. Raises ConfigError if no target metric was measured.
+    Worse: it is behind in that many, or behind by more than `max_drop`. Raises ConfigError if no target metric, or not every
+    metric of `required_metrics`, was measured.
     """
     measured = [(task, difference) for one in differences for task, difference in one.items()]
+    unmeasured = sorted(set(config.required_metrics) - {task for task, _ in measured})
+    if unmeasured:
+        raise ConfigError(
+            f"evaluation.gate.required_metrics: {', '.join(unmeasured)} was measured on no benchmark; the benchmarks have "
+            f"{', '.join(sorted({task for task, _ in measured}))}"
+        )
     targets = [difference for task, difference in measured if task in target_metrics]
     if not targets:
         raise ConfigError(

@@ -109,16 +109,16 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
     if not project.config.evaluation.gate.enabled:
         reason = f"not promoted: evaluation.gate.enabled is false; `hapvr models promote {version}` does it by hand"
         return Decision(False, reason, number, champion_run)
+    evaluation = project.config.evaluation
     try:
-        differences = [_compare(project, run, champion, name) for name in project.config.evaluation.benchmarks]
+        differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
+        verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
     except HapvrError as error:
         reason = (
             f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
             f"with `hapvr evaluate`, then `hapvr models promote {version}`"
         )
         return Decision(False, reason, number, champion_run)
-    evaluation = project.config.evaluation
-    verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
     word = "promoted" if verdict.passed else "not promoted"
     reason = f"{word}: against champion version {number}, {verdict.reason}"
     return Decision(verdict.passed, reason, number, champion_run, verdict)

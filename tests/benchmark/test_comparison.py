@@ -139,3 +139,13 @@ def test_target_metrics_that_no_benchmark_has_are_named() -> None:
     """The message lists what was asked for and what there is."""
     with pytest.raises(ConfigError, match=r"mAP.*DSVR"):
         decide([{"DSVR": difference("b/DSVR", 0.1)}], target_metrics=("mAP",), config=GATE)
+
+
+def test_a_required_metric_that_was_not_measured_is_no_pass() -> None:
+    """Not skipped: a misspelt name would switch the check off."""
+    benchmark = definition()
+    low, high = (scores(benchmark, gain=gain, seed=1) for gain in (0.5, 3.0))
+    differences = compare(benchmark, low, high, available=everything(benchmark), config=GATE)
+    gate = GATE.model_copy(update={"required_metrics": ("DSVR", "ISVR")})
+    with pytest.raises(ConfigError, match=r"required_metrics: ISVR was measured on no benchmark.* have DSVD, DSVR"):
+        decide([differences], target_metrics=["DSVR"], config=gate)

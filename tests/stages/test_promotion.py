@@ -155,6 +155,20 @@ def test_without_the_gate_versions_wait_for_a_person(project: Project) -> None:
     assert f"hapvr models promote {two}" in decision.reason
 
 
+def test_a_required_metric_that_is_not_measured_stops_promotion(project: Project) -> None:
+    """A misspelt name does not let a version through; the version stays challenger with the reason on it."""
+    first, one = evaluated(project, "first", gain=0.5)
+    make_decision(project, first, one)
+    settings = project.config.model_dump(mode="json")
+    settings["evaluation"]["gate"]["required_metrics"] = ["DSVRR"]
+    misspelt = Project.open(write_settings(project.folder / "misspelt.yaml", settings), folder=project.folder)
+    second, two = evaluated(misspelt, "second", gain=6.0)
+    decision = make_decision(misspelt, second, two)
+    assert not decision.promoted
+    assert "evaluation.gate.required_metrics: DSVRR was measured on no benchmark" in decision.reason
+    assert champion(project) == one
+
+
 def test_a_champion_whose_model_is_gone_does_not_compare(project: Project) -> None:
     """Measured on another edition of the benchmark, and not loadable: not promoted, with the way out."""
     first, one = evaluated(project, "first", gain=0.5, digest="another edition")
