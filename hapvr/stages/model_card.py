@@ -62,6 +62,14 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
+def card_summary(
+    scores: Mapping[str, Mapping[str, Any]], calibrated: ModelCalibration, checks: Sequence[CalibrationCheck]
+) -> str:
+    """The card's numbers alone, for the version's page."""
+    parts = ["### Metrics", _metrics(scores), "### Calibration", calibration_markdown(calibrated, checks)]
+    return "\n\n".join(parts)
+
+
 def _data(project: Project, record: Mapping[str, Any]) -> str:
     status = video_status(project).join(
         read_manifest(project.root).select("video_id", "source", "split"), on="video_id", how="left"

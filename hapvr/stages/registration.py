@@ -14,7 +14,7 @@ from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, write_bundle
 from hapvr.scorer.calibration_check import CalibrationCheck, checked_metrics
 from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_checks
 from hapvr.stages.evaluation import TRAINED, stored_scores
-from hapvr.stages.model_card import model_card
+from hapvr.stages.model_card import card_summary, model_card
 from hapvr.stages.project import Project
 from hapvr.stages.promotion import Decision, make_decision
 from hapvr.stages.training import RUN_NAME, TrainingRun, require_trained_backbone, tracker_of
@@ -79,7 +79,8 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)
-    link_card(tracker, name, version, run.mlflow_run_id)
+    summary = card_summary(scores, calibrated, checks)
+    link_card(tracker, name, version, run.mlflow_run_id, summary=summary)
     return Registration(
         run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE), card, calibrated, checks
     )

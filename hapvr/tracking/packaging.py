@@ -14,6 +14,7 @@ from mlflow.types.schema import Array, Object, Property
 import hapvr
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import CARD_FILE
+from hapvr.tracking.promotion import MAX_DESCRIPTION_CHARACTERS
 from hapvr.tracking.registry import find_version, registry_client
 from hapvr.tracking.runs import Tracker
 
@@ -81,13 +82,14 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
     return str(info.model_uri)
 
 
-def link_card(tracker: Tracker, name: str, version: int, run_id: str) -> None:
-    """Name the run's model card in the version's description and tags, once."""
+def link_card(tracker: Tracker, name: str, version: int, run_id: str, *, summary: str) -> None:
+    """Name the run's model card in the version's tags and description, once, with a summary of it below. summary: Markdown."""
     place = f"runs:/{run_id}/{CARD_FILE}"
     description = str(tracker.client.get_model_version(name, str(version)).description or "")
     if place not in description:
-        text = f"{description}; model card: {place}" if description else f"model card: {place}"
-        tracker.client.update_model_version(name, str(version), description=text)
+        parts = [description, f"Model card: {place}, or `hapvr models card {version}`", summary]
+        text = "\n\n".join(part for part in parts if part)
+        tracker.client.update_model_version(name, str(version), description=text[:MAX_DESCRIPTION_CHARACTERS])
     tracker.client.set_model_version_tag(name, str(version), CARD_TAG, place)
 
 

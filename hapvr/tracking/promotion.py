@@ -20,6 +20,8 @@ DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
 MAX_HISTORY = 40
 MAX_TAG_CHARACTERS = 5000
+MAX_DESCRIPTION_CHARACTERS = 5000
+"""What MLflow's database takes; SQLite would take more, PostgreSQL refuses it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def describe(client: MlflowClient, name: str, version: int, *, description: str,
     """Set a version's description and tags, each cut to what MLflow takes."""
     for key, value in tags.items():
         client.set_model_version_tag(name, str(version), key, value[:MAX_TAG_CHARACTERS])
-    client.update_model_version(name, str(version), description=description)
+    client.update_model_version(name, str(version), description=description[:MAX_DESCRIPTION_CHARACTERS])
 
 
 def history(client: MlflowClient, name: str) -> list[Reign]:

@@ -16,6 +16,10 @@ from hapvr.tracking.promotion import CHALLENGER
 from hapvr.tracking.runs import Tracker
 
 TARGET_TAG = "hapvr.target_mean"
+DESCRIPTION = (
+    "How similar are two videos, and where? (HAP-VR). The alias `champion` is the version in use, `challenger` the newest; a "
+    "version's description says why it was promoted or not, and what it reaches."
+)
 
 
 def register(
@@ -27,7 +31,7 @@ def register(
     """
     client = tracker.client
     try:
-        client.create_registered_model(name, description="Similarity of video pairs (HAP-VR)")
+        client.create_registered_model(name, description=DESCRIPTION)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -62,8 +66,16 @@ def find_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
         ) from error
 
 
+def first_line(description: str | None) -> str:
+    """The gate's decision, of a version's description."""
+    return (description or "").partition("\n")[0]
+
+
 def list_versions(name: str, tracking_uri: str) -> list[dict[str, Any]]:
-    """Version, aliases, description, run id and tags of every version, newest first. Raises DataError if there is none."""
+    """Version, aliases, first line of the description, run id and tags of every version, newest first.
+
+    Raises DataError if there is none.
+    """
     client = registry_client(tracking_uri)
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
@@ -75,7 +87,7 @@ def list_versions(name: str, tracking_uri: str) -> list[dict[str, Any]]:
         {
             "version": int(row.version),
             "aliases": sorted(aliases.get(str(row.version), [])),
-            "description": row.description,
+            "description": first_line(row.description),
             "run_id": row.run_id,
             "tags": dict(row.tags),
         }
