@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.frames import frames
-from assets.partitions import GPU_POOL, MISSING, SHARDS, TRAINING_SHARDS
+from assets.partitions import GPU_POOL, MISSING, MISSING_WITH_SHARDS, SHARDS, TRAINING_SHARDS
 from assets.project import DATA_TEAM, ProjectResource
 
 
@@ -14,7 +14,7 @@ from assets.project import DATA_TEAM, ProjectResource
     pool=GPU_POOL,
     deps=[dg.AssetDep(frames, partition_mapping=dg.AllPartitionMapping())],
     owners=[DATA_TEAM],
-    automation_condition=MISSING,
+    automation_condition=MISSING_WITH_SHARDS,
     description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
 )
 def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:

@@ -63,9 +63,10 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
 
 
 def describe(client: MlflowClient, name: str, version: int, *, description: str, tags: Mapping[str, str]) -> None:
-    """Set a version's description and tags, each cut to what MLflow takes."""
+    """Set a version's description and tags, each cut to what MLflow takes; tags without a value are left out."""
     for key, value in tags.items():
-        client.set_model_version_tag(name, str(version), key, value[:MAX_TAG_CHARACTERS])
+        if value:
+            client.set_model_version_tag(name, str(version), key, value[:MAX_TAG_CHARACTERS])
     client.update_model_version(name, str(version), description=description[:MAX_DESCRIPTION_CHARACTERS])
 
 

@@ -175,6 +175,9 @@ def test_a_week(week: Week) -> None:
     is retried, rollback works, and nothing is computed twice."""
     from pipelines.jobs import find_videos, retrain
 
+    # Before anything is there, nothing is asked for: what has failed would not be asked for again.
+    assert not week.flow()
+
     # Monday: the first videos; everything is new.
     week.videos_arrive(200, 201, 202)
     week.configure(**SPOILED)
