@@ -17,9 +17,9 @@ MISSING = (
     & ~dg.AutomationCondition.execution_failed()
 ).with_label("missing, inputs are there")
 # Where no shard is registered yet, none is missing either.
-MISSING_WITH_SHARDS = (
-    MISSING & dg.AutomationCondition.any_deps_match(~dg.AutomationCondition.missing())
-).with_label("missing, shards are there and have their frames")
+MISSING_WITH_SHARDS = (MISSING & dg.AutomationCondition.any_deps_match(~dg.AutomationCondition.missing())).with_label(
+    "missing, shards are there and have their frames"
+)
 
 
 def synchronize(instance: dg.DagsterInstance, partitions: dg.DynamicPartitionsDefinition, keys: list[str]) -> None:

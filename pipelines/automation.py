@@ -4,6 +4,7 @@ All of it starts stopped unless `automation.enabled` is set, and can be switched
 """
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -11,6 +12,9 @@ from assets.project import ProjectResource
 from pipelines.jobs import RETRIES, find_videos, retrain
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings
+
+if TYPE_CHECKING:
+    from hapvr.stages.watch import Unseen
 
 SETTINGS = automation_settings()
 SETTLE_S = 30.0
@@ -63,6 +67,8 @@ def enough_new_videos(context: dg.SensorEvaluationContext, project: ProjectResou
     unseen = unseen_training(opened)
     if unseen.num_videos < wanted:
         return dg.SkipReason(f"{unseen.num_videos} of {wanted} new training videos")
+    if unseen.awaited:
+        return _awaiting(unseen)
     if running := _running(context.instance, retrain.name):
         return dg.SkipReason(f"run {running} is re-training")
     # A digest: run keys are indexed, and PostgreSQL refuses to index a list of hundreds of shards.
@@ -88,7 +94,16 @@ def retrain_on_schedule(
     unseen = unseen_training(project.open())
     if unseen.nothing:
         return dg.SkipReason("no new training videos and no changed settings: it would give the same model again")
+    if unseen.awaited:
+        return _awaiting(unseen)
     return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat())
+
+
+def _awaiting(unseen: "Unseen") -> dg.SkipReason:
+    return dg.SkipReason(
+        f"{len(unseen.awaited)} shards of the benchmarks have no features yet, e.g. {unseen.awaited[0]}; "
+        "if they do not come, see the runs of their assets"
+    )
 
 
 def _last_offer(instance: dg.DagsterInstance) -> str | None:

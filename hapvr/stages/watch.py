@@ -14,6 +14,7 @@ from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.stages.project import Project
 from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, RUN_NAME, current_run
+from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import STATUS_OK
@@ -32,12 +33,14 @@ class Offer:
 @dataclass(frozen=True)
 class Unseen:
     """Training data that the current model has not seen. shards: with features; num_videos: usable ones in them;
-    settings_changed: the configuration asks for another training; no_model: there is none yet."""
+    settings_changed: the configuration asks for another training; no_model: there is none yet; awaited: shards that the
+    evaluation reads and that have no features yet, without which a training would fail."""
 
     shards: tuple[str, ...]
     num_videos: int
     settings_changed: bool
     no_model: bool
+    awaited: tuple[str, ...]
 
     @property
     def nothing(self) -> bool:
@@ -74,19 +77,30 @@ def unseen_training(project: Project) -> Unseen:
     """What a re-training would see that the current model has not."""
     manifest = read_manifest(project.root)
     keys = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
-    ready = [key for key in keys if project.shard(FEATURES_STAGE, key).provenance() is not None]
+    ready = [key for key in keys if _has_features(project, key)]
+    awaited = tuple(key for key in _evaluation_shards(project) if not _has_features(project, key))
     if not project.root.exists(CURRENT_NAME):
-        return Unseen(tuple(ready), _usable(project, ready), settings_changed=False, no_model=True)
+        return Unseen(tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited)
     run = current_run(project)
     seen = set(json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))["shards"])
     new = [key for key in ready if key not in seen]
     changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
-    return Unseen(tuple(new), _usable(project, new), settings_changed=changed, no_model=False)
+    return Unseen(tuple(new), _usable(project, new), settings_changed=changed, no_model=False, awaited=awaited)
 
 
 def training_digest(config: Config) -> str:
     """Of all settings that determine a trained model."""
     return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
+
+
+def _evaluation_shards(project: Project) -> list[str]:
+    evaluation = project.config.evaluation
+    names = {*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}
+    return sorted({key for name in names for key in benchmark_shards(project, name)})
+
+
+def _has_features(project: Project, key: str) -> bool:
+    return project.shard(FEATURES_STAGE, key).provenance() is not None
 
 
 def _usable(project: Project, shards: list[str]) -> int:
