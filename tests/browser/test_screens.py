@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 from assets.project import PROCESS_TAG
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.promotion import champion_of
-from tests.browser.conftest import Servers, screenshot, wait_until
+from tests.browser.conftest import screenshot
+from tests.orchestration.servers import Servers, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(2400)]
 

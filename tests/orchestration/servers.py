@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hapvr.stages.project import Project
+from tests.conftest import CHECKOUT, write_settings
 
 
 def free_port() -> int:
@@ -27,3 +41,54 @@ def wait_for(url: str, *, body: bytes | None = None, timeout_s: float = 120) -> 
             if time.monotonic() > end:
                 raise
             time.sleep(1)
+
+
+def wait_until(condition: Any, what: str, *, timeout_s: float = 900) -> Any:
+    """The first true value of a condition."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
+        time.sleep(1)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Addresses of Dagster and MLflow, and the project that they show."""
+
+    dagster: str
+    mlflow: str
+    project: Project
+
+    def graphql(self, query: str, **variables: Any) -> Any:
+        """Data of a GraphQL answer."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        return json.loads(wait_for(f"{self.dagster}/graphql", body=body))["data"]
+
+
+@contextmanager
+def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
+    """`make ui` with these settings and an instance in `folder`: both servers and the daemon, once they answer."""
+    config = write_settings(folder / "config.yaml", dict(settings))
+    home = folder / "dagster_home"
+    home.mkdir()
+    shutil.copy(CHECKOUT / "dagster_home" / "dagster.yaml", home)
+    dagster_port, mlflow_port = free_port(), free_port()
+    environment = os.environ | {"HAPVR_CONFIG": str(config), "DAGSTER_HOME": str(home)}
+    arguments = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
+    with (folder / "ui.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.ui", *arguments], cwd=CHECKOUT, env=environment, stdout=log, stderr=log
+        )
+        try:
+            found = Servers(f"http://127.0.0.1:{dagster_port}", f"http://127.0.0.1:{mlflow_port}", Project.open(config))
+            wait_for(f"{found.mlflow}/health", timeout_s=300)
+            wait_for(f"{found.dagster}/server_info", timeout_s=300)
+            wait_until(lambda: found.graphql("{ assetNodes { id } }")["assetNodes"], "the code location", timeout_s=300)
+            yield found
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=120)

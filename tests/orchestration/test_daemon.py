@@ -1,0 +1,62 @@
+"""Automation as people leave it running: the daemon over a new project, with nobody at the UI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hapvr.stages.training import tracker_of
+from hapvr.tracking.promotion import champion_of
+from tests.conftest import small_settings, write_clip
+from tests.orchestration.servers import Servers, serving, wait_until
+
+RUNS = """{ runsOrError(limit: 100) { ... on Runs { results {
+  pipelineName status tags { key value } assetMaterializations { assetKey { path } partition } } } } }"""
+FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
+
+
+def ended_runs(servers: Servers) -> list[dict[str, object]]:
+    """All runs, if none is under way."""
+    runs = list(servers.graphql(RUNS)["runsOrError"]["results"])
+    return runs if all(run["status"] in FINISHED for run in runs) else []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_files_that_arrive_become_a_champion(clips_folder: Path, tmp_path: Path) -> None:
+    """Switched on before there is anything: the daemon lists the files, takes each shard to features once, trains when it is
+    time, and promotes the model. No run fails, and afterwards it is quiet."""
+    shutil.copytree(clips_folder, tmp_path / "clips")
+    for seed in (200, 201, 202):
+        write_clip(tmp_path / "inbox" / f"news {seed}.mp4", seed=seed)
+    for path in tmp_path.rglob("*.mp4"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    settings = small_settings(tmp_path / "clips", tmp_path / "data") | {"shard_videos": 50}
+    settings["sources"].append({"kind": "folder", "name": "inbox", "path": str(tmp_path / "inbox")})
+    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
+    with serving(tmp_path, settings) as servers:
+        project = servers.project
+        wait_until(lambda: project.root.exists("models/current.json"), "a trained model", timeout_s=900)
+        tracker = tracker_of(project)
+        wait_until(lambda: champion_of(tracker.client, "hapvr"), "a champion", timeout_s=300)
+        runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
+        time.sleep(15)  # two or three more ticks of every sensor
+        assert len(ended_runs(servers)) == len(runs)
+    assert {run["status"] for run in runs} == {"SUCCESS"}, runs
+    assert Counter(run["pipelineName"] for run in runs if run["pipelineName"] != "__ASSET_JOB") == {
+        "find_videos": 1,
+        "retrain": 1,
+    }
+    made = Counter(
+        (event["assetKey"]["path"][0], event["partition"])
+        for run in runs
+        for event in run["assetMaterializations"]  # type: ignore[attr-defined]
+    )
+    assert set(made.values()) == {1}, made
+    assert {asset for asset, _ in made} >= {"video_manifest", "features", "whitening", "registered_model"}
+    assert champion_of(tracker.client, "hapvr").version == 1  # type: ignore[union-attr]
