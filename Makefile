@@ -21,7 +21,7 @@ export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-all test-slow test-browser lint types docs lock clean
+.PHONY: help setup demo ui test test-rest test-slow test-browser lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

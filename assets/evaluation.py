@@ -24,7 +24,9 @@ from assets.training import similarity_model
             "similarity": "float: in [-1, 1], higher is closer",
         }
     ),
-    description="mAP and micro-AP of every task, of the trained model and of the untrained baseline, with plots.",
+    description=metadata.retrained(
+        "mAP and micro-AP of every task, of the trained model and of the untrained baseline, with plots."
+    ),
 )
 def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.provenance import file_sha256

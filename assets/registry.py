@@ -38,8 +38,10 @@ REMEDY = (
             NOT_WORSE, asset="registered_model", description="No required metric is lower than the champion's."
         ),
     ],
-    description="A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere. "
-    "A new version is challenger; it becomes champion if it is better on the target and worse on no required metric.",
+    description=metadata.retrained(
+        "A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere. "
+        "A new version is challenger; it becomes champion if it is better on the target and worse on no required metric."
+    ),
 )
 def registered_model(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.stages.registration import make_registered_model

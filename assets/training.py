@@ -16,7 +16,9 @@ from assets.views import pseudo_labels, training_views
     pool=GPU_POOL,
     owners=[MODEL_TEAM],
     deps=[training_views, pseudo_labels, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
-    description="Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint.",
+    description=metadata.retrained(
+        "Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint."
+    ),
 )
 def similarity_model(
     context: dg.AssetExecutionContext, project: ProjectResource, pipes_subprocess_client: dg.PipesSubprocessClient

@@ -30,7 +30,9 @@ FRAMES_OF_SHARD = dg.AssetDep(frames, partition_mapping=dg.IdentityPartitionMapp
         }
     ),
     check_specs=checks.specs("training_views", checks.STORED),
-    description="Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was done to them.",
+    description=metadata.retrained(
+        "Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was done to them."
+    ),
 )
 def training_views(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
@@ -64,7 +66,9 @@ def training_views(context: dg.AssetExecutionContext, project: ProjectResource) 
         }
     ),
     check_specs=checks.specs("pseudo_labels", checks.STORED),
-    description="The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a video.",
+    description=metadata.retrained(
+        "The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a video."
+    ),
 )
 def pseudo_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines

@@ -164,6 +164,20 @@ def test_every_asset_is_described_and_upstream_first_in_the_chain() -> None:
             assert order.index(parent.to_user_string()) < order.index(key.to_user_string())
 
 
+def test_assets_that_retrain_makes_say_so() -> None:
+    """The asset pages of Dagster do not list jobs that are rows of ops; descriptions name job, schedule and sensor that exist."""
+    graph = defs.resolve_asset_graph()
+    said = {
+        key.to_user_string()
+        for key in graph.get_all_asset_keys()
+        if "(/locations/hapvr/jobs/retrain)" in (graph.get(key).description or "")
+    }
+    assert {f"materialize_{asset}" for asset in said} == set(JOBS["retrain"])
+    for name in ("`retrain_on_schedule`", "`enough_new_videos`"):
+        assert name in (graph.get(dg.AssetKey("registered_model")).description or "")
+        assert name.strip("`") in {*SENSORS, *SCHEDULES}
+
+
 def test_workspace_points_at_the_definitions() -> None:
     """workspace.yaml names the file and attribute that exist."""
     (entry,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text())["load_from"]
