@@ -175,7 +175,6 @@ def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
     from pipelines.chain import assets
 
     run = current_run(chain.project)
-    similarities = run.folder / "benchmarks" / "own-test" / "similarities-trained.parquet"
     files = {
         "video_manifest": "manifest/own-train-00000/rows.parquet",
         "videos": "videos/own-train-00000/index.parquet",
@@ -183,7 +182,7 @@ def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
         "features": "features/own-train-00000/data.parquet",
         "training_views": "training_views/own-train-00000/data.parquet",
         "pseudo_labels": "pseudo_labels/own-train-00000/data.parquet",
-        "benchmark_scores": str(similarities),
+        "benchmark_scores": f"models/{run.key}/benchmarks/own-test/similarities-trained.parquet",
     }
     shown = {}
     for asset in assets:

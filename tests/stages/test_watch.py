@@ -19,8 +19,8 @@ from tests.conftest import small_settings, write_clip, write_settings
 
 @pytest.fixture
 def project(small_project: Project, tmp_path: Path) -> Project:
-    """A copy whose features may be taken away."""
-    shutil.copytree(small_project.folder / "data", tmp_path / "data")
+    """A copy whose features may be taken away, without models."""
+    shutil.copytree(small_project.folder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models"))
     settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
     return Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
 
