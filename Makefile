@@ -46,7 +46,7 @@ test: $(STAMP) ## the fast tests
 	$(PYTEST)
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
-	$(PYTEST) --durations 25 -m "(slow or browser) and not gpu"
+	$(PYTEST) --numprocesses 3 --durations 25 -m "(slow or browser) and not gpu"  # they often wait for processes
 
 test-slow: $(STAMP) ## only the slow tests
 	$(PYTEST) -m "slow and not gpu and not browser"

@@ -12,7 +12,7 @@ import pytest
 
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.promotion import champion_of
-from tests.conftest import small_settings, write_clip
+from tests.conftest import small_settings
 from tests.orchestration.servers import Servers, serving, wait_until
 
 RUNS = """{ runsOrError(limit: 100) { ... on Runs { results {
@@ -32,12 +32,9 @@ def test_files_that_arrive_become_a_champion(clips_folder: Path, tmp_path: Path)
     """Switched on before there is anything: the daemon lists the files, takes each shard to features once, trains when it is
     time, and promotes the model. No run fails, and afterwards it is quiet."""
     shutil.copytree(clips_folder, tmp_path / "clips")
-    for seed in (200, 201, 202):
-        write_clip(tmp_path / "inbox" / f"news {seed}.mp4", seed=seed)
     for path in tmp_path.rglob("*.mp4"):
         os.utime(path, (time.time() - 3600,) * 2)
     settings = small_settings(tmp_path / "clips", tmp_path / "data") | {"shard_videos": 50}
-    settings["sources"].append({"kind": "folder", "name": "inbox", "path": str(tmp_path / "inbox")})
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
     with serving(tmp_path, settings) as servers:
         project = servers.project
