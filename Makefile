@@ -46,7 +46,8 @@ test: $(STAMP) ## the fast tests
 	$(PYTEST)
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
-	$(PYTEST) --numprocesses 3 --durations 25 -m "(slow or browser) and not gpu"  # they often wait for processes
+	@# These often wait for other processes, and the longest are alone in their files: last, they would run alone.
+	$(PYTEST) --numprocesses 3 --no-loadscope-reorder --durations 25 -m "(slow or browser) and not gpu"
 
 test-slow: $(STAMP) ## only the slow tests
 	$(PYTEST) -m "slow and not gpu and not browser"

@@ -48,6 +48,12 @@ class ProjectResource(dg.ConfigurableResource):
         """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
         from hapvr.stages.training import tracker_of
 
+        return dg.MetadataValue.url(tracker_of(project).page(run_id, self._mlflow(project)))
+
+    def version_link(self, project: "Project", name: str, version: int) -> dg.MetadataValue:
+        """Link to a version's page in MLflow's registry."""
+        return dg.MetadataValue.url(f"{self._mlflow(project)}/#/models/{name}/versions/{version}")
+
+    def _mlflow(self, project: "Project") -> str:
         uri = project.config.tracking.uri or ""
-        base = uri if uri.startswith("http") else self.mlflow_page
-        return dg.MetadataValue.url(tracker_of(project).page(run_id, base))
+        return (uri if uri.startswith("http") else self.mlflow_page).rstrip("/")

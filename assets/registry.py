@@ -57,6 +57,7 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
         metadata={
             "name": result.name,
             "version": result.version,
+            "version_page": project.version_link(opened, result.name, result.version),
             "champion": decision.promoted,
             "decision": decision.reason,
             "mean_target_metric": result.target,

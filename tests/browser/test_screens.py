@@ -83,7 +83,8 @@ def test_plots_of_the_scores_and_the_link_to_mlflow(servers: Servers, page: Page
 
 
 def test_the_registry_shows_version_and_alias(servers: Servers, page: Page) -> None:
-    """Version 1 of hapvr with the alias champion, and the gate's decision on the asset."""
+    """Version 1 of hapvr with the alias champion; the gate's decision on the asset, which leads to the version's page with its
+    metrics and calibration."""
     page.goto(f"{servers.mlflow}/#/models/hapvr")
     expect(page.get_by_text("Version 1").first).to_be_visible()
     expect(page.get_by_text("champion").first).to_be_visible()
@@ -91,6 +92,12 @@ def test_the_registry_shows_version_and_alias(servers: Servers, page: Page) -> N
     page.goto(f"{servers.dagster}/assets/registered_model?view=overview")
     expect(page.get_by_text("promoted: there is no champion").first).to_be_visible()
     screenshot(page, "8-decision")
+    address = page.get_by_role("link", name=f"{servers.mlflow}/#/models/").first.get_attribute("href")
+    assert address is not None
+    page.goto(address)
+    expect(page.get_by_text("promoted: there is no champion").first).to_be_visible()
+    expect(page.get_by_text("wanted precision").or_(page.get_by_text("None: own-validation has")).first).to_be_visible()
+    screenshot(page, "9-version")
 
 
 def test_a_killed_training_is_noticed_and_retried(servers: Servers) -> None:
