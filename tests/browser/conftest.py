@@ -26,7 +26,7 @@ expect.set_options(timeout=120_000)
 SCREENSHOTS = CHECKOUT / "test-artifacts" / "browser"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Both servers and the daemon; nothing has been run yet."""
     folder = tmp_path_factory.mktemp("ui")
