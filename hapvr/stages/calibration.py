@@ -100,9 +100,9 @@ def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration
     checks = []
     for name in project.config.evaluation.benchmarks:
         definition = load_definition(str(benchmark_folder(project, name) or name))
-        path = stored_similarities(run, definition.name)
         if name == calibration.source.get("benchmark"):
             continue
+        path = stored_similarities(run, definition.name)
         matches, others = relevant_and_irrelevant(definition, path, task=broadest_task(definition).name)
         if len(matches) and len(others):
             checks.append(check_calibration(name, calibration, matches, others))

@@ -75,7 +75,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     folder = run.folder / "benchmarks" / definition.name
     folder.mkdir(parents=True, exist_ok=True)
     available = _available(project, definition, features)
-    files = {row: folder / name for row, name in SIMILARITIES.items()}
+    files = {row: folder / file for row, file in SIMILARITIES.items()}
     results = {}
     for row, network in ((BASELINE, baseline), (TRAINED, trained)):
         device = choose_device(project.config.device)

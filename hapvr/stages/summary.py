@@ -13,7 +13,7 @@ from hapvr.stages.training import current_run, tracker_of
 from hapvr.storage.manifest import shard_keys
 from hapvr.storage.shards import STATUS_OK
 from hapvr.tracking.promotion import CHAMPION, champion_of
-from hapvr.tracking.registry import first_line
+from hapvr.tracking.registry import headline
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ def summarize(project: Project) -> Summary:
     lines.append(
         f"backbone weights: {weights['backbone']}, teacher weights: {weights['teacher']}" + _random_note(weights)
     )
-    lines += [
-        f"registered: {name} version {version.version}: {first_line(version.description)}" for version in versions
-    ]
+    lines += [f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions]
     lines.append(
         f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
         if champion

@@ -66,7 +66,7 @@ def find_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
         ) from error
 
 
-def first_line(description: str | None) -> str:
+def headline(description: str | None) -> str:
     """The gate's decision, of a version's description."""
     return (description or "").partition("\n")[0]
 
@@ -87,7 +87,7 @@ def list_versions(name: str, tracking_uri: str) -> list[dict[str, Any]]:
         {
             "version": int(row.version),
             "aliases": sorted(aliases.get(str(row.version), [])),
-            "description": first_line(row.description),
+            "description": headline(row.description),
             "run_id": row.run_id,
             "tags": dict(row.tags),
         }

@@ -16,7 +16,7 @@ from tests.conftest import small_settings
 from tests.orchestration.servers import Servers, serving, wait_until
 
 RUNS = """{ runsOrError(limit: 100) { ... on Runs { results {
-  pipelineName status tags { key value } assetMaterializations { assetKey { path } partition } } } } }"""
+  pipelineName status assetMaterializations { assetKey { path } partition } } } } }"""
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 
