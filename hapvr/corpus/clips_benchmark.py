@@ -22,8 +22,8 @@ from hapvr.corpus.build_state import begin, finish, is_complete
 from hapvr.corpus.demo import film_donor
 from hapvr.corpus.edits import EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video
 from hapvr.corpus.encode import write_mp4
-from hapvr.corpus.own_clips import OwnClip, UnusableFile, find_clips, load_frames, without_repeats
 from hapvr.corpus.parallel import run_tasks
+from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, load_frames, without_repeats
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
@@ -50,7 +50,7 @@ class CopyBenchmark:
 class CopyTask:
     """Copies of one clip that are to be made in the folder `videos`."""
 
-    clip: OwnClip
+    clip: UserClip
     videos: Path
     kinds: tuple[str, ...]
     seed: int
@@ -103,8 +103,8 @@ def build_benchmark(
     folder: Path,
     *,
     name: str,
-    queries: Sequence[Sequence[OwnClip]],
-    distractors: Sequence[Sequence[OwnClip]],
+    queries: Sequence[Sequence[UserClip]],
+    distractors: Sequence[Sequence[UserClip]],
     copies_per_clip: int,
     max_queries: int,
     seed: int,
@@ -158,17 +158,17 @@ def build_benchmark(
     return _read_made(folder, queries)
 
 
-def original_file(clip: OwnClip) -> str:
+def original_file(clip: UserClip) -> str:
     """Where a clip itself lies below `videos/`."""
     return f"originals/{clip.file}"
 
 
-def copy_file(clip: OwnClip, kind: str) -> str:
+def copy_file(clip: UserClip, kind: str) -> str:
     """Where a clip's edited copy lies below `videos/`."""
     return f"copies/{kind}/{clip.file}.mp4"
 
 
-def make_copies(task: CopyTask) -> tuple[OwnClip, tuple[str, str] | None]:
+def make_copies(task: CopyTask) -> tuple[UserClip, tuple[str, str] | None]:
     """Decode a clip, edit and encode its copies. Returns the clip, and reason and message if it cannot be decoded.
 
     The edits that combine two videos take an invented incident as the other one, lest a clip shows in another's copy.
@@ -191,7 +191,7 @@ def make_copies(task: CopyTask) -> tuple[OwnClip, tuple[str, str] | None]:
     return task.clip, None
 
 
-def _kinds(clip: OwnClip, copies_per_clip: int, seed: int) -> tuple[str, ...]:
+def _kinds(clip: UserClip, copies_per_clip: int, seed: int) -> tuple[str, ...]:
     """Different edits for one clip, half of them light."""
     rng = numpy_rng(seed, "kinds", clip.sha256)
     light = rng.permutation(LIGHT_EDITS)[: copies_per_clip // 2]
@@ -199,7 +199,7 @@ def _kinds(clip: OwnClip, copies_per_clip: int, seed: int) -> tuple[str, ...]:
     return tuple(str(kind) for kind in (*light, *strong))
 
 
-def _place(clip: OwnClip, target: Path) -> None:
+def _place(clip: UserClip, target: Path) -> None:
     """Link the user's file into the benchmark, or copy it where the file system cannot link."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -212,8 +212,8 @@ def _place(clip: OwnClip, target: Path) -> None:
 
 
 def _tables(
-    queries: Sequence[Sequence[OwnClip]],
-    distractors: Sequence[Sequence[OwnClip]],
+    queries: Sequence[Sequence[UserClip]],
+    distractors: Sequence[Sequence[UserClip]],
     tasks: Sequence[CopyTask],
     *,
     name: str,
@@ -223,7 +223,7 @@ def _tables(
     rows: list[tuple[str, str, str, str, str]] = []
     labels: list[tuple[str, str, str]] = []
 
-    def add(file: str, *, role: str, clip: OwnClip, edit: str) -> str:
+    def add(file: str, *, role: str, clip: UserClip, edit: str) -> str:
         rows.append((f"{name}/{file}", f"videos/{file}", role, clip.file, edit))
         return rows[-1][0]
 
@@ -242,7 +242,7 @@ def _tables(
     )
 
 
-def _read_made(folder: Path, queries: Sequence[Sequence[OwnClip]]) -> CopyBenchmark:
+def _read_made(folder: Path, queries: Sequence[Sequence[UserClip]]) -> CopyBenchmark:
     definition = load_definition(folder)
     failures = definition.provenance["unusable"]
     if not isinstance(failures, dict):

@@ -13,7 +13,7 @@ from hapvr.errors import VideoError
 from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.videos import Outcome, VideoFeatures, VideoReader
-from hapvr.video.manifest import ManifestEntry
+from hapvr.video.sources import ManifestEntry
 
 GROUP = 8
 """Videos that are decoded together and held at once, beside the query's and the cache."""

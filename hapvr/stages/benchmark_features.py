@@ -12,7 +12,7 @@ from hapvr.errors import DataError
 from hapvr.storage.features import STAGE, FeatureStore
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard
-from hapvr.video.manifest import VIDEO_SUFFIXES
+from hapvr.video.sources import VIDEO_SUFFIXES
 
 
 class BenchmarkFeatures:

@@ -28,8 +28,8 @@ from hapvr.storage.frames import (
 )
 from hapvr.storage.manifest import VIDEOS_STAGE
 from hapvr.storage.shards import STATUS_OK, RowWriter, Shard, index_row
-from hapvr.video.manifest import path_of_text
 from hapvr.video.pool import SampledVideo, VideoSampler, sample_videos
+from hapvr.video.sources import path_of_text
 
 NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": "", "frames_sha256": ""}
 

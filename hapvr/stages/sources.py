@@ -9,11 +9,11 @@ from pathlib import Path
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
 from hapvr.corpus.demo import make_demo_corpus
-from hapvr.corpus.own_videos import split_own_videos
+from hapvr.corpus.user_videos import split_user_videos
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
-from hapvr.video.manifest import ManifestEntry, entries_of_files, entries_of_youtube_ids, read_list, scan_folder
+from hapvr.video.sources import ManifestEntry, entries_of_files, entries_of_youtube_ids, read_list, scan_folder
 
 CORPUS_FOLDER = "corpus"
 
@@ -61,7 +61,7 @@ def _labelled(
         yield _folder(train, "train", folder / train / "videos")
     else:
         videos = project.path(source.path)
-        split = split_own_videos(
+        split = split_user_videos(
             videos,
             folder,
             name=source.name,

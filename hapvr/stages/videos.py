@@ -14,9 +14,9 @@ from hapvr.storage.availability import write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
 from hapvr.video.download import DownloadResult, download_video, remove_download
-from hapvr.video.manifest import ManifestEntry, is_remote, path_of_text, text_of_path
 from hapvr.video.pool import InspectedVideo, inspect_videos
 from hapvr.video.quota import DiskQuota
+from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 DOWNLOAD_FOLDER = "downloads"
 

@@ -18,7 +18,7 @@ from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import STATUS_OK
-from hapvr.video.manifest import path_of_text, scan_folder
+from hapvr.video.sources import path_of_text, scan_folder
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from yt_dlp.utils import (
 
 from hapvr.config import DownloadConfig
 from hapvr.errors import ArgumentError, DataError
-from hapvr.video.manifest import ManifestEntry, is_remote
 from hapvr.video.quota import DiskQuota
+from hapvr.video.sources import ManifestEntry, is_remote
 
 _LOG = logging.getLogger(__name__)  # what yt-dlp says; an application that configures logging sees it
 _LOG.addHandler(logging.NullHandler())

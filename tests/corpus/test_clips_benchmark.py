@@ -10,7 +10,7 @@ import pytest
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.corpus.clips_benchmark import CopyTask, make_clips_benchmark, make_copies
 from hapvr.corpus.edits import EDITS
-from hapvr.corpus.own_clips import find_clips, load_frames
+from hapvr.corpus.user_clips import find_clips, load_frames
 from hapvr.errors import ArgumentError, DataError
 from hapvr.provenance import file_sha256
 from hapvr.video.decode import probe_video

@@ -23,7 +23,7 @@ from hapvr.stages.videos import make_videos
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.manifest import read_manifest
-from hapvr.video.manifest import VIDEO_SUFFIXES
+from hapvr.video.sources import VIDEO_SUFFIXES
 from tests.stages.data_projects import folder_settings, open_project
 from tests.stages.torture import make_torture
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from hapvr.config import DownloadConfig
 from hapvr.video.download import download_video
-from hapvr.video.manifest import ManifestEntry
+from hapvr.video.sources import ManifestEntry
 
 PATIENT = DownloadConfig(retries=3, backoff_s=0)
 

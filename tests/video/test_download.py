@@ -12,7 +12,7 @@ from hapvr.config import DownloadConfig
 from hapvr.errors import ArgumentError
 from hapvr.video.decode import probe_video
 from hapvr.video.download import classify_failure, download_video, file_stem
-from hapvr.video.manifest import ManifestEntry
+from hapvr.video.sources import ManifestEntry
 from tests.video.site import Site, serve
 
 ONCE = DownloadConfig(retries=0, backoff_s=0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.corpus.own_videos import MIN_CLIPS, held_out_counts, split_own_videos
+from hapvr.corpus.user_videos import MIN_CLIPS, held_out_counts, split_user_videos
 from hapvr.errors import ArgumentError, DataError
 
 REAL_CLIPS = Path(__file__).resolve().parents[3] / "shared" / "videos"
@@ -23,9 +23,9 @@ def originals(folder: Path) -> set[str]:
     return {video.removeprefix(prefix) for video in definition.video_ids if video.startswith(prefix)}
 
 
-def test_split_own_videos_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:
+def test_split_user_videos_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:
     """Each input file is in exactly one part; broken ones are among the training files and listed with a reason."""
-    made = split_own_videos(
+    made = split_user_videos(
         awkward_clips, tmp_path / "out", name="own", validation_rate=0.3, test_rate=0.3, copies_per_clip=2, workers=1
     )
     train = {path.relative_to(awkward_clips).as_posix() for path in made.train}
@@ -40,36 +40,36 @@ def test_split_own_videos_accounts_for_every_file(awkward_clips: Path, tmp_path:
     assert not borrowed or 1 in (made.test.num_queries, made.validation.num_queries)
 
 
-def test_split_own_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> None:
+def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> None:
     """Renaming a clip or adding others moves no clip between the parts; identical files stay together."""
     options = {"validation_rate": 0.4, "test_rate": 0.4, "copies_per_clip": 1, "workers": 1}
-    before = split_own_videos(clips, tmp_path / "a", name="own", **options)
+    before = split_user_videos(clips, tmp_path / "a", name="own", **options)
     for path in before.train:
         path.rename(path.with_name(f"renamed {path.name}"))
     shutil.copy(clips / f"renamed {before.train[0].name}", clips / "again.mp4")
-    after = split_own_videos(clips, tmp_path / "b", name="own", **options)
+    after = split_user_videos(clips, tmp_path / "b", name="own", **options)
     held_out = {f"clip {index}.mp4" for index in range(6)} - {path.name for path in before.train}
     assert {path.name for path in after.train} == {f"renamed {path.name}" for path in before.train} | {"again.mp4"}
     assert held_out <= originals(tmp_path / "b" / "own-test") | originals(tmp_path / "b" / "own-validation")
 
 
-def test_split_own_videos_needs_four_clips(clips: Path, tmp_path: Path) -> None:
+def test_split_user_videos_needs_four_clips(clips: Path, tmp_path: Path) -> None:
     """Four clips are enough: two to train, and one query each with borrowed distractors; three are refused."""
     for index in (4, 5):
         (clips / f"clip {index}.mp4").unlink()
-    made = split_own_videos(clips, tmp_path / "out", name="own", copies_per_clip=2, workers=1)
+    made = split_user_videos(clips, tmp_path / "out", name="own", copies_per_clip=2, workers=1)
     assert len(made.train) == 2
     assert (made.test.num_queries, made.validation.num_queries) == (1, 1)
     assert made.test.num_database == 2 + 2
     (clips / "clip 3.mp4").unlink()
     with pytest.raises(DataError, match=r"3 different decodable clips.*wanted at least 4"):
-        split_own_videos(clips, tmp_path / "out", name="own")
+        split_user_videos(clips, tmp_path / "out", name="own")
 
 
-def test_split_own_videos_refuses_rates_without_training(clips: Path, tmp_path: Path) -> None:
+def test_split_user_videos_refuses_rates_without_training(clips: Path, tmp_path: Path) -> None:
     """Rates that leave nothing to train on are named."""
     with pytest.raises(ArgumentError, match=r"got 0.5 and 0.5"):
-        split_own_videos(clips, tmp_path / "out", name="own", validation_rate=0.5, test_rate=0.5)
+        split_user_videos(clips, tmp_path / "out", name="own", validation_rate=0.5, test_rate=0.5)
 
 
 @given(
@@ -95,9 +95,9 @@ def test_held_out_counts_follow_the_rates() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL_CLIPS.is_dir(), reason="the folder shared/videos beside the repository is not there")
-def test_split_own_videos_of_real_clips(tmp_path: Path) -> None:
+def test_split_user_videos_of_real_clips(tmp_path: Path) -> None:
     """All 45 real clips are in a part; the folder's README is the one file that is ignored."""
-    made = split_own_videos(REAL_CLIPS, tmp_path, name="own")
+    made = split_user_videos(REAL_CLIPS, tmp_path, name="own")
     held_out = originals(tmp_path / "own-test") | originals(tmp_path / "own-validation")
     assert {path.name for path in made.train} | held_out == {path.name for path in REAL_CLIPS.iterdir()} - {"README.md"}
     assert (made.unusable, made.ignored) == ((), ("README.md",))

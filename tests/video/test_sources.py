@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.errors import DataError
-from hapvr.video.manifest import (
+from hapvr.video.sources import (
     entries_of_files,
     is_remote,
     path_of_text,

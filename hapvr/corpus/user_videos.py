@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hapvr.corpus.clips_benchmark import COPIES_PER_CLIP, MAX_QUERIES, CopyBenchmark, build_benchmark
-from hapvr.corpus.own_clips import UnusableFile, find_clips, without_repeats
+from hapvr.corpus.user_clips import UnusableFile, find_clips, without_repeats
 from hapvr.errors import ArgumentError, DataError
 from hapvr.progress import Progress, no_progress
 
@@ -17,7 +17,7 @@ _BORROWED = 8
 
 
 @dataclass(frozen=True)
-class OwnVideos:
+class UserVideos:
     """The split of a folder's files: each is in `train`, in a benchmark's originals, or ignored.
 
     train: files to train on and all unusable ones, by name. ignored: relative paths of files not named like videos.
@@ -30,7 +30,7 @@ class OwnVideos:
     ignored: tuple[str, ...]
 
 
-def split_own_videos(
+def split_user_videos(
     videos: Path,
     out: Path,
     *,
@@ -42,7 +42,7 @@ def split_own_videos(
     seed: int = 0,
     workers: int = 2,
     progress: Progress = no_progress,
-) -> OwnVideos:
+) -> UserVideos:
     """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
 
     validation_rate, test_rate: chance of a clip to be held out, in [0, 1], together less than 1. The assignment depends
@@ -79,7 +79,7 @@ def split_own_videos(
         )
     unusable = found.unusable + made["validation"].unusable + made["test"].unusable
     paths = [clip.path for group in train for clip in group] + [file.path for file in unusable]
-    return OwnVideos(tuple(sorted(paths)), made["validation"], made["test"], unusable, found.ignored)
+    return UserVideos(tuple(sorted(paths)), made["validation"], made["test"], unusable, found.ignored)
 
 
 def held_out_counts(draws: Sequence[float], *, validation_rate: float, test_rate: float) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.video.decode import probe_video, sample_frames
-from hapvr.video.manifest import scan_folder
+from hapvr.video.sources import scan_folder
 
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
@@ -22,7 +22,7 @@ MIN_SHORT_SIDE_PX = 64
 
 
 @dataclass(frozen=True)
-class OwnClip:
+class UserClip:
     """A decodable file. file: its name in ids, the path below the folder that was searched."""
 
     path: Path
@@ -47,7 +47,7 @@ class UnusableFile:
 class FoundFiles:
     """What a folder holds. clips: decodable; unusable: only named like videos; ignored: relative paths of the rest."""
 
-    clips: tuple[OwnClip, ...]
+    clips: tuple[UserClip, ...]
     unusable: tuple[UnusableFile, ...]
     ignored: tuple[str, ...]
 
@@ -66,16 +66,16 @@ def find_clips(videos: Path, *, out: Path, name: str, progress: Progress = no_pr
         path = Path(entry.uri)
         try:
             probe_video(path)
-            clips.append(OwnClip(path, entry.video_id.removeprefix(f"{name}/"), file_sha256(path)))
+            clips.append(UserClip(path, entry.video_id.removeprefix(f"{name}/"), file_sha256(path)))
         except VideoError as error:
             unusable.append(UnusableFile(path, error.reason, str(error)))
         progress(index + 1, len(scan.entries))
     return FoundFiles(tuple(clips), tuple(unusable), scan.ignored)
 
 
-def without_repeats(clips: Sequence[OwnClip]) -> list[list[OwnClip]]:
+def without_repeats(clips: Sequence[UserClip]) -> list[list[UserClip]]:
     """Groups of clips with identical bytes, in the order of first appearance; mostly groups of one."""
-    groups: dict[str, list[OwnClip]] = {}
+    groups: dict[str, list[UserClip]] = {}
     for clip in clips:
         groups.setdefault(clip.sha256, []).append(clip)
     return list(groups.values())
