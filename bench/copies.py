@@ -1,6 +1,6 @@
 """How often a held-out original is closest to its own edited copies: what `hapvr score` answers, for every query.
 
-    python benchmarks/copies.py [--config configs/demo.yaml] [--benchmark demo-test]
+    python bench/copies.py [--config configs/demo.yaml] [--benchmark demo-test]
 
 Reads the similarities that `benchmark_scores` stored for the current model. An original counts as found if an edited copy of
 it (ND or DS) scores higher than every clip that is not one, footage of the same incident by other cameras included.

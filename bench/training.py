@@ -1,6 +1,6 @@
 """A training step against a plain implementation of it, cached views against online ones, and the paper's batch.
 
-    python -m benchmarks.training [--parts step sources paper] [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda]
+    python -m bench.training [--parts step sources paper] [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda]
         [--data-root DIR --config configs/demo.yaml] [--threads N]
 
 step: similarities and all losses, forward and backward, of `clips` clips with 9 regions of 512 values. The plain
@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.plain_step import plain_step
+from bench.plain_step import plain_step
 from hapvr.config import NetworkConfig, ObjectiveConfig
 from hapvr.labels.pairs import positive_pairs
 from hapvr.seeding import torch_rng

@@ -11,8 +11,8 @@ import torch
 import yaml
 from torch.nn import functional as F
 
-from benchmarks.ablation import TITLES, main, table_markdown
-from benchmarks.ablation_run import read_rows
+from bench.ablation import TITLES, main, table_markdown
+from bench.ablation_run import read_rows
 from hapvr.config import digest
 from hapvr.config_file import load_config
 from hapvr.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.training import in_own_process, make_batch, peak_growth, run_step
+from bench.training import in_own_process, make_batch, peak_growth, run_step
 
 
 @pytest.mark.parametrize(("num_clips", "num_frames"), [(4, 8), (6, 12)])

@@ -1,6 +1,6 @@
 """The data plane's rates: decoding against other readers, extraction against the bare network, stores against raw files.
 
-    python -m benchmarks.data [--clips FOLDER] [--rounds 3] [--videos 226000] [--device cpu|cuda] [--only PART ...]
+    python -m bench.data [--clips FOLDER] [--rounds 3] [--videos 226000] [--device cpu|cuda] [--only PART ...]
         [--precision float32|bfloat16|float16] [--compile]
 
 Everything runs on one thread, so rates are per core; `--device cuda` moves the network. Times are the best of the rounds,
@@ -19,8 +19,8 @@ from typing import Any, get_args
 
 import torch
 
-from benchmarks.data_decoding import measure_decoding
-from benchmarks.data_stores import measure_collection, measure_extraction, measure_stores
+from bench.data_decoding import measure_decoding
+from bench.data_stores import measure_collection, measure_extraction, measure_stores
 from hapvr.config import Precision
 from hapvr.provenance import environment
 

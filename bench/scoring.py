@@ -1,6 +1,6 @@
 """The scoring engine against a plain PyTorch implementation of the same score, and against the matrix-product rate.
 
-    python benchmarks/scoring.py [--frames 60 108 200] [--videos 24] [--rounds 5] [--device cpu|cuda] [--threads N]
+    python bench/scoring.py [--frames 60 108 200] [--videos 24] [--rounds 5] [--device cpu|cuda] [--threads N]
 
 The plain implementation is written from the equations, one pair of videos at a time: attention, einsum, maximum, mean,
 convolutions, maximum, mean (HAP-VR section 3.3.1; with the paper's rates and 9 regions the top-k means are maxima at

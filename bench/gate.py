@@ -1,6 +1,6 @@
 """How often the promotion gate is wrong: equal models that it promotes, better ones that it does not.
 
-    python -m benchmarks.gate [--trials 200] [--queries 16 50 100]
+    python -m bench.gate [--trials 200] [--queries 16 50 100]
 
 Scores are drawn: each query has 3 relevant and 97 other references; relevant pairs lie `gain` higher, by query more or less. The
 two models share half of the noise's variance, as two trainings on like data do. "ahead by" is the challenger's true lead in gain.

@@ -1,6 +1,6 @@
 """The ablations of HAP-VR on a project's cached views: every row trained for some steps with several seeds, and evaluated.
 
-    python -m benchmarks.ablation [--config configs/demo.yaml] [--data-root DIR] [--tables table2 table3 table4 similarity]
+    python -m bench.ablation [--config configs/demo.yaml] [--data-root DIR] [--tables table2 table3 table4 similarity]
         [--seeds 0 1 2] [--steps 50] [--batch-videos 8] [--jobs 2] [--validate-every 10] [--out data/ablation.json]
 
 Needs what `make demo` leaves: features, views and pseudo labels. A row is a file `configs/ablations/<table>/*.yaml`, of
@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.ablation_run import Row, Setup, data_digest, read_rows, run_key, run_row
+from bench.ablation_run import Row, Setup, data_digest, read_rows, run_key, run_row
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import HapvrError
 from hapvr.stages.project import Project

@@ -1,4 +1,4 @@
-"""HAP-VR's training step from its equations, computing every pair by itself; what `benchmarks.training` compares with."""
+"""HAP-VR's training step from its equations, computing every pair by itself; what `bench.training` compares with."""
 
 from __future__ import annotations
 
