@@ -12,8 +12,8 @@ from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import similarity_model
 
 if TYPE_CHECKING:
-    from hapvr.scorer.calibration_check import CalibrationCheck
-    from hapvr.stages.promotion import Decision
+    from hapvr.scorer.calibration import CalibrationCheck
+    from hapvr.stages.gate import Decision
 
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"

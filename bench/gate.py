@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from rich.progress import track
 
-from hapvr.benchmark.comparison import compare, decide
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.paired_bootstrap import compare, decide
 from hapvr.config import GateConfig
 from hapvr.seeding import numpy_rng
 

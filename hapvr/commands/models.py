@@ -138,7 +138,7 @@ def promote_(
     as_json: JsonOption = False,
 ) -> None:
     """Make a version champion whatever the gate said of it."""
-    from hapvr.tracking.promotion import promote
+    from hapvr.tracking.champions import promote
     from hapvr.tracking.registry import registry_client
 
     before = promote(registry_client(tracking_uri), name, version, reason=reason)
@@ -155,7 +155,7 @@ def rollback_(
     as_json: JsonOption = False,
 ) -> None:
     """Make the champion before this one champion again."""
-    from hapvr.tracking.promotion import rollback
+    from hapvr.tracking.champions import rollback
     from hapvr.tracking.registry import registry_client
 
     version = rollback(registry_client(tracking_uri), name, reason=reason)

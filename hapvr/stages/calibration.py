@@ -19,8 +19,7 @@ from hapvr.benchmark.scoring import score_benchmark
 from hapvr.features.extract import choose_device
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
-from hapvr.scorer.calibration_check import CalibrationCheck, check_calibration
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
 from hapvr.scorer.frame_matrix import relative_frame_matrix
 from hapvr.scorer.segments import best_run
 from hapvr.seeding import numpy_rng

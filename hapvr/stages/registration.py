@@ -11,12 +11,12 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
 from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, write_bundle
-from hapvr.scorer.calibration_check import CalibrationCheck, checked_metrics
+from hapvr.scorer.calibration import CalibrationCheck, checked_metrics
 from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_checks
 from hapvr.stages.evaluation import TRAINED, stored_scores
+from hapvr.stages.gate import Decision, make_decision
 from hapvr.stages.model_card import card_summary, model_card
 from hapvr.stages.project import Project
-from hapvr.stages.promotion import Decision, make_decision
 from hapvr.stages.training import RUN_NAME, TrainingRun, require_trained_backbone, tracker_of
 from hapvr.tracking.lineage import data_digest
 from hapvr.tracking.packaging import link_card, log_model

@@ -14,7 +14,7 @@ from mlflow.types.schema import Array, Object, Property
 import hapvr
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import CARD_FILE
-from hapvr.tracking.promotion import MAX_DESCRIPTION_CHARACTERS
+from hapvr.tracking.champions import MAX_DESCRIPTION_CHARACTERS
 from hapvr.tracking.registry import find_version, registry_client
 from hapvr.tracking.runs import Tracker
 

@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from hapvr.errors import DataError
-from hapvr.tracking.promotion import CHALLENGER
+from hapvr.tracking.champions import CHALLENGER
 from hapvr.tracking.runs import Tracker
 
 TARGET_TAG = "hapvr.target_mean"

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from assets.project import PROCESS_TAG
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.promotion import champion_of
+from hapvr.tracking.champions import champion_of
 from tests.browser.conftest import screenshot
 from tests.orchestration.servers import Servers, wait_until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hapvr.tracking.champions import promote
 from hapvr.tracking.lineage import LINEAGE_FILE
-from hapvr.tracking.promotion import promote
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
 from tests.commands.conftest import Call

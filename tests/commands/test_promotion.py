@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hapvr.tracking.promotion import promote
+from hapvr.tracking.champions import promote
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
 from tests.commands.conftest import Call

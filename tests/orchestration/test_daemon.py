@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.promotion import champion_of
+from hapvr.tracking.champions import champion_of
 from tests.conftest import small_settings
 from tests.orchestration.servers import Servers, serving, wait_until
 

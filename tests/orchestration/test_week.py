@@ -21,7 +21,7 @@ import pytest
 
 from hapvr.stages.project import Project
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.promotion import champion_of, history, rollback, version_tags
+from hapvr.tracking.champions import champion_of, history, rollback, version_tags
 from tests.conftest import small_settings, write_clip, write_settings
 from tests.orchestration.conftest import Storage
 

@@ -6,7 +6,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.tracking.promotion import CHALLENGER, champion_of, crown, history, promote, rollback, version_tags
+from hapvr.tracking.champions import CHALLENGER, champion_of, history, promote, rollback, set_champion, version_tags
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
 
@@ -54,7 +54,7 @@ def test_no_model_and_no_alias_are_no_champion(tracker: Tracker, name: str) -> N
 def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(tracker: Tracker, name: str) -> None:
     """Version 2 is deleted while champion: there is no champion until a rollback goes to 1."""
     for version in (add_version(tracker, name), add_version(tracker, name)):
-        crown(tracker.client, name, version, how="gate", reason="better")
+        set_champion(tracker.client, name, version, how="gate", reason="better")
     tracker.client.delete_model_version(name, "2")
     assert champion_of(tracker.client, name) is None
     assert rollback(tracker.client, name, reason="2 is gone") == 1
@@ -67,7 +67,7 @@ def test_rollbacks_go_back_one_reign_at_a_time(tracker: Tracker, name: str) -> N
     """1, 2, 3 by the gate; back to 2, back to 1, no further; then 3 by hand, and back to 1 again."""
     client = tracker.client
     for version in [add_version(tracker, name) for _ in range(3)]:
-        crown(client, name, version, how="gate", reason="better")
+        set_champion(client, name, version, how="gate", reason="better")
     assert rollback(client, name, reason="bad on news") == 2
     assert rollback(client, name, reason="bad too") == 1
     with pytest.raises(DataError, match="no earlier champion"):
@@ -76,7 +76,7 @@ def test_rollbacks_go_back_one_reign_at_a_time(tracker: Tracker, name: str) -> N
     assert ended is not None
     assert ended.version == 1
     assert rollback(client, name, reason="no") == 1
-    assert [reign.how for reign in history(client, name)] == [
+    assert [entry.how for entry in history(client, name)] == [
         "gate", "gate", "gate", "rollback", "rollback", "hand", "rollback",
     ]  # fmt: skip
     assert version_tags(client, name, 3)["hapvr.gate.reason"] == "looked at by hand"
@@ -95,6 +95,6 @@ def test_promoting_what_is_not_there_or_champion_already_is_refused(tracker: Tra
 def test_history_survives_a_new_client(tracker: Tracker, name: str) -> None:
     """It lies in the registry, not in the process."""
     add_version(tracker, name)
-    crown(tracker.client, name, 1, how="gate", reason="first")
-    (reign,) = history(MlflowClient(tracking_uri=tracker.uri, registry_uri=tracker.uri), name)
-    assert (reign.version, reign.how) == (1, "gate")
+    set_champion(tracker.client, name, 1, how="gate", reason="first")
+    (entry,) = history(MlflowClient(tracking_uri=tracker.uri, registry_uri=tracker.uri), name)
+    assert (entry.version, entry.how) == (1, "gate")

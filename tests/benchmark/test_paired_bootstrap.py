@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.benchmark.comparison import Difference, compare, decide
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.paired_bootstrap import Difference, compare, decide
 from hapvr.config import GateConfig
 from hapvr.errors import ConfigError
 from hapvr.seeding import numpy_rng

@@ -33,7 +33,7 @@ class Champion:
 
 
 @dataclass(frozen=True)
-class Reign:
+class ChampionEntry:
     """A version that was made champion: since when (ISO 8601, UTC) and how: gate, hand or rollback."""
 
     version: int
@@ -70,30 +70,33 @@ def describe(client: MlflowClient, name: str, version: int, *, description: str,
     client.update_model_version(name, str(version), description=description[:MAX_DESCRIPTION_CHARACTERS])
 
 
-def history(client: MlflowClient, name: str) -> list[Reign]:
+def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
     """Champions so far, oldest first. Raises DataError if there is no such model."""
     text = _model(client, name).tags.get(HISTORY_TAG, "[]")
-    return [Reign(int(version), str(since), str(how)) for version, since, how in json.loads(text)]
+    return [ChampionEntry(int(version), str(since), str(how)) for version, since, how in json.loads(text)]
 
 
-def crown(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
+def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
     """Give a version the alias champion, and write down when and why. Raises DataError if there is no such version."""
     version_tags(client, name, version)
-    reigns = [*history(client, name), Reign(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
+    entries = [*history(client, name), ChampionEntry(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
     client.set_registered_model_alias(name, CHAMPION, str(version))
-    rows = [[reign.version, reign.since, reign.how] for reign in reigns[-MAX_HISTORY:]]
+    rows = [[entry.version, entry.since, entry.how] for entry in entries[-MAX_HISTORY:]]
     client.set_registered_model_tag(name, HISTORY_TAG, json.dumps(rows))
     client.set_model_version_tag(name, str(version), DECISION_TAG, f"champion by {how}")
     client.set_model_version_tag(name, str(version), REASON_TAG, reason[:MAX_TAG_CHARACTERS])
 
 
-def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> Reign | None:
-    """Make a version champion by hand; returns the reign that ended. Raises DataError, and ArgumentError if it is champion."""
+def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> ChampionEntry | None:
+    """Make a version champion by hand. Returns the entry of the champion before it, None if there was none.
+
+    Raises DataError if there is no such version, ArgumentError if it is the champion already.
+    """
     before = champion_of(client, name)
     if before is not None and before.version == version:
         raise ArgumentError(f"model: version {version} of {name} is champion already")
-    crown(client, name, version, how="hand", reason=reason)
-    return _last_reign_of(client, name, before)
+    set_champion(client, name, version, how="hand", reason=reason)
+    return _last_entry_of(client, name, before)
 
 
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
@@ -101,32 +104,32 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
 
     Versions that were deleted are passed over. Repeated rollbacks go further back. Raises DataError if there is none.
     """
-    reigns = history(client, name)
+    entries = history(client, name)
     current = champion_of(client, name)
     now = current.version if current is not None else None
     existing = {int(row.version) for row in client.search_model_versions(f"name = '{name}'")}
-    # What a rollback left behind is not gone back to: the stack below the reign that is in force.
+    # A rollback drops the champions that came after the version it restores. `stack` holds those that are left.
     stack: list[int] = []
-    for reign in reigns:
-        if reign.how == "rollback" and reign.version in stack:
-            del stack[stack.index(reign.version) + 1 :]
+    for entry in entries:
+        if entry.how == "rollback" and entry.version in stack:
+            del stack[stack.index(entry.version) + 1 :]
         else:
-            stack.append(reign.version)
+            stack.append(entry.version)
     while stack and (stack[-1] == now or stack[-1] not in existing):
         stack.pop()
     if not stack:
         raise DataError(
             f"model: {name} has no earlier champion to go back to; `hapvr models promote VERSION` chooses one by hand"
         )
-    crown(client, name, stack[-1], how="rollback", reason=reason)
+    set_champion(client, name, stack[-1], how="rollback", reason=reason)
     return stack[-1]
 
 
-def _last_reign_of(client: MlflowClient, name: str, champion: Champion | None) -> Reign | None:
+def _last_entry_of(client: MlflowClient, name: str, champion: Champion | None) -> ChampionEntry | None:
     if champion is None:
         return None
-    found = [reign for reign in history(client, name) if reign.version == champion.version]
-    return found[-1] if found else Reign(champion.version, "", "unknown")
+    found = [entry for entry in history(client, name) if entry.version == champion.version]
+    return found[-1] if found else ChampionEntry(champion.version, "", "unknown")
 
 
 def _model(client: MlflowClient, name: str) -> Any:

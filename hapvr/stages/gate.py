@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 from filelock import FileLock
 
-from hapvr.benchmark.comparison import Difference, Verdict, compare, decide
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
@@ -24,13 +24,13 @@ from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import MODELS, TrainingRun, tracker_of
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import FeatureStore
-from hapvr.tracking.promotion import (
+from hapvr.tracking.champions import (
     DECISION_TAG,
     REASON_TAG,
     Champion,
     champion_of,
-    crown,
     describe,
+    set_champion,
     version_tags,
 )
 from hapvr.tracking.registry import download_bundle
@@ -83,7 +83,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             if champion_of(tracker.client, name) == champion:
                 break
         if decision.promoted:
-            crown(tracker.client, name, version, how="gate", reason=decision.reason)
+            set_champion(tracker.client, name, version, how="gate", reason=decision.reason)
         _record(tracker, name, run, version, decision)
     return decision
 

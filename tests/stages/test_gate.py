@@ -19,12 +19,12 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.scorer.bundle import write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest
+from hapvr.stages.gate import make_decision
 from hapvr.stages.project import Project
-from hapvr.stages.promotion import make_decision
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, tracker_of
+from hapvr.tracking.champions import champion_of, history, set_champion, version_tags
 from hapvr.tracking.packaging import log_model
-from hapvr.tracking.promotion import champion_of, crown, history, version_tags
 from hapvr.tracking.registry import register
 from tests.conftest import write_settings
 
@@ -109,7 +109,7 @@ def test_first_version_becomes_champion_and_a_better_one_follows(project: Projec
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert stored["verdict"]["target"]["difference"] > 0
     assert {row["name"] for row in stored["verdict"]["metrics"]} == {"own-test/DSVR", "own-test/DSVD"}
-    assert [reign.version for reign in history(tracker.client, name)] == [one, two]
+    assert [entry.version for entry in history(tracker.client, name)] == [one, two]
 
 
 def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
@@ -133,7 +133,7 @@ def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> N
     make_decision(project, first, one)
     second, two = evaluated(project, "second", gain=6.0)
     assert make_decision(project, second, two).promoted
-    crown(
+    set_champion(
         tracker_of(project).client, project.config.tracking.registered_model, one, how="rollback", reason="complaints"
     )
     again = make_decision(project, second, two)
@@ -221,7 +221,7 @@ def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Proj
         thread.join()
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     compared = sorted(version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions)
-    winner = next(reign.version for reign in history(client, name) if reign.version != one)
+    winner = next(entry.version for entry in history(client, name) if entry.version != one)
     assert compared == sorted([str(one), str(winner)])
 
 
