@@ -30,7 +30,7 @@ def similarity_model(
         training_command,
         training_environment,
     )
-    from hapvr.train.curves import loss_figure, validation_figure
+    from hapvr.train.plots import loss_figure, validation_figure
     from hapvr.train.report import read_history
 
     opened = project.open()

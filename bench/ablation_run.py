@@ -30,12 +30,12 @@ from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import data_digests, training_shards
 from hapvr.stages.validation import Validator, benchmark_shards, target_mean, validation_shards
 from hapvr.storage.features import FeatureStore
+from hapvr.train.cached_views import CachedViews
 from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
-from hapvr.train.data import CachedViews
 from hapvr.train.guards import NotFiniteError
 from hapvr.train.loop import CHECKPOINTS, NETWORK, train
-from hapvr.train.report import History, Listener
-from hapvr.train.step import TrainingStep, build_network, build_objective
+from hapvr.train.report import History, Logger
+from hapvr.train.step import TrainingModule, build_network, build_objective
 
 NUM_LOSS_BATCHES = 5
 
@@ -114,14 +114,20 @@ def run_row(setup: Setup, row: Row, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hapvr-ablation-") as name:
         folder = Path(name)
 
-        def listen(first_step: int) -> Listener:
+        def open_logger(first_step: int) -> Logger:
             return History(folder, first_step=first_step)
 
         fabric = Fabric(accelerator="cpu", devices=1, precision=project.config.train.precision)
         try:
             first_loss = own_loss(project, shards, _fresh(project))
             result = train(
-                project.config, project.root, shards, folder=folder, fabric=fabric, validate=validate, listen=listen
+                project.config,
+                project.root,
+                shards,
+                folder=folder,
+                fabric=fabric,
+                validate=validate,
+                open_logger=open_logger,
             )
             trained = _fresh(project)
             last = read_checkpoint(list_checkpoints(folder / CHECKPOINTS)[-1])
@@ -163,7 +169,7 @@ def own_loss(project: Project, shards: Sequence[str], network: SimilarityNetwork
         weak_views=settings.weak_views,
         strong_views=settings.strong_views,
     )
-    step = TrainingStep(network, build_objective(settings.objective))
+    step = TrainingModule(network, build_objective(settings.objective))
     with torch.no_grad():
         batches = (data[number] for number in range(NUM_LOSS_BATCHES))
         return statistics.fmean(

@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.train.step import TrainingStep
+from hapvr.train.step import TrainingModule
 
 FRAME_WEIGHT, VIDEO_WEIGHT, INFONCE_WEIGHT, SSHN_WEIGHT = 6.0, 4.0, 1.0, 3.0
 DELTA, VIDEO_RHO, FRAME_RHO, TEMPERATURE = 0.05, 0.10, 5.0, 0.03
 
 
-def plain_step(step: TrainingStep, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor) -> Tensor:
+def plain_step(
+    step: TrainingModule, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor
+) -> Tensor:
     """The total loss [] of a batch, with the weights of `step`; arguments as for it."""
     weights = dict(step.network.named_parameters())
     clips = [_attend(clip, weights) for clip in regions]

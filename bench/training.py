@@ -38,7 +38,7 @@ from bench.plain_step import plain_step
 from hapvr.config import NetworkConfig, ObjectiveConfig
 from hapvr.labels.pairs import positive_pairs
 from hapvr.seeding import torch_rng
-from hapvr.train.step import TrainingStep, build_network, build_objective
+from hapvr.train.step import TrainingModule, build_network, build_objective
 
 REGIONS, DIMS = 9, 512
 MIB = 2**20
@@ -57,10 +57,10 @@ def make_batch(num_clips: int, num_frames: int, device: torch.device) -> tuple[T
     return regions.to(device), labels.to(device), frame_labels.to(device), pairs.to(device)
 
 
-def make_step(device: torch.device) -> TrainingStep:
+def make_step(device: torch.device) -> TrainingModule:
     """The paper's network and objective with seeded weights."""
     network = build_network(NetworkConfig(), dims=DIMS, seed=0)
-    return TrainingStep(network, build_objective(ObjectiveConfig())).to(device)
+    return TrainingModule(network, build_objective(ObjectiveConfig())).to(device)
 
 
 def run_step(name: str, num_clips: int, num_frames: int, device: torch.device) -> Callable[[], tuple[float, Tensor]]:
@@ -184,7 +184,7 @@ def measure_sources(options: argparse.Namespace) -> dict[str, Any]:
                     folder=folder,
                     fabric=Fabric(accelerator=torch.device(options.device).type, devices=1),
                     validate=None,
-                    listen=lambda first_step, folder=folder: History(folder, first_step=first_step),
+                    open_logger=lambda first_step, folder=folder: History(folder, first_step=first_step),
                 )
             results[source].append(result.seconds / steps)
             if source == "cached_views":

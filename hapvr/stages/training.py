@@ -117,7 +117,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:
-    """torchrun over `hapvr.train`; on Linux it dies with the process that started it, so no trainer is orphaned."""
+    """torchrun over `hapvr.trainer`; on Linux it dies with the process that started it, so no trainer is orphaned."""
     command = [
         sys.executable,
         "-m",
@@ -125,7 +125,7 @@ def training_command(project: Project, run: TrainingRun) -> list[str]:
         "--standalone",
         f"--nproc-per-node={project.config.train.num_processes}",
         "-m",
-        "hapvr.train",
+        "hapvr.trainer",
         "--run-folder",
         str(run.folder),
         "--project-folder",

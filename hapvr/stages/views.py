@@ -18,6 +18,7 @@ from hapvr.errors import DataError
 from hapvr.features.backbone import NUM_REGIONS, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.features.teacher import load_teacher
+from hapvr.features.views import ViewDrawer
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.progress import Progress, no_progress
@@ -40,7 +41,6 @@ from hapvr.storage.views import (
     view_fields,
     write_views,
 )
-from hapvr.train.drawing import ViewDrawer
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:

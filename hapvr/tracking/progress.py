@@ -12,11 +12,11 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, PipesContext, open_dags
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hapvr.train.report import BatchReport, Listener
+from hapvr.train.report import BatchReport, Logger
 
 
 class ProgressLog:
-    """A listener that turns metrics into lines, at most one every `every_s` seconds, validations always."""
+    """A logger that turns metrics into lines, at most one every `every_s` seconds, validations always."""
 
     def __init__(self, steps: int, pipes: PipesContext | None, *, every_s: float = 5.0) -> None:
         self._steps = steps
@@ -44,7 +44,7 @@ class ProgressLog:
 
 
 class ProgressBar:
-    """A listener that moves a bar on a terminal, validations and messages above it."""
+    """A logger that moves a bar on a terminal, validations and messages above it."""
 
     def __init__(self, steps: int, bar: Progress) -> None:
         self._steps = steps
@@ -67,8 +67,8 @@ class ProgressBar:
 
 
 @contextmanager
-def progress_listener(steps: int, *, is_main: bool) -> Iterator[Listener | None]:
-    """The listener of this process; None on all ranks but the first, which alone may talk through Pipes."""
+def progress_logger(steps: int, *, is_main: bool) -> Iterator[Logger | None]:
+    """The logger of this process; None on all ranks but the first, which alone may talk through Pipes."""
     if not is_main:
         yield None
     elif DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:

@@ -14,7 +14,7 @@ from mlflow.entities import Metric
 
 from hapvr.tracking.runs import Tracker
 from hapvr.train.guards import first_line
-from hapvr.train.pictures import hardest_negatives, similarity_figure
+from hapvr.train.plots import hardest_negatives, similarity_figure
 from hapvr.train.report import BatchReport
 
 PENDING_NAME = "not-yet-tracked.jsonl"
@@ -72,7 +72,7 @@ class Outbox:
 
 
 class TrackedTraining:
-    """A training listener that writes to one MLflow run from a thread of its own.
+    """A training logger that writes to one MLflow run from a thread of its own.
 
     connect: makes the tracker, when there is something to deliver; say: tells people that the server is away or back.
     Names of metrics may hold what MLflow allows: letters, digits, _ - . / and spaces.
@@ -152,7 +152,7 @@ class TrackedTraining:
 def tracked_training(
     connect: Callable[[], Tracker], run_id: str, folder: Path, *, say: Callable[[str], None], retry_s: float = 15.0
 ) -> Iterator[TrackedTraining]:
-    """The listener, closed at the end."""
+    """The logger, closed at the end."""
     tracked = TrackedTraining(connect, run_id, folder, say=say, retry_s=retry_s)
     try:
         yield tracked

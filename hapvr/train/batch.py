@@ -29,7 +29,7 @@ class Batch:
     view_index: Tensor
 
 
-class Plan:
+class BatchSampler:
     """Which videos are in which batch.
 
     Videos are drawn by epoch: a seeded permutation of all videos, cut into batches of `batch_videos`, the rest of an
@@ -59,7 +59,7 @@ class Plan:
         start = position * self.batch_videos
         return [self.video_ids[index] for index in order[start : start + self.batch_videos]]
 
-    def own(self, videos: Sequence[str]) -> slice:
+    def rank_slice(self, videos: Sequence[str]) -> slice:
         """Where in a batch this rank's videos are."""
         share = len(videos) // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)

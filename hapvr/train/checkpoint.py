@@ -40,10 +40,10 @@ class Best:
 
 @dataclass
 class TrainingState:
-    """Everything that changes while training. average: the running mean of the weights, where there is one."""
+    """Everything that changes while training. ema: the moving average of the weights, or None."""
 
     network: SimilarityNetwork
-    average: SimilarityNetwork | None
+    ema: SimilarityNetwork | None
     optimizer: Optimizer
     scheduler: LRScheduler
     best: Best
@@ -51,7 +51,7 @@ class TrainingState:
     @property
     def result(self) -> SimilarityNetwork:
         """The network that is validated and kept."""
-        return self.network if self.average is None else self.average
+        return self.network if self.ema is None else self.ema
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def save_checkpoint(folder: Path, state: TrainingState, *, step: int, settings: 
     values = {
         "step": step,
         "network": state.network.state_dict(),
-        "average": None if state.average is None else state.average.state_dict(),
+        "average": None if state.ema is None else state.ema.state_dict(),
         "optimizer": state.optimizer.state_dict(),
         "scheduler": state.scheduler.state_dict(),
         "best": {
@@ -141,8 +141,8 @@ def _require_settings(path: Path, found: Mapping[str, Any], wanted: Mapping[str,
 
 def _restore(state: TrainingState, values: Mapping[str, Any]) -> None:
     state.network.load_state_dict(values["network"])
-    if state.average is not None:
-        state.average.load_state_dict(values["average"])
+    if state.ema is not None:
+        state.ema.load_state_dict(values["average"])
     state.optimizer.load_state_dict(values["optimizer"])
     state.scheduler.load_state_dict(values["scheduler"])
     state.best = Best(**values["best"])

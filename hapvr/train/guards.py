@@ -66,7 +66,7 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def explained(step: int, *, num_videos: int, compiled: bool) -> Iterator[None]:
+def actionable_errors(step: int, *, num_videos: int, compiled: bool) -> Iterator[None]:
     """Raises OutOfMemoryError or CompilerError, which say what to set, for what torch raises."""
     try:
         yield

@@ -17,15 +17,13 @@ from hapvr.features.weights import state_sha256
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.storage.filesystem import DataRoot
-from hapvr.train.average import copy_for_average
 from hapvr.train.checkpoint import Best, TrainingState, load_latest, save_checkpoint
 from hapvr.train.gather import gather_of
 from hapvr.train.guards import TrainingStoppedError, only_writer, stop_flag
-from hapvr.train.report import RESULT_NAME, Listener
-from hapvr.train.schedule import build_optimizer, build_scheduler
+from hapvr.train.report import RESULT_NAME, Logger
+from hapvr.train.schedule import build_optimizer, build_scheduler, copy_for_ema
 from hapvr.train.source import Source, open_source
-from hapvr.train.step import TrainingStep, build_network, build_objective
-from hapvr.train.update import Clock, Updater
+from hapvr.train.step import Throughput, TrainingModule, TrainStep, build_network, build_objective
 
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
@@ -58,12 +56,12 @@ def train(
     folder: Path,
     fabric: Fabric,
     validate: Validate | None,
-    listen: Callable[[int], Listener],
+    open_logger: Callable[[int], Logger],
 ) -> TrainingResult:
     """Train until `train.steps`, going on from the newest checkpoint in `folder`, and write the best network there.
 
     validate: network -> metrics, of which "mean" chooses the best; without it the last weights are the result.
-    listen: called on rank 0 with the first step; gets losses, learning rate, gradient norm, validation and batches.
+    open_logger: called on rank 0 with the first step; gets losses, learning rate, gradient norm, validation and batches.
     Raises DataError for unusable data or checkpoints, NotFiniteError, OutOfMemoryError, CompilerError, and
     TrainingStoppedError after SIGTERM.
     """
@@ -78,28 +76,28 @@ def train(
     }
     with only_writer(folder, fabric), stop_flag() as stop_asked:
         gather = gather_of(fabric) if settings.gather else None
-        step_module = TrainingStep(state.network, build_objective(settings.objective), gather=gather)
+        step_module = TrainingModule(state.network, build_objective(settings.objective), gather=gather)
         if settings.compile:
             step_module.compile()
         module, optimizer = fabric.setup(step_module, state.optimizer)
         resumed = load_latest(folder / CHECKPOINTS, state, settings=identity)
-        listener = listen(resumed.first_step) if fabric.is_global_zero else None
-        if listener:
+        logger = open_logger(resumed.first_step) if fabric.is_global_zero else None
+        if logger:
             for text in (*resumed.skipped, *_small_batch(source, settings)):
-                listener.message(text)
-        updater = Updater(settings, fabric=fabric, module=module, optimizer=optimizer, state=state, folder=folder)
-        clock, items = Clock(), _items(source, settings, resumed.first_step)
+                logger.message(text)
+        train_step = TrainStep(settings, fabric=fabric, module=module, optimizer=optimizer, state=state, folder=folder)
+        throughput, items = Throughput(), _items(source, settings, resumed.first_step)
         done = resumed.first_step
         while done < settings.steps and not _is_patience_over(settings, state.best):
             step, rate = done, state.optimizer.param_groups[0]["lr"]
-            losses = updater.step(step, source, items, clock)
+            losses = train_step(step, source, items, throughput)
             done += 1
-            if listener and (done % settings.log_every_steps == 0 or done == settings.steps):
-                listener.metrics(step, losses.metrics() | {"learning_rate": rate} | clock.rates())
+            if logger and (done % settings.log_every_steps == 0 or done == settings.steps):
+                logger.metrics(step, losses.metrics() | {"learning_rate": rate} | throughput.rates())
             if validate is not None and (done % settings.validate_every_steps == 0 or done == settings.steps):
-                _validate(validate, state, step, listener)
-                if listener:
-                    listener.batch(step, losses.report)
+                _validate(validate, state, step, logger)
+                if logger:
+                    logger.batch(step, losses.report)
             is_last = done == settings.steps or _is_patience_over(settings, state.best)
             stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
             if fabric.is_global_zero and (done % settings.checkpoint_every_steps == 0 or is_last or stop):
@@ -110,16 +108,16 @@ def train(
                 raise TrainingStoppedError(
                     f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
                 )
-        if listener and done < settings.steps:
-            listener.message(f"stopped after {settings.patience} validations without a better one, at step {done}")
+        if logger and done < settings.steps:
+            logger.message(f"stopped after {settings.patience} validations without a better one, at step {done}")
         result = TrainingResult(
             steps=done,
             first_step=resumed.first_step,
             best_step=state.best.step,
             best_value=state.best.value if state.best.step >= 0 else 0.0,
-            num_videos=len(source.plan.video_ids),
-            seconds=clock.seconds,
-            **clock.rates(),
+            num_videos=len(source.sampler.video_ids),
+            seconds=throughput.seconds,
+            **throughput.rates(),
             weights_sha256=state_sha256(dict(state.best.weights) or dict(state.result.state_dict())),
         )
         if fabric.is_global_zero:
@@ -133,7 +131,7 @@ def _fresh(config: Config, fabric: Fabric) -> TrainingState:
     optimizer = build_optimizer(network, settings.optimizer)
     return TrainingState(
         network=network,
-        average=copy_for_average(network).to(fabric.device) if settings.ema_decay else None,
+        ema=copy_for_ema(network).to(fabric.device) if settings.ema_decay else None,
         optimizer=optimizer,
         scheduler=build_scheduler(optimizer, settings.optimizer, steps=settings.steps),
         best=Best(),
@@ -141,7 +139,7 @@ def _fresh(config: Config, fabric: Fabric) -> TrainingState:
 
 
 def _small_batch(source: Source, settings: TrainConfig) -> list[str]:
-    actual = source.plan.batch_videos
+    actual = source.sampler.batch_videos
     if actual == settings.batch_videos:
         return []
     return [f"batches hold {actual} videos, as there are no more; train.batch_videos is {settings.batch_videos}"]
@@ -164,14 +162,14 @@ def _is_patience_over(settings: TrainConfig, best: Best) -> bool:
     return 0 < settings.patience <= best.since
 
 
-def _validate(validate: Validate, state: TrainingState, step: int, listener: Listener | None) -> None:
+def _validate(validate: Validate, state: TrainingState, step: int, logger: Logger | None) -> None:
     network = state.result
     network.eval()
     with torch.no_grad():
         metrics = validate(network)
     network.train()
-    if listener:
-        listener.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
+    if logger:
+        logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
     if metrics["mean"] <= state.best.value:
         state.best = replace(state.best, since=state.best.since + 1)
         return

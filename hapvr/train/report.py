@@ -25,7 +25,7 @@ class BatchReport:
     view_index: Tensor
 
 
-class Listener(Protocol):
+class Logger(Protocol):
     """Gets the metrics of a step (losses unweighted, learning rate, validation), batches to look at, and messages."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
@@ -36,7 +36,7 @@ class Listener(Protocol):
 
 
 class History:
-    """A listener that keeps metrics as JSON lines; going on from a checkpoint forgets what was logged after it."""
+    """A logger that keeps metrics as JSON lines; going on from a checkpoint forgets what was logged after it."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
         self._path = folder / HISTORY_NAME
@@ -54,23 +54,23 @@ class History:
         """Messages are not kept."""
 
 
-class Listeners:
-    """Tells several listeners the same."""
+class Loggers:
+    """Tells several loggers the same."""
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
-        self._listeners = tuple(listeners)
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self._loggers = tuple(loggers)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        for listener in self._listeners:
-            listener.metrics(step, values)
+        for logger in self._loggers:
+            logger.metrics(step, values)
 
     def batch(self, step: int, report: BatchReport) -> None:
-        for listener in self._listeners:
-            listener.batch(step, report)
+        for logger in self._loggers:
+            logger.batch(step, report)
 
     def message(self, text: str) -> None:
-        for listener in self._listeners:
-            listener.message(text)
+        for logger in self._loggers:
+            logger.message(text)
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:

@@ -9,16 +9,16 @@ from lightning.fabric import Fabric
 
 from hapvr.config import Config
 from hapvr.storage.filesystem import DataRoot
-from hapvr.train.batch import Batch, Plan
-from hapvr.train.data import CachedViews
+from hapvr.train.batch import Batch, BatchSampler
+from hapvr.train.cached_views import CachedViews
 from hapvr.train.gather import gather_of
-from hapvr.train.online import OnlineViews
+from hapvr.train.online_views import OnlineViews
 
 
 class Source(Protocol):
     """Item `number` is what data workers make of a batch; `finish` does the rest in the training process."""
 
-    plan: Plan
+    sampler: BatchSampler
 
     @property
     def identity(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ from hapvr.labels.pseudo import pseudo_labels
 from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
-from hapvr.train.step import TrainingStep, build_network, build_objective
+from hapvr.train.step import TrainingModule, build_network, build_objective
 from tests.conftest import CHECKOUT, write_settings
 
 ROWS = CHECKOUT / "configs" / "ablations"
@@ -39,7 +39,7 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(path: Path) -> None:
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
     rates = {name: getattr(config.pseudo_labels, name) for name in ("top_rate", "bottom_rate", "exact")}
     frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], **rates) for q, r in pairs.tolist()])
-    total, *_ = TrainingStep(network, build_objective(config.train.objective))(regions, labels, frame_labels, pairs)
+    total, *_ = TrainingModule(network, build_objective(config.train.objective))(regions, labels, frame_labels, pairs)
     total.backward()
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
     assert torch.isfinite(total)

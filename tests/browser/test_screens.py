@@ -120,7 +120,7 @@ def test_a_killed_training_is_noticed_and_retried(servers: Servers) -> None:
 
     def trainer() -> psutil.Process | None:
         for process in psutil.process_iter(["cmdline"]):
-            if "hapvr.train" in (process.info["cmdline"] or []) and first in " ".join(process.info["cmdline"]):
+            if "hapvr.trainer" in (process.info["cmdline"] or []) and first in " ".join(process.info["cmdline"]):
                 return process
         return None
 

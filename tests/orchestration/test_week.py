@@ -158,7 +158,7 @@ def crash_trainer() -> threading.Thread:
         while True:
             for process in psutil.Process().children(recursive=True):
                 try:
-                    if "hapvr.train" in process.cmdline() and "torch.distributed.run" not in process.cmdline():
+                    if "hapvr.trainer" in process.cmdline() and "torch.distributed.run" not in process.cmdline():
                         process.kill()
                         return
                 except psutil.NoSuchProcess:

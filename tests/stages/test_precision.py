@@ -29,7 +29,7 @@ from hapvr.storage.features import STAGE, FeatureFile, FeatureStore
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, VIEWS_STAGE
-from hapvr.train.data import CachedViews
+from hapvr.train.cached_views import CachedViews
 from tests.conftest import write_settings
 
 

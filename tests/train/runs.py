@@ -12,9 +12,9 @@ from hapvr.config import Config
 from hapvr.model.checkpoint import load_network
 from hapvr.stages.project import Project
 from hapvr.stages.training import training_shards
-from hapvr.train.data import CachedViews
+from hapvr.train.cached_views import CachedViews
 from hapvr.train.loop import TrainingResult, Validate, train
-from hapvr.train.report import History, Listener
+from hapvr.train.report import History, Logger
 
 
 def cached_views(project: Project, **changes: Any) -> CachedViews:
@@ -28,13 +28,13 @@ def run(
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
 
-    def listen(first_step: int) -> Listener:
+    def open_logger(first_step: int) -> Logger:
         return History(folder, first_step=first_step)
 
     fabric = Fabric(accelerator="cpu", devices=1)
     config = config or project.config
     shards = training_shards(project)
-    return train(config, project.root, shards, folder=folder, fabric=fabric, validate=validate, listen=listen)
+    return train(config, project.root, shards, folder=folder, fabric=fabric, validate=validate, open_logger=open_logger)
 
 
 def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:

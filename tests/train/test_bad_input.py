@@ -20,9 +20,9 @@ from hapvr.stages.training import prepare_training, training_shards
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import Shard
-from hapvr.train.batch import Plan
-from hapvr.train.data import CachedViews
-from hapvr.train.guards import OutOfMemoryError, explained
+from hapvr.train.batch import BatchSampler
+from hapvr.train.cached_views import CachedViews
+from hapvr.train.guards import OutOfMemoryError, actionable_errors
 from hapvr.train.source import open_source
 from tests.conftest import CHECKOUT
 from tests.train.runs import with_train
@@ -70,15 +70,15 @@ def test_shards_without_views_name_the_stages(copied: Project) -> None:
 def test_one_video_has_no_negatives() -> None:
     """One video alone, or one for each of two processes, cannot be trained on."""
     with pytest.raises(DataError, match=r"1 training videos .* at least 2; add videos"):
-        Plan(["a"], batch_videos=4, seed=0)
+        BatchSampler(["a"], batch_videos=4, seed=0)
     with pytest.raises(DataError, match=r"3 training videos .* at least 4"):
-        Plan(["a", "b", "c"], batch_videos=4, seed=0, world_size=2)
+        BatchSampler(["a", "b", "c"], batch_videos=4, seed=0, world_size=2)
 
 
 def test_fewer_videos_than_a_batch_train_with_smaller_batches() -> None:
     """The batch shrinks to the collection, and to what processes can share."""
-    assert Plan(["a", "b", "c"], batch_videos=64, seed=0).batch_videos == 3
-    assert Plan(list("abcde"), batch_videos=64, seed=0, world_size=2).batch_videos == 4
+    assert BatchSampler(["a", "b", "c"], batch_videos=64, seed=0).batch_videos == 3
+    assert BatchSampler(list("abcde"), batch_videos=64, seed=0, world_size=2).batch_videos == 4
 
 
 def test_views_of_another_backbone_are_refused(copied: Project) -> None:
@@ -160,13 +160,13 @@ def test_more_views_than_are_cached_are_refused_by_the_configuration(small_proje
 def test_out_of_memory_names_the_setting(error: BaseException) -> None:
     """Whatever ran out, the message says what to lower."""
     message = r"step 3: out of memory with batches of 128 videos.*Lower train\.batch_videos"
-    with pytest.raises(OutOfMemoryError, match=message), explained(3, num_videos=128, compiled=False):
+    with pytest.raises(OutOfMemoryError, match=message), actionable_errors(3, num_videos=128, compiled=False):
         raise error
 
 
 def test_other_errors_pass_through() -> None:
     """A wrong shape is no lack of memory."""
-    with pytest.raises(RuntimeError, match="shapes"), explained(3, num_videos=8, compiled=False):
+    with pytest.raises(RuntimeError, match="shapes"), actionable_errors(3, num_videos=8, compiled=False):
         torch.ones(2, 3) @ torch.ones(2, 3)
 
 

@@ -116,7 +116,7 @@ def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> 
         ranks = [
             child
             for child in family
-            if "hapvr.train" in child.cmdline() and "--nproc-per-node=2" not in child.cmdline()
+            if "hapvr.trainer" in child.cmdline() and "--nproc-per-node=2" not in child.cmdline()
         ]
         ranks[-1].kill()
     assert process.wait(timeout=90) != 0

@@ -28,7 +28,7 @@ def test_batch_is_a_function_of_seed_and_step(small_project: Project) -> None:
     assert first.video_ids == second.video_ids
     assert torch.equal(first.regions, second.regions)
     other = cached_views(small_project, seed=1)
-    assert any(other.plan.videos(step) != cached_views(small_project).plan.videos(step) for step in range(3))
+    assert any(other.sampler.videos(step) != cached_views(small_project).sampler.videos(step) for step in range(3))
 
 
 def test_batch_pairs_a_weak_and_a_strong_view_of_each_video(small_project: Project) -> None:
@@ -48,9 +48,9 @@ def test_batch_pairs_a_weak_and_a_strong_view_of_each_video(small_project: Proje
 def test_epoch_holds_every_video_at_most_once(small_project: Project) -> None:
     """Batches of one epoch do not repeat a video, and epochs are ordered differently."""
     data = cached_views(small_project, batch_videos=2)
-    per_epoch = len(data.plan.video_ids) // 2
+    per_epoch = len(data.sampler.video_ids) // 2
     epochs = [
-        [video for step in range(start, start + per_epoch) for video in data.plan.videos(step)]
+        [video for step in range(start, start + per_epoch) for video in data.sampler.videos(step)]
         for start in (0, per_epoch)
     ]
     for epoch in epochs:
@@ -71,7 +71,7 @@ def test_ranks_share_a_batch(small_project: Project) -> None:
 
 def test_ranks_without_gather_have_batches_of_their_own(small_project: Project) -> None:
     """Their videos are disjoint and make up the batch of one; labels are among their own clips only."""
-    whole = cached_views(small_project).plan.videos(3)
+    whole = cached_views(small_project).sampler.videos(3)
     parts = [cached_views(small_project, rank=rank, world_size=2, gather=False)[3] for rank in (0, 1)]
     assert [*parts[0].video_ids[0::2], *parts[1].video_ids[0::2]] == whole
     assert [part.labels.shape for part in parts] == [(4, 4), (4, 4)]

@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 
 from hapvr.stages.project import Project
 from hapvr.stages.training import data_digests, prepare_training, training_shards
-from hapvr.train.online import Clip, OnlineViews
+from hapvr.train.online_views import Clip, OnlineViews
 from hapvr.train.report import read_history
 from hapvr.train.source import open_source
 from tests.train.runs import cached_views, run, same_weights, with_train
@@ -52,7 +52,9 @@ def test_online_batches_have_the_videos_of_cached_ones_and_new_views(
 ) -> None:
     """Videos by the same plan; views by (seed, number), new in each batch, made again alike."""
     cached = cached_views(small_project)
-    assert [online.plan.videos(number) for number in range(4)] == [cached.plan.videos(number) for number in range(4)]
+    assert [online.sampler.videos(number) for number in range(4)] == [
+        cached.sampler.videos(number) for number in range(4)
+    ]
     first, second = online[0], online[1]
     assert first.frames.shape == (8, 4, 3, 128, 128)
     assert {clip.view_index for clip in first.clips}.isdisjoint(clip.view_index for clip in second.clips)

@@ -1,16 +1,27 @@
-"""A training batch to look at: its similarity matrix, and the pairs that are told apart worst."""
+"""Plots of a training: its history, the similarity matrix of a batch, and a table of the hardest negatives."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 from hapvr.train.report import BatchReport
 
 NUM_HARDEST = 20
+
+
+def loss_figure(history: Sequence[Mapping[str, float]]) -> Figure:
+    """Every logged loss term, unweighted, over steps."""
+    return _lines(history, "loss/", title="loss terms (unweighted)")
+
+
+def validation_figure(history: Sequence[Mapping[str, float]]) -> Figure:
+    """Every validation metric over steps."""
+    return _lines(history, "validation/", title="validation")
 
 
 def similarity_figure(report: BatchReport) -> Figure:
@@ -49,3 +60,17 @@ def hardest_negatives(report: BatchReport, *, count: int = NUM_HARDEST) -> str:
                 ]
             )
     return text.getvalue()
+
+
+def _lines(history: Sequence[Mapping[str, float]], prefix: str, *, title: str) -> Figure:
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    names = dict.fromkeys(name for line in history for name in line if name.startswith(prefix))
+    for name in names:
+        points = [(line["step"] + 1, line[name]) for line in history if name in line]
+        axes.plot(*zip(*points, strict=True), label=name.removeprefix(prefix), linewidth=1.2)
+    axes.set(xlabel="step", title=title)
+    if names:
+        axes.legend(fontsize="x-small", ncols=2)
+    axes.grid(alpha=0.3)
+    return figure

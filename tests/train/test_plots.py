@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hapvr.train.pictures import hardest_negatives, similarity_figure
+from hapvr.train.plots import hardest_negatives, similarity_figure
 from hapvr.train.report import BatchReport
 
 

@@ -14,6 +14,7 @@ from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.extract import region_embedder
 from hapvr.features.teacher import load_teacher
+from hapvr.features.views import Strength, ViewDrawer
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
@@ -22,8 +23,7 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import FrameFile, frames_digest
 from hapvr.storage.shards import Shard
-from hapvr.train.batch import Batch, Plan
-from hapvr.train.drawing import Strength, ViewDrawer
+from hapvr.train.batch import Batch, BatchSampler
 from hapvr.train.gather import Gather
 
 
@@ -90,7 +90,9 @@ class OnlineViews(Dataset[DrawnClips]):
                     f"step; set sampling.store_frames and materialise frames again, or use cached_views"
                 )
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
-        self.plan = Plan(list(self._shard_of), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size)
+        self.sampler = BatchSampler(
+            list(self._shard_of), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size
+        )
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         self._teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self._teacher.network.to(device)
@@ -112,8 +114,8 @@ class OnlineViews(Dataset[DrawnClips]):
 
     def clips(self, number: int) -> tuple[tuple[Clip, ...], slice]:
         """The clips of a batch, and which of them are this rank's."""
-        videos = self.plan.videos(number)
-        own = self.plan.own(videos)
+        videos = self.sampler.videos(number)
+        own = self.sampler.rank_slice(videos)
         if not self._together:
             videos = videos[own]
             own = slice(0, len(videos))

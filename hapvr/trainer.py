@@ -1,4 +1,4 @@
-"""What torchrun starts: `python -m torch.distributed.run ... -m hapvr.train --run-folder F --project-folder P`."""
+"""What torchrun starts: `python -m torch.distributed.run ... -m hapvr.trainer --run-folder F --project-folder P`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hapvr.features.extract import choose_device
 from hapvr.stages.project import Project
 from hapvr.stages.training import CONFIG_NAME, FAILURE_NAME, RUN_NAME, tracker_of
 from hapvr.stages.validation import Validator, validation_shards
-from hapvr.tracking.progress import progress_listener
+from hapvr.tracking.progress import progress_logger
 from hapvr.tracking.training import tracked_training
 from hapvr.train.guards import TrainingStoppedError
 from hapvr.train.loop import train
-from hapvr.train.report import History, Listener, Listeners
+from hapvr.train.report import History, Logger, Loggers
 
 STOPPED = 3
 
 
 def main() -> int:
     """0: done; 1: failed; 3: stopped on request, with a checkpoint."""
-    parser = argparse.ArgumentParser(prog="hapvr.train", description="Train in a prepared run folder.")
+    parser = argparse.ArgumentParser(prog="hapvr.trainer", description="Train in a prepared run folder.")
     parser.add_argument("--run-folder", type=Path, required=True)
     parser.add_argument("--project-folder", type=Path, required=True)
     arguments = parser.parse_args()
@@ -49,16 +49,16 @@ def main() -> int:
     if project.config.evaluation.validation is not None:
         validator = Validator(project, validation_shards(project), str(fabric.device))
     with ExitStack() as stack:
-        progress = stack.enter_context(progress_listener(settings.steps, is_main=fabric.is_global_zero))
+        progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
 
-        def listen(first_step: int) -> Listener:
+        def open_logger(first_step: int) -> Logger:
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
             tracked = stack.enter_context(
                 tracked_training(lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message)
             )
-            return Listeners([History(folder, first_step=first_step), tracked, progress])
+            return Loggers([History(folder, first_step=first_step), tracked, progress])
 
         try:
             train(
@@ -68,7 +68,7 @@ def main() -> int:
                 folder=folder,
                 fabric=fabric,
                 validate=validator,
-                listen=listen,
+                open_logger=open_logger,
             )
         except HapvrError as error:
             if progress is not None:

@@ -11,11 +11,11 @@ from hapvr.config import OptimizerConfig
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.project import Project
-from hapvr.train.average import copy_for_average, update_average
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.guards import CompilerError
 from hapvr.train.report import read_history
-from hapvr.train.step import TrainingStep, build_network, build_objective
+from hapvr.train.schedule import copy_for_ema, update_ema
+from hapvr.train.step import TrainingModule, build_network, build_objective
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 
@@ -24,7 +24,7 @@ def test_accumulated_step_has_the_mean_gradient_of_its_batches(small_project: Pr
     run(small_project, tmp_path, with_train(small_project, steps=1, accumulate_batches=2))
     settings = small_project.config.train
     network = build_network(settings.network, dims=32, seed=settings.seed)
-    step = TrainingStep(network, build_objective(settings.objective))
+    step = TrainingModule(network, build_objective(settings.objective))
     for number in (0, 1):
         batch = cached_views(small_project)[number]
         total = step(batch.regions.float(), batch.labels, batch.frame_labels, batch.pair_index)[0]
@@ -43,18 +43,18 @@ def test_gradients_are_clipped_to_the_norm_asked_for(small_project: Project, tmp
     assert not same_weights(tmp_path / "free", tmp_path / "clipped")
 
 
-def test_average_follows_the_weights_by_its_decay() -> None:
+def test_ema_follows_the_weights_by_its_decay() -> None:
     """Two updates by hand: the second step's decay is 2/11, and later ones the decay asked for."""
     network = SimilarityNetwork(dims=4, generator=torch.Generator().manual_seed(0))
-    average = copy_for_average(network)
-    before = average.attention.transform.bias.clone()
+    ema = copy_for_ema(network)
+    before = ema.attention.transform.bias.clone()
     with torch.no_grad():
         network.attention.transform.bias += 1.0
-    update_average(average, network, decay=0.9, step=1)
-    torch.testing.assert_close(average.attention.transform.bias, before + 9 / 11)
-    update_average(average, network, decay=0.9, step=1000)
-    torch.testing.assert_close(average.attention.transform.bias, before + 1 - 2 / 11 * 0.9)
-    assert not any(parameter.requires_grad for parameter in average.parameters())
+    update_ema(ema, network, decay=0.9, step=1)
+    torch.testing.assert_close(ema.attention.transform.bias, before + 9 / 11)
+    update_ema(ema, network, decay=0.9, step=1000)
+    torch.testing.assert_close(ema.attention.transform.bias, before + 1 - 2 / 11 * 0.9)
+    assert not any(parameter.requires_grad for parameter in ema.parameters())
 
 
 def test_averaged_weights_are_validated_and_kept(small_project: Project, tmp_path: Path) -> None:

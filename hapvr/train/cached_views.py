@@ -19,7 +19,7 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.open_files import allow_open_files
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile, ViewRow
-from hapvr.train.batch import Batch, Plan
+from hapvr.train.batch import Batch, BatchSampler
 
 FILES_PER_SHARD = 3
 """Views, embeddings and labels."""
@@ -62,7 +62,9 @@ class CachedViews(Dataset[Batch]):
             for row in _matching_rows(root, key, rates):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
-        self.plan = Plan(list(self._rows), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size)
+        self.sampler = BatchSampler(
+            list(self._rows), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size
+        )
 
     @property
     def identity(self) -> dict[str, str]:
@@ -74,8 +76,8 @@ class CachedViews(Dataset[Batch]):
         }
 
     def __getitem__(self, number: int) -> Batch:
-        videos = self.plan.videos(number)
-        own = self.plan.own(videos)
+        videos = self.sampler.videos(number)
+        own = self.sampler.rank_slice(videos)
         if not self._gather:
             videos = videos[own]
             own = slice(0, len(videos))
