@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.benchmark.pairwise import Limits, Stack, score_stacks
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.pairwise import Limits, PackedVideos, score_packed
 from hapvr.seeding import torch_rng
 
 REGIONS, DIMS = 9, 512
@@ -113,8 +113,11 @@ def measure(num_frames: int, *, num_videos: int, rounds: int, device: torch.devi
         )
 
     def engine(dtype: torch.dtype) -> Tensor:
-        stacks = [Stack.of([network.embed(video, dtype=dtype) for video in part]) for part in (queries, references)]
-        return score_stacks(network, *stacks, limits=limits, comparator=comparators[dtype])
+        stacks = [
+            PackedVideos.from_videos([network.embed(video, dtype=dtype) for video in part])
+            for part in (queries, references)
+        ]
+        return score_packed(network, *stacks, limits=limits, comparator=comparators[dtype])
 
     comparators = {dtype: network.comparator.in_dtype(dtype) for dtype in (torch.float32, torch.bfloat16)}
     rows = queries[0].reshape(-1, DIMS)

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.pairwise import Limits, Stack, score_stacks
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.pairwise import Limits, PackedVideos, score_packed
 
 SIMILARITY_SCHEMA = pa.schema(
     [
@@ -138,11 +138,13 @@ def score_videos(
     with torch.inference_mode():
         embedded = {video: scorer.embed(video, features) for video, features in reader.read(found[0])}
         query_ids = [video for video in found[0] if video in embedded]
-        query = Stack.of([embedded.pop(video) for video in query_ids])
+        query = PackedVideos.from_videos([embedded.pop(video) for video in query_ids])
         number = len(list(parts.glob("part-*.parquet")))
         remaining = [video for video in found[1] if video not in scored]
         for part in _parts(reader, remaining, settings):
-            scores = scorer.score(query, Stack.of([scorer.embed(video, features) for video, features in part]))
+            scores = scorer.score(
+                query, PackedVideos.from_videos([scorer.embed(video, features) for video, features in part])
+            )
             table = similarity_table(query_ids, [video for video, _ in part], scores.cpu().numpy())
             _write_table(table, parts / f"part-{number:06d}.parquet", plan=plan)
             number += 1
@@ -177,15 +179,15 @@ class _Scorer:
             raise DataError(f"features of {video}: some values are not finite; extract the video again")
         return self.network.embed(features.to(self.device), dtype=self.dtype)
 
-    def score(self, query: Stack, reference: Stack) -> Tensor:
+    def score(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
         """[Q, N] float32."""
         scores = self._score_one_way(query, reference)
         if self.settings.symmetric:
             scores = (scores + self._score_one_way(reference, query).T) / 2
         return scores
 
-    def _score_one_way(self, query: Stack, reference: Stack) -> Tensor:
-        return score_stacks(self.network, query, reference, limits=self.limits, comparator=self.comparator)
+    def _score_one_way(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
+        return score_packed(self.network, query, reference, limits=self.limits, comparator=self.comparator)
 
 
 def similarity_table(queries: Sequence[str], references: Sequence[str], scores: NDArray[np.float32]) -> pa.Table:

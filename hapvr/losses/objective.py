@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError, ConfigError
-from hapvr.losses.contrastive import hard_negative, infonce, self_similarity
+from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.labels import count_rows_without_positives, without_self
 from hapvr.losses.registry import Option, ranking_loss
 from hapvr.model.network import Similarities

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hapvr.errors import ConfigError
 from hapvr.losses.average_precision import blackbox_ap, fast_ap, quantized_ap, smooth_ap
-from hapvr.losses.pairwise import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
+from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
 from hapvr.losses.quadlinear import quadlinear_ap
 
 RankingLoss = Callable[..., Tensor]

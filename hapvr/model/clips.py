@@ -7,8 +7,8 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError
 
-Cells = tuple[Tensor, Tensor]
-"""Which rows [P, t] and columns [P, t'] of maps are real, bool."""
+MapMask = tuple[Tensor, Tensor]
+"""The real rows, bool [P, t], and the real columns, bool [P, t'], of P maps."""
 
 MIN_FRAMES = 4
 """The comparator halves the time axes twice, so a shorter clip would leave nothing."""
@@ -54,7 +54,7 @@ def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:
     return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 
-def repeat_short(similarity: Tensor, mask: Tensor | None, *, dim: int) -> tuple[Tensor, Tensor | None]:
+def pad_to_min_frames(similarity: Tensor, mask: Tensor | None, *, dim: int) -> tuple[Tensor, Tensor | None]:
     """Double clips of fewer than MIN_FRAMES real frames until they have that many: 1, 2, 3 frames become 4, 4, 6.
 
     similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask
@@ -92,14 +92,14 @@ def halve_mask(mask: Tensor) -> Tensor:
     return mask[:, 0:even:2] & mask[:, 1:even:2]
 
 
-def halve_cells(cells: Cells | None) -> Cells | None:
+def halve_map_mask(mask: MapMask | None) -> MapMask | None:
     """`halve_mask` of rows and columns."""
-    return None if cells is None else (halve_mask(cells[0]), halve_mask(cells[1]))
+    return None if mask is None else (halve_mask(mask[0]), halve_mask(mask[1]))
 
 
-def clear_cells(maps: Tensor, cells: Cells | None) -> Tensor:
-    """Zeros in place of what is not real. maps: [P, C, t, t']."""
-    if cells is None:
+def apply_map_mask(maps: Tensor, mask: MapMask | None) -> Tensor:
+    """The maps with zeros where they are not real. maps: [P, C, t, t']."""
+    if mask is None:
         return maps
-    rows, columns = cells
+    rows, columns = mask
     return maps * (rows[:, None, :, None] & columns[:, None, None, :])

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import Cells, clear_cells, halve_cells
-from hapvr.model.first_layers import convolve_and_halve_twice
-from hapvr.model.halving import halve_and_rectify
-from hapvr.model.last_layers import convolve_and_weigh
+from hapvr.model.clips import MapMask, apply_map_mask, halve_map_mask
+from hapvr.model.kernels.comparator import first_layers, last_layers, pool_and_rectify
 
 ComparatorInit = Literal["random", "identity"]
 
@@ -100,31 +98,31 @@ class Comparator(nn.Module):
 
     def forward(self, similarity: Tensor, row_mask: Tensor | None = None, column_mask: Tensor | None = None) -> Tensor:
         """similarity: [P, T, T'], both >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
-        cells = None if row_mask is None or column_mask is None else (row_mask, column_mask)
-        # Zeros at padding are what the convolutions see beyond the edge of an unpadded pair. A pooled cell that
-        # mixes a real frame with padding does not exist there either, so the mask halves before it is applied.
-        hidden = clear_cells(similarity.unsqueeze(1), cells)
-        halved = halve_cells(cells)
-        refine = self._refine_in_training if torch.is_grad_enabled() else self._refine
-        cells = halve_cells(halved)
-        return clear_cells(refine(hidden, halved, cells), cells).squeeze(1)
+        mask = None if row_mask is None or column_mask is None else (row_mask, column_mask)
+        # A convolution sees zeros beyond the edge of an unpadded pair, so padding must be zero too. A pooled entry that
+        # mixes a real frame with padding does not exist without padding, so it is masked as well.
+        maps = apply_map_mask(similarity.unsqueeze(1), mask)
+        half = halve_map_mask(mask)
+        quarter = halve_map_mask(half)
+        on_processor = maps.device.type == "cpu"
+        refine = self._refine_by_kernels if on_processor and torch.is_grad_enabled() else self._refine
+        return apply_map_mask(refine(maps, half, quarter), quarter).squeeze(1)
 
-    def _refine(self, maps: Tensor, halved: Cells | None, cells: Cells | None) -> Tensor:
-        # pooling before ReLU gives the same from a quarter of the work
-        hidden = clear_cells(halve_and_rectify(self.conv1(maps)), halved)
-        hidden = clear_cells(halve_and_rectify(self.conv2(hidden)), cells)
-        output: Tensor = self.output(self.conv3(hidden).to(self.output.weight.dtype).clamp_min_(0))
+    def _refine(self, maps: Tensor, half: MapMask | None, quarter: MapMask | None) -> Tensor:
+        hidden = apply_map_mask(_pool(self.conv1(maps)), half)
+        hidden = apply_map_mask(_pool(self.conv2(hidden)), quarter)
+        output: Tensor = self.output(self.conv3(hidden).to(self.output.weight.dtype).relu_())
         return output
 
-    def _refine_in_training(self, maps: Tensor, halved: Cells | None, cells: Cells | None) -> Tensor:
+    def _refine_by_kernels(self, maps: Tensor, half: MapMask | None, quarter: MapMask | None) -> Tensor:
         dtype = maps.dtype
         if torch.is_autocast_enabled(maps.device.type):
             dtype = torch.get_autocast_dtype(maps.device.type)
         first, second, third, output = (
             _parameters(layer, dtype) for layer in (self.conv1, self.conv2, self.conv3, self.output)
         )
-        hidden = clear_cells(convolve_and_halve_twice(maps.to(dtype), first, second, halved), cells)
-        return convolve_and_weigh(hidden, third, output)
+        hidden = apply_map_mask(first_layers(maps.to(dtype), first, second, half), quarter)
+        return last_layers(hidden, third, output)
 
     def in_dtype(self, dtype: torch.dtype) -> Comparator:
         """A copy that computes in `dtype`, but for its last sum, which stays in float32: rounding it would tie scores."""
@@ -147,3 +145,10 @@ class Comparator(nn.Module):
 def _parameters(layer: nn.Conv2d, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     assert layer.bias is not None
     return layer.weight.to(dtype), layer.bias.to(dtype)
+
+
+def _pool(maps: Tensor) -> Tensor:
+    # Pooling before ReLU gives the same values from a quarter of the work.
+    if maps.device.type == "cpu" and not torch.is_grad_enabled():
+        return pool_and_rectify(maps)
+    return F.max_pool2d(maps, 2).relu_()

@@ -14,16 +14,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import check_clips, clear_padding, halve_mask, repeat_short
+from hapvr.model.clips import check_clips, clear_padding, halve_mask, pad_to_min_frames
 from hapvr.model.layers import Binarization, Comparator, ComparatorInit, GatedAttention, LinearAttention
 from hapvr.model.similarity import Pooling, chamfer, check_rate, frame_similarity
 
 AttentionForm = Literal["gated", "cosine", "linear"]
 
-MAX_CHUNK_CELLS = {"cpu": 2**16, "cuda": 2**22}
+MAX_COMPARATOR_ELEMENTS = {"cpu": 2**16, "cuda": 2**22}
 """Frame similarities the comparator sees at once, by device; its widest layer then stays near a processor's cache."""
 
-MAX_KEPT_CELLS = 2**25
+MAX_KEPT_ELEMENTS = 2**25
 """Frame similarities up to which training keeps activations of the comparator, about 25 bytes for each."""
 
 
@@ -224,8 +224,8 @@ class SimilarityNetwork(nn.Module):
         frame = frame.to(torch.promote_types(frame.dtype, torch.float32))
         refined, raw = frame, None
         if self.comparator is not None:
-            longer, query_mask = repeat_short(frame, query_mask, dim=2)
-            longer, reference_mask = repeat_short(longer, reference_mask, dim=3)
+            longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2)
+            longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3)
             raw = self._refine(self.comparator, longer.to(self._dtype), query_mask, reference_mask).to(frame.dtype)
             refined = F.hardtanh(raw)
             if query_mask is not None and reference_mask is not None:
@@ -247,7 +247,7 @@ class SimilarityNetwork(nn.Module):
         comparator: Comparator, frame: Tensor, query_mask: Tensor | None, reference_mask: Tensor | None
     ) -> Tensor:
         num_queries, num_references = frame.shape[:2]
-        step = max(MAX_CHUNK_CELLS.get(frame.device.type, 2**22) // (frame.shape[2] * frame.shape[3]), 1)
+        step = max(MAX_COMPARATOR_ELEMENTS.get(frame.device.type, 2**22) // (frame.shape[2] * frame.shape[3]), 1)
         pairs = torch.split(frame.flatten(0, 1), step)
         if query_mask is None or reference_mask is None:
             rows: tuple[Tensor | None, ...] = (None,) * len(pairs)
@@ -255,7 +255,7 @@ class SimilarityNetwork(nn.Module):
         else:
             rows = torch.split(query_mask.repeat_interleave(num_references, 0), step)
             columns = torch.split(reference_mask.repeat(num_queries, 1), step)
-        if frame.numel() > MAX_KEPT_CELLS and torch.is_grad_enabled():
+        if frame.numel() > MAX_KEPT_ELEMENTS and torch.is_grad_enabled():
             parts = [
                 checkpoint(comparator, *inputs, use_reentrant=False, preserve_rng_state=False)
                 for inputs in zip(pairs, rows, columns, strict=True)

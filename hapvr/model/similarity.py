@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
-from hapvr.model.own_similarity import own_frame_similarity
+from hapvr.model.kernels.frame_similarity import self_frame_similarity
 
 Pooling = Literal["chamfer", "max"]
 
@@ -69,11 +69,25 @@ def _largest(values: Tensor, dim: int) -> Tensor:
     # amax is several times faster forward, but keeps its whole input for the backward pass; max keeps indices of 8
     # bytes, and where one byte is enough for them, that is what is kept here.
     if not (torch.is_grad_enabled() and values.requires_grad):
-        return values.amax(dim)
+        return _amax(values, dim)
     if values.shape[dim] > 256:
         return values.max(dim).values
     largest: Tensor = _Largest.apply(values, dim)
     return largest
+
+
+def _amax(values: Tensor, dim: int) -> Tensor:
+    if values.device.type != "cpu" or values.dtype not in (torch.bfloat16, torch.float16):
+        return values.amax(dim)
+    # torch does not vectorise this reduction in a short dtype on a processor, but it vectorises `maximum`.
+    while (size := values.shape[dim]) > 1:
+        half = size // 2
+        best = torch.maximum(values.narrow(dim, 0, half), values.narrow(dim, half, half))
+        if size % 2:
+            first = best.select(dim, 0)
+            torch.maximum(first, values.select(dim, size - 1), out=first)
+        values = best
+    return values.squeeze(dim)
 
 
 class _Largest(torch.autograd.Function):
@@ -153,8 +167,9 @@ def frame_similarity(
     """
     check_rate("spatial_rate", rate)
     count = topk_count(rate, reference.shape[2])
-    if query is reference and pooling == "chamfer" and not symmetric and count == 1 and reference.shape[2] <= 256:
-        return own_frame_similarity(query)
+    plain_chamfer = pooling == "chamfer" and not symmetric and count == 1 and reference.shape[2] <= 256
+    if query is reference and plain_chamfer and query.device.type == "cpu":
+        return self_frame_similarity(query)
     keeps_many = pooling == "chamfer" and 1 < count < reference.shape[2]
     num_queries, query_frames, query_regions, dims = query.shape
     num_references, reference_frames, reference_regions, _ = reference.shape
@@ -167,7 +182,7 @@ def frame_similarity(
     def similarity_of(chunk: Tensor, columns: Tensor) -> Tensor:
         products = chunk.reshape(-1, dims) @ columns
         products = products.view(len(chunk), query_regions, reference_regions, -1)
-        return _reduce_regions(products, rate=rate, pooling=pooling, symmetric=symmetric)
+        return reduce_regions(products, rate=rate, pooling=pooling, symmetric=symmetric)
 
     chunks = torch.split(frames, step)
     if keeps_many and len(chunks) > 1 and torch.is_grad_enabled():
@@ -179,11 +194,12 @@ def frame_similarity(
     return flat.view(num_queries, query_frames, num_references, reference_frames).transpose(1, 2)
 
 
-def _reduce_regions(products: Tensor, *, rate: float, pooling: Pooling, symmetric: bool) -> Tensor:
-    # products: [frames, R, R', columns] -> [frames, columns]; `chamfer` over dimensions 1 and 2.
+def reduce_regions(products: Tensor, *, rate: float, pooling: Pooling, symmetric: bool) -> Tensor:
+    """`chamfer` over dimensions 1 and 2: [n, R, R', m] -> [n, m] in float32 or wider, as rounding means changes rankings."""
+    dtype = torch.promote_types(products.dtype, torch.float32)
     if pooling == "max":
-        return _largest(products.flatten(1, 2), 1)
-    forth = topk_mean(products, rate=rate, dim=2).mean(1)
+        return _largest(products.flatten(1, 2), 1).to(dtype)
+    forth = topk_mean(products, rate=rate, dim=2).mean(1, dtype=dtype)
     if not symmetric:
         return forth
-    return (forth + topk_mean(products, rate=rate, dim=1).mean(1)) / 2
+    return (forth + topk_mean(products, rate=rate, dim=1).mean(1, dtype=dtype)) / 2

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hapvr.benchmark.pairwise import Limits, Stack, score_stacks
 from hapvr.config import SamplingConfig, ServingConfig
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.features.backbone import Backbone
 from hapvr.features.extract import region_embedder
 from hapvr.features.whitening import Whitening
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.pairwise import Limits, PackedVideos, score_packed
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.deadline import Deadline
@@ -167,7 +167,12 @@ class VideoScorer:
     @torch.inference_mode()
     def _similarity(self, query: Tensor, reference: Tensor) -> float:
         with self._computing:
-            scores = score_stacks(self._network, Stack.of([query]), Stack.of([reference]), limits=self._pair_limits)
+            scores = score_packed(
+                self._network,
+                PackedVideos.from_videos([query]),
+                PackedVideos.from_videos([reference]),
+                limits=self._pair_limits,
+            )
         if not bool(torch.isfinite(scores).all()):
             raise ArgumentError("the similarity is not finite")
         return float(scores)

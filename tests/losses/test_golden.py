@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.labels.pairs import positive_pairs
-from hapvr.losses.contrastive import hard_negative, infonce, self_similarity
+from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.labels import without_self
 from hapvr.losses.quadlinear import quadlinear_ap
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
-from hapvr.losses.contrastive import hard_negative, infonce, self_similarity
+from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.labels import without_self
 from hapvr.losses.objective import Objective, ObjectiveSettings
 from hapvr.losses.quadlinear import quadlinear_ap

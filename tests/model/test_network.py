@@ -186,8 +186,8 @@ def test_recomputing_activations_changes_nothing(masked: bool, monkeypatch: pyte
     mask = (torch.arange(8) < torch.tensor([[8], [5], [3]])) if masked else None
     found = []
     for kept, chunk in ((2**30, 2**30), (0, 130)):
-        monkeypatch.setattr(network_module, "MAX_KEPT_CELLS", kept)
-        monkeypatch.setitem(network_module.MAX_CHUNK_CELLS, "cpu", chunk)
+        monkeypatch.setattr(network_module, "MAX_KEPT_ELEMENTS", kept)
+        monkeypatch.setitem(network_module.MAX_COMPARATOR_ELEMENTS, "cpu", chunk)
         network = build()
         embedded = network.embed(clips("chunks", num_videos=3, num_frames=8))
         output = network.compare(embedded, embedded, query_mask=mask, reference_mask=mask)

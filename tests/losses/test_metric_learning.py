@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.pairwise import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
+from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
 from hapvr.seeding import torch_rng
 
 

@@ -1,4 +1,4 @@
-"""The comparator's layers in training against torch's own."""
+"""The comparator's kernels against torch's own layers, which are the path of other devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from hapvr.model.clips import halve_map_mask
+from hapvr.model.kernels.comparator import pool_and_rectify
 from hapvr.model.layers import Comparator
 from hapvr.model.similarity import chamfer
 from hapvr.seeding import torch_rng
@@ -29,22 +31,22 @@ def draw(*shape: int) -> Tensor:
 
 
 def everywhere(refined: Tensor) -> Tensor:
-    """A gradient for every cell."""
+    """A gradient for every entry."""
     return (refined * torch.randn(refined.shape, generator=torch_rng("weights"), dtype=refined.dtype)).sum()
 
 
-def in_one_cell(refined: Tensor) -> Tensor:
-    """A gradient for one cell."""
+def in_one_entry(refined: Tensor) -> Tensor:
+    """A gradient for one entry."""
     return refined[0, 0, -1]
 
 
-def of_best_cells(refined: Tensor) -> Tensor:
-    """A gradient for one cell of each row."""
+def of_best_entries(refined: Tensor) -> Tensor:
+    """A gradient for one entry of each row."""
     return chamfer(refined).sum()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("loss", [everywhere, in_one_cell, of_best_cells])
+@pytest.mark.parametrize("loss", [everywhere, in_one_entry, of_best_entries])
 def test_training_equals_the_layers_one_after_the_other(shape, loss) -> None:
     """Values and all gradients, odd sizes and ties included."""
     comparator = Comparator(generator=torch_rng("comparator")).double()
@@ -64,7 +66,7 @@ def test_training_equals_the_layers_one_after_the_other(shape, loss) -> None:
 
 
 def test_no_gradient_gives_zeros() -> None:
-    """A loss that depends on no cell."""
+    """A loss that depends on no entry."""
     comparator = Comparator(generator=torch_rng("comparator"))
     (comparator(torch.rand(1, 8, 8)) * 0).sum().backward()
     assert all(not parameter.grad.any() for parameter in comparator.parameters())
@@ -90,3 +92,38 @@ def test_training_in_bfloat16() -> None:
     assert_close(found.float(), comparator(similarity), rtol=0, atol=0.02)
     found.float().sum().backward()
     assert comparator.conv1.weight.grad.dtype == torch.float32
+
+
+def test_kernels_equal_the_plain_path_under_masks() -> None:
+    """Values and gradients of clips of different lengths in one batch."""
+    comparator = Comparator(generator=torch_rng("comparator")).double()
+    rows, columns = (
+        torch.arange(size) < torch.tensor(lengths)[:, None] for size, lengths in ((9, (9, 4)), (8, (5, 8)))
+    )
+    found = draw(2, 9, 8).requires_grad_()
+    wanted = found.detach().clone().requires_grad_()
+    everywhere(comparator(found, rows, columns)).backward()
+    gradients = [parameter.grad.clone() for parameter in comparator.parameters()]
+    comparator.zero_grad()
+    half = halve_map_mask((rows, columns))
+    mask = rows[:, :, None] & columns[:, None]
+    refined = comparator._refine((wanted * mask)[:, None], half, halve_map_mask(half))[:, 0]
+    rows, columns = halve_map_mask(half)
+    everywhere(refined * (rows[:, :, None] & columns[:, None])).backward()
+    assert_close(found.grad, wanted.grad)
+    assert_close(gradients, [parameter.grad for parameter in comparator.parameters()])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 6), (1, 2, 5, 8), (2, 4, 9, 7), (1, 1, 2, 2)])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_pool_and_rectify_equals_pooling_and_relu(shape: tuple[int, ...], memory_format: torch.memory_format) -> None:
+    """Odd sizes and values that ReLU cuts are included."""
+    maps = torch.randn(shape, generator=torch_rng("maps", *shape)).contiguous(memory_format=memory_format)
+    assert torch.equal(pool_and_rectify(maps), F.relu(F.max_pool2d(maps, 2)))
+
+
+def test_not_a_number_stays() -> None:
+    """A broken value is not hidden by the maximum."""
+    maps = torch.full((1, 1, 2, 2), 1.0)
+    maps[0, 0, 1, 0] = torch.nan
+    assert pool_and_rectify(maps).isnan().all()

@@ -1,17 +1,15 @@
-"""The fast scoring of ragged stacks against the network, one pair at a time."""
+"""The fast scoring of videos of different lengths against the network, one pair at a time."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hapvr.benchmark.pairwise import Limits, Stack, refine_in_strips, score_stacks
 from hapvr.errors import ArgumentError
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.pairwise import Limits, PackedVideos, refine_in_strips, score_packed
 from hapvr.seeding import torch_rng
 
 DIMS, REGIONS = 16, 9
@@ -43,12 +41,12 @@ def one_by_one(network, queries, references):
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_score_stacks_equals_one_pair_at_a_time(variant):
-    """Lengths from one frame on, mixed in one stack, score as each pair does alone, in every variant."""
+def test_score_packed_equals_one_pair_at_a_time(variant):
+    """Lengths from one frame on, score as each pair does alone, in every variant."""
     network = make_network(**VARIANTS[variant])
     queries = [network.embed(video) for video in make_videos([1, 7, 28, 13], name="queries")]
     references = [network.embed(video) for video in make_videos([33, 2, 28, 28, 5, 3, 61], name="references")]
-    got = score_stacks(network, Stack.of(queries), Stack.of(references))
+    got = score_packed(network, PackedVideos.from_videos(queries), PackedVideos.from_videos(references))
     torch.testing.assert_close(got, one_by_one(network, queries, references), rtol=0, atol=1e-5)
 
 
@@ -63,29 +61,29 @@ def test_limits_change_no_score(query_lengths, reference_lengths, size, workers)
     """However little or much is computed at once, in one thread or two, the scores are the same."""
     network = make_network(temporal_rate=0.2)
     queries, references = (
-        Stack.of([network.embed(video) for video in make_videos(lengths)])
+        PackedVideos.from_videos([network.embed(video) for video in make_videos(lengths)])
         for lengths in (query_lengths, reference_lengths)
     )
     limits = Limits(
         query_frames=size,
         reference_frames=size,
         product_bytes=4 * size,
-        batch_cells=size,
-        strip_cells=size,
+        batch_elements=size,
+        strip_elements=size,
         workers=workers,
     )
-    got = score_stacks(network, queries, references, limits=limits)
-    torch.testing.assert_close(got, score_stacks(network, queries, references), rtol=0, atol=1e-5)
+    got = score_packed(network, queries, references, limits=limits)
+    torch.testing.assert_close(got, score_packed(network, queries, references), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
-@pytest.mark.parametrize("max_cells", [1, 300, 1000, 10**6])
-def test_refine_in_strips_equals_the_comparator(rows, columns, max_cells):
+@pytest.mark.parametrize("max_elements", [1, 300, 1000, 10**6])
+def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements):
     """Strips of any height give the comparator's output, rows that pooling drops included."""
     comparator = make_network().comparator
     frame = torch.randn(1, rows, columns, generator=torch_rng("frame"))
     with torch.inference_mode():
-        got = refine_in_strips(comparator, frame, max_cells=max_cells)
+        got = refine_in_strips(comparator, frame, max_elements=max_elements)
         torch.testing.assert_close(got, comparator(frame), rtol=0, atol=1e-5)
 
 
@@ -93,20 +91,11 @@ def test_bfloat16_products_keep_the_ranking():
     """Scores from bfloat16 embeddings are within a hundredth and rank clear cases alike."""
     network = make_network()
     videos = [network.embed(video) for video in make_videos([30, 25, 28])]
-    exact = score_stacks(network, Stack.of(videos), Stack.of(videos))
-    coarse = Stack.of([video.bfloat16() for video in videos])
-    got = score_stacks(network, coarse, coarse, comparator=network.comparator.in_dtype(torch.bfloat16))
+    exact = score_packed(network, PackedVideos.from_videos(videos), PackedVideos.from_videos(videos))
+    coarse = PackedVideos.from_videos([video.bfloat16() for video in videos])
+    got = score_packed(network, coarse, coarse, comparator=network.comparator.in_dtype(torch.bfloat16))
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-2)
-
-
-def test_scores_do_not_depend_on_packed_products(monkeypatch):
-    """A build of torch without oneDNN's packed product scores alike, through `torch.mm`."""
-    network = make_network()
-    videos = Stack.of([network.embed(video) for video in make_videos([30, 25, 28])])
-    packed = score_stacks(network, videos, videos)
-    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
-    torch.testing.assert_close(score_stacks(network, videos, videos), packed, rtol=0, atol=1e-6)
 
 
 def test_limits_refuse_nothing_at_all():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.contrastive import hard_negative, infonce, self_similarity
+from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.labels import without_self
 from hapvr.seeding import torch_rng
 

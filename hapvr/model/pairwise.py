@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.benchmark.regions import stacked_frame_similarity
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import repeat_short
+from hapvr.model.clips import pad_to_min_frames
+from hapvr.model.kernels.frame_similarity import packed_matmul
 from hapvr.model.layers import Comparator
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.similarity import chamfer
+from hapvr.model.network import NetworkSettings, SimilarityNetwork
+from hapvr.model.similarity import chamfer, reduce_regions
 
 COMPARATOR_REACH = 8
 """Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
@@ -35,7 +35,7 @@ class Limits:
     """How much is computed at once; no score depends on it.
 
     query_frames, reference_frames: of videos scored together, or one video alone. product_bytes: of region
-    similarities before they are reduced. batch_cells: frame similarities in a comparator batch of several pairs. strip_cells: in a
+    similarities before they are reduced. batch_elements: frame similarities in a comparator batch of several pairs. strip_elements: in a
     part of one large pair. workers: threads, each computing pairs on its own with one of the processor's cores; 0
     leaves it to torch to spread each operation over the cores.
     """
@@ -43,12 +43,12 @@ class Limits:
     query_frames: int = 1024
     reference_frames: int = 256
     product_bytes: int = 2**20
-    batch_cells: int = 2**16
-    strip_cells: int = 2**21
+    batch_elements: int = 2**16
+    strip_elements: int = 2**21
     workers: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("query_frames", "reference_frames", "product_bytes", "batch_cells", "strip_cells"):
+        for name in ("query_frames", "reference_frames", "product_bytes", "batch_elements", "strip_elements"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} is {getattr(self, name)}; wanted 1 or more")
 
@@ -59,19 +59,19 @@ class Limits:
             num_threads = torch.get_num_threads()
             return cls(workers=num_threads if num_threads > 1 else 0)
         return cls(
-            query_frames=2**13, reference_frames=2**13, product_bytes=2**30, batch_cells=2**23, strip_cells=2**24
+            query_frames=2**13, reference_frames=2**13, product_bytes=2**30, batch_elements=2**23, strip_elements=2**24
         )
 
 
 @dataclass(frozen=True)
-class Stack:
+class PackedVideos:
     """Embeddings of videos one after the other. frames: [sum of lengths, R, D]; lengths: frames of each, >= 1."""
 
     frames: Tensor
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, videos: Sequence[Tensor]) -> Stack:
+    def from_videos(cls, videos: Sequence[Tensor]) -> PackedVideos:
         """Stacks embeddings [T, R, D] of any T."""
         return cls(torch.cat(list(videos)), tuple(len(video) for video in videos))
 
@@ -84,16 +84,16 @@ class Stack:
             total += length
         return tuple(starts)
 
-    def part(self, first: int, last: int) -> Stack:
+    def part(self, first: int, last: int) -> PackedVideos:
         """Videos first..last - 1."""
         end = self.starts[last - 1] + self.lengths[last - 1]
-        return Stack(self.frames[self.starts[first] : end], self.lengths[first:last])
+        return PackedVideos(self.frames[self.starts[first] : end], self.lengths[first:last])
 
 
-def score_stacks(
+def score_packed(
     network: SimilarityNetwork,
-    query: Stack,
-    reference: Stack,
+    query: PackedVideos,
+    reference: PackedVideos,
     *,
     limits: Limits | None = None,
     comparator: Comparator | None = None,
@@ -113,13 +113,18 @@ def score_stacks(
 
 
 def _score_one_way(
-    network: SimilarityNetwork, query: Stack, reference: Stack, *, limits: Limits, comparator: Comparator | None
+    network: SimilarityNetwork,
+    query: PackedVideos,
+    reference: PackedVideos,
+    *,
+    limits: Limits,
+    comparator: Comparator | None,
 ) -> Tensor:
     query_groups = list(_groups(query.lengths, max_total=limits.query_frames))
     reference_groups = list(_groups(reference.lengths, max_total=limits.reference_frames))
     tasks = [(query.part(*rows), reference.part(*columns)) for columns in reference_groups for rows in query_groups]
 
-    def score(task: tuple[Stack, Stack]) -> Tensor:
+    def score(task: tuple[PackedVideos, PackedVideos]) -> Tensor:
         with torch.inference_mode():  # a property of the thread
             return _score_group(network, *task, limits=limits, comparator=comparator)
 
@@ -144,9 +149,14 @@ def _one_thread_per_operation() -> Iterator[None]:
 
 
 def _score_group(
-    network: SimilarityNetwork, query: Stack, reference: Stack, *, limits: Limits, comparator: Comparator | None
+    network: SimilarityNetwork,
+    query: PackedVideos,
+    reference: PackedVideos,
+    *,
+    limits: Limits,
+    comparator: Comparator | None,
 ) -> Tensor:
-    frame = stacked_frame_similarity(
+    frame = packed_frame_similarity(
         query.frames, reference.frames, settings=network.settings, max_bytes=limits.product_bytes
     )
     rows = [
@@ -154,6 +164,29 @@ def _score_group(
         for start, length in zip(query.starts, query.lengths, strict=True)
     ]
     return torch.stack(rows)
+
+
+def packed_frame_similarity(query: Tensor, reference: Tensor, *, settings: NetworkSettings, max_bytes: int) -> Tensor:
+    """`frame_similarity` of packed videos (HAP-VR Eq. 3), in float32 whatever their dtype.
+
+    query: [n, R, D]; reference: [m, R', D]. Returns [n, m]. Similarities of regions take at most `max_bytes` at once, or
+    what one query frame needs.
+    """
+    num_regions, dims = query.shape[1:]
+    bytes_per_frame = num_regions * reference.shape[0] * reference.shape[1] * query.element_size()
+    step = max(max_bytes // bytes_per_frame, 1)
+    multiply = packed_matmul(reference.permute(1, 0, 2).reshape(-1, dims), num_rows=min(step, len(query)) * num_regions)
+    frame = query.new_empty((len(query), len(reference)), dtype=torch.float32)
+    for start in range(0, len(query), step):
+        chunk = query[start : start + step]
+        products = multiply(chunk.reshape(-1, dims)).view(len(chunk), num_regions, reference.shape[1], -1)
+        frame[start : start + step] = reduce_regions(
+            products,
+            rate=settings.spatial_rate,
+            pooling=settings.spatial_pooling,
+            symmetric=settings.symmetric_chamfer,
+        )
+    return frame
 
 
 def _groups(lengths: Sequence[int], *, max_total: int) -> Iterator[tuple[int, int]]:
@@ -168,22 +201,22 @@ def _groups(lengths: Sequence[int], *, max_total: int) -> Iterator[tuple[int, in
 
 
 def _score_row(
-    network: SimilarityNetwork, frame: Tensor, reference: Stack, *, limits: Limits, comparator: Comparator | None
+    network: SimilarityNetwork, frame: Tensor, reference: PackedVideos, *, limits: Limits, comparator: Comparator | None
 ) -> Tensor:
     """Scores [N] of one query. frame: its frame similarities with all references, [T, sum of reference lengths]."""
     if comparator is not None:
-        frame = repeat_short(frame[None, None], None, dim=2)[0][0, 0]
+        frame = pad_to_min_frames(frame[None, None], None, dim=2)[0][0, 0]
     lengths = reference.lengths
     order = sorted(range(len(lengths)), key=lambda index: lengths[index])
     scores = frame.new_empty(len(lengths))
-    for batch in _batches(order, lengths, max_columns=limits.batch_cells // len(frame)):
+    for batch in _batches(order, lengths, max_columns=limits.batch_elements // len(frame)):
         if len(batch) == 1:
             start = reference.starts[batch[0]]
             block, mask = frame[None, :, start : start + lengths[batch[0]]], None
         else:
             block, mask = _gather(frame, reference, batch)
         if comparator is not None:
-            block, mask = repeat_short(block.unsqueeze(0), mask, dim=3)
+            block, mask = pad_to_min_frames(block.unsqueeze(0), mask, dim=3)
             block = block.squeeze(0)
         scores[batch] = _score_block(network, block, mask, limits=limits, comparator=comparator)
     return scores
@@ -200,7 +233,7 @@ def _batches(order: Sequence[int], lengths: Sequence[int], *, max_columns: int) 
     yield batch
 
 
-def _gather(frame: Tensor, reference: Stack, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+def _gather(frame: Tensor, reference: PackedVideos, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:
     """Blocks [P, T, width] of a batch of references and the mask [P, width] of their real frames, None if all are."""
     lengths = [reference.lengths[index] for index in batch]
     width = max(lengths)
@@ -227,8 +260,8 @@ def _score_block(
     if comparator is not None:
         dtype = comparator.conv1.weight.dtype
         row_mask = None if mask is None else mask.new_ones(block.shape[:2])
-        if block.numel() > limits.strip_cells and len(block) == 1:
-            raw = refine_in_strips(comparator, block.to(dtype), max_cells=limits.strip_cells)
+        if block.numel() > limits.strip_elements and len(block) == 1:
+            raw = refine_in_strips(comparator, block.to(dtype), max_elements=limits.strip_elements)
         else:
             raw = comparator(block.to(dtype), row_mask, mask)
         block = F.hardtanh(raw.float())
@@ -245,7 +278,7 @@ def _score_block(
     )
 
 
-def refine_in_strips(comparator: Comparator, frame: Tensor, *, max_cells: int) -> Tensor:
+def refine_in_strips(comparator: Comparator, frame: Tensor, *, max_elements: int) -> Tensor:
     """The comparator's raw output for frame similarities too large to refine at once, equal to refining them at once.
 
     frame: [P, T, T']. Strips of rows start at multiples of the comparator's step and carry the rows that its
@@ -253,7 +286,7 @@ def refine_in_strips(comparator: Comparator, frame: Tensor, *, max_cells: int) -
     """
     num_rows = frame.shape[1]
     whole = num_rows // COMPARATOR_STEP * COMPARATOR_STEP
-    height = max(max_cells // (len(frame) * frame.shape[2]) - 2 * COMPARATOR_REACH, COMPARATOR_STEP)
+    height = max(max_elements // (len(frame) * frame.shape[2]) - 2 * COMPARATOR_REACH, COMPARATOR_STEP)
     height = height // COMPARATOR_STEP * COMPARATOR_STEP
     strips = []
     for start in range(0, whole, height):
