@@ -26,7 +26,7 @@ settings.register_profile("hapvr", deadline=None, max_examples=30)
 settings.load_profile("hapvr")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-GOLDEN = CHECKOUT.parent / "shared" / "golden"
+GOLDEN = CHECKOUT / "tests" / "golden"
 
 WriteClip = Callable[..., Path]
 
@@ -92,11 +92,8 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="session")
 def golden() -> dict[str, Tensor]:
-    """Arrays of ../shared/golden/similarity_and_losses.npz, from the published releases; its README says which is which."""
-    path = GOLDEN / "similarity_and_losses.npz"
-    if not path.exists():
-        pytest.skip("the reference numbers are not beside the checkout")
-    with np.load(path) as arrays:
+    """Arrays of similarity_and_losses.npz; tests/golden/README.md says where they come from and what they mean."""
+    with np.load(GOLDEN / "similarity_and_losses.npz") as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
 

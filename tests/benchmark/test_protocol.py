@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,9 +16,17 @@ from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.fivr import fivr_tasks
 from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import ArgumentError, DataError
+from tests.conftest import GOLDEN
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
-needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="../shared/golden is not here")
+
+def golden_similarities(name):
+    """A table of tests/golden; one of all pairs is stored with a row per reference and a column per query."""
+    stored = pq.read_table(GOLDEN / f"{name}.parquet")
+    if "rank" not in stored.column_names:
+        return pl.DataFrame(stored)
+    queries = json.loads(stored.schema.metadata[b"query_ids"])
+    ranks = pl.DataFrame(stored).with_columns(query_id=pl.lit(queries)).explode("rank", "query_id")
+    return ranks.select("query_id", "reference_id", similarity=pl.col("rank").cast(pl.Float32))
 
 
 def make_definition(relevant, *, num_queries=2, num_references=5, **task_options):
@@ -51,7 +59,6 @@ def full_table(scores):
     return table([(q, r, s) for q, row in enumerate(scores) for r, s in enumerate(row)])
 
 
-@needs_golden
 @pytest.mark.parametrize(
     ("benchmark", "file", "expected"),
     [
@@ -64,16 +71,15 @@ def full_table(scores):
 def test_evaluate_equals_the_research_release(benchmark, file, expected):
     """The official policy gives what the release of S2VS and HAP-VR reports on the same similarities."""
     wanted = json.loads((GOLDEN / "expected_metrics.json").read_text())[expected]
-    result = evaluate(load_definition(benchmark), GOLDEN / f"{file}.parquet", policy="official")
+    result = evaluate(load_definition(benchmark), golden_similarities(file), policy="official")
     assert result.metrics == pytest.approx(wanted, abs=1e-6)
 
 
-@needs_golden
 def test_evaluate_counts_what_is_missing():
     """With a tenth of the database lost, the counts say so and the strict score is lower than the official one."""
     definition = load_definition("fivr-5k")
-    file = GOLDEN / "fivr5k_similarities_dev_missing.parquet"
-    strict, official = (evaluate(definition, file, policy=policy) for policy in ("strict", "official"))
+    scores = golden_similarities("fivr5k_similarities_dev_missing")
+    strict, official = (evaluate(definition, scores, policy=policy) for policy in ("strict", "official"))
     assert strict.availability == official.availability
     assert (strict.availability.num_references, strict.availability.num_references_scored) == (5000, 4498)
     assert strict.tasks[0].num_relevant - official.tasks[0].num_relevant == strict.tasks[0].num_relevant_unavailable > 0

@@ -21,10 +21,8 @@ from hapvr.seeding import torch_rng
 from tests.conftest import GOLDEN
 
 RANDOM = RandomWeights(source="random", seed=3)
-needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference numbers are not beside the checkout")
 
 
-@needs_golden
 def test_region_vectors_and_whitening_equal_the_release() -> None:
     """L3-iMAC regions and PCA whitening to 10 dimensions match the reference arrays."""
     golden = np.load(GOLDEN / "region_features.npz")
