@@ -1,4 +1,7 @@
-"""Sampling and inspecting videos in worker processes: a bad file costs one row and no more."""
+"""Sampling and inspecting videos in worker processes.
+
+A worker that hangs, crashes or takes too much memory is killed. A bad file therefore costs one row and no more.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,20 @@ import functools
 import hashlib
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import resource
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from loky.backend import get_context
 from numpy.typing import NDArray
 from pebble import ProcessFuture, ProcessPool
 from PIL import Image
@@ -21,15 +32,26 @@ from hapvr.config import SamplingConfig
 from hapvr.errors import VideoError
 from hapvr.video.container import VideoProbe, check_file
 from hapvr.video.decode import Decoder, probe_video, sample_video
-from hapvr.video.workers import LOOKAHEAD, in_workers, open_pool, outcome
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LOOKAHEAD = 3
+"""Results held per worker while an earlier one is awaited. This bounds memory."""
+
+TASKS_PER_WORKER = 200
+"""A worker is replaced after this many videos, which returns the memory that decoders leaked."""
+
+PARENT_CHECK_S = 0.5
+"""Seconds between two looks of a worker at whether its parent is alive."""
 
 
 @dataclass(frozen=True)
 class SampledVideo:
     """One video's sampled frames, or the reason why there are none.
 
-    jpegs: one per sampling time in timestamps_s; width_px, height_px: their size. reason: "" if all is well, else a
-    code of VideoError. message: what happened, also for a video of which only a part could be decoded (reason "").
+    jpegs: one per sampling time in timestamps_s. width_px, height_px: their size. reason: "" if frames were sampled,
+    else a code of VideoError. message: what happened; also set if only a part of the video could be decoded (reason "").
     """
 
     video_id: str
@@ -45,7 +67,8 @@ class SampledVideo:
 
 @dataclass(frozen=True)
 class InspectedVideo:
-    """Facts of one file: num_bytes 0 and sha256 "" if it cannot be read; probe None and a reason if it is no video."""
+    """Facts of one file. num_bytes is 0 and sha256 "" if it cannot be read; probe is None, with a reason, if it is no
+    video."""
 
     video_id: str
     path: Path
@@ -60,7 +83,7 @@ def sample_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) 
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
     Frames are JPEG (RGB, `config.jpeg_quality`). A video on which decord crashes or hangs is tried once more with PyAV
-    alone. Never raises for a video's sake: the result has the reason.
+    alone. A video that fails raises nothing: its result has the reason.
     """
     first = functools.partial(_sample_one, config=config, decoder="auto")
     second = functools.partial(_sample_one, config=config, decoder="pyav")
@@ -69,9 +92,9 @@ def sample_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) 
 
 
 class VideoSampler:
-    """Samples the videos of a fixed list in worker processes as they are asked for, the next ones of the list ahead.
+    """Samples videos of a fixed list in worker processes when they are asked for, and the next ones ahead of time.
 
-    Results equal those of `sample_videos`. Memory holds the result last asked for and LOOKAHEAD more per worker.
+    Results equal those of `sample_videos`. Memory holds the last result and at most LOOKAHEAD more per worker.
     """
 
     def __init__(self, items: Mapping[str, Path], *, config: SamplingConfig) -> None:
@@ -90,10 +113,12 @@ class VideoSampler:
         self._stack.close()
 
     def sample(self, video_id: str, *, ahead: bool = True) -> SampledVideo:
-        """One video of the list. ahead: False for one out of turn, so that those after it are not begun."""
+        """Sample one video of the list. ahead: whether to begin with those after it; False for one out of turn."""
         if self._last is not None and self._last.video_id == video_id:
             return self._last
-        pool = self._pool = self._pool or self._stack.enter_context(open_pool(self._config))
+        pool = self._pool = self._pool or self._stack.enter_context(
+            open_pool(workers=self._config.workers, max_memory_bytes=self._config.max_memory_bytes)
+        )
         start = self._order[video_id]
         count = LOOKAHEAD * self._config.workers if ahead else 1
         if ahead:
@@ -101,7 +126,7 @@ class VideoSampler:
         for other in itertools.islice(self._items, start, start + count):
             if other not in self._ahead:
                 self._ahead[other] = self._schedule(pool, other)
-        result = outcome(
+        result = _outcome(
             pool,
             (video_id, self._items[video_id]),
             self._ahead.pop(video_id),
@@ -119,7 +144,7 @@ class VideoSampler:
 
 
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
-    """Size, digest and probe of (video id, file) pairs, in their order; the first frame of each is decoded."""
+    """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
     for (video_id, path), result in in_workers(_inspect_one, items, config=config):
         if isinstance(result, InspectedVideo):
             yield result
@@ -183,7 +208,93 @@ def _inspect_one(item: tuple[str, Path]) -> InspectedVideo:
 
 
 def encode_jpeg(frame: NDArray[np.uint8], *, quality: int) -> bytes:
-    """One frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling; equal pixels give equal bytes."""
+    """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give equal bytes."""
     buffer = io.BytesIO()
     Image.fromarray(frame).save(buffer, format="JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
+
+
+def in_workers(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    config: SamplingConfig,
+    retry: Callable[[Item], Result] | None = None,
+) -> Iterator[tuple[Item, Result | VideoError]]:
+    """Compute function(item) for each item in `config.workers` processes; yield (item, result) in the items' order.
+
+    A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is a VideoError with
+    reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. With `retry`,
+    such an item is first tried once more by that function. Memory holds at most LOOKAHEAD results per worker.
+    """
+    iterator = iter(items)
+    first = list(itertools.islice(iterator, 1))
+    if not first:
+        return
+    with open_pool(workers=config.workers, max_memory_bytes=config.max_memory_bytes) as pool:
+        waiting = deque[tuple[Item, ProcessFuture[Any]]]()
+        for item in itertools.chain(first, iterator):
+            waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
+            if len(waiting) >= LOOKAHEAD * config.workers:
+                item, future = waiting.popleft()
+                yield item, _outcome(pool, item, future, config=config, retry=retry)
+        while waiting:
+            item, future = waiting.popleft()
+            yield item, _outcome(pool, item, future, config=config, retry=retry)
+
+
+@contextlib.contextmanager
+def open_pool(*, workers: int, max_memory_bytes: int) -> Iterator[ProcessPool]:
+    """Worker processes with a memory limit each, which end with this block and with this process.
+
+    They are started by loky, which does not import the program's main module: a script that decodes videos needs no
+    `__main__` guard, and a program that loads networks does not load them in each worker.
+    """
+    with ProcessPool(
+        max_workers=workers,
+        max_tasks=TASKS_PER_WORKER,
+        initializer=_prepare_worker,
+        initargs=(max_memory_bytes, os.getpid()),
+        context=get_context("loky"),  # type: ignore[no-untyped-call]
+    ) as pool:
+        try:
+            yield pool
+        finally:
+            pool.stop()  # type: ignore[no-untyped-call]
+
+
+def _outcome(
+    pool: ProcessPool,
+    item: Item,
+    future: ProcessFuture[Any],
+    *,
+    config: SamplingConfig,
+    retry: Callable[[Item], Result] | None,
+) -> Any:
+    """The result of a scheduled item, or a VideoError after `retry` failed too."""
+    try:
+        return future.result()
+    except FutureTimeoutError:
+        failure = VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+        failure = VideoError(
+            "crashed",
+            f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
+        )
+    if retry is None:
+        return failure
+    again = pool.schedule(retry, args=(item,), timeout=config.timeout_s)
+    return _outcome(pool, item, again, config=config, retry=None)
+
+
+def _prepare_worker(max_memory_bytes: int, parent_pid: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.Thread(target=_die_with_parent, args=(parent_pid,), daemon=True).start()
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """Kill this worker when its parent is gone: one that is stuck in a decoder never reads its closed pipe."""
+    while os.getppid() == parent_pid:
+        time.sleep(PARENT_CHECK_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -18,8 +18,7 @@ from PIL import Image
 from hapvr.config import SamplingConfig
 from hapvr.errors import VideoError
 from hapvr.video.decode import PYAV_SELECTED, sample_frames
-from hapvr.video.pool import encode_jpeg, inspect_videos, sample_videos
-from hapvr.video.workers import LOOKAHEAD, in_workers
+from hapvr.video.pool import LOOKAHEAD, encode_jpeg, in_workers, inspect_videos, sample_videos
 
 ALONE = SamplingConfig(workers=1)
 
@@ -94,7 +93,7 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     """No worker outlives a parent that is killed, not even a hung one."""
     script = tmp_path / "parent.py"
     script.write_text(
-        "import time\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.workers import in_workers\n"
+        "import time\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.pool import in_workers\n"
         "if __name__ == '__main__':\n    list(in_workers(time.sleep, [600], config=SamplingConfig(timeout_s=900)))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -104,7 +103,7 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     while len(workers) < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
         children = psutil.Process(parent.pid).children()
-        workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        workers = [child for child in children if "popen_loky" in " ".join(child.cmdline())]
     time.sleep(1)  # for the workers to get busy
     parent.kill()
     parent.wait()
