@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-    from hapvr.stages.project import StageResult
+    from hapvr.storage.shard_build import StageResult
 
 PREVIEW_ROWS = 25
 MAX_TEXT = 300

@@ -25,11 +25,11 @@ from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.watch import offered
 from hapvr.storage.features import STAGE as FEATURES_STAGE
-from hapvr.storage.features import FeatureStore, fields, write_features
+from hapvr.storage.features import FeatureStore, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard, index_row
-from hapvr.storage.views import VIEWS_STAGE, ViewFile, ViewRow, view_fields, write_views
+from hapvr.storage.views import VIEWS_STAGE, ViewFile, ViewRow, view_columns, view_fields
 from hapvr.video.pool import encode_jpeg
 
 REGIONS, DIMS = 9, 512
@@ -108,16 +108,16 @@ def measure_stores(folder: Path, *, num_videos: int, rounds: int) -> dict[str, A
     with shard.write_data(fields(num_regions=REGIONS, dims=DIMS), row_group_rows=256, compress=False) as writer:
         for number in range(num_videos):
             values = rng.standard_normal((60, REGIONS, DIMS), dtype=np.float32)
-            write_features(writer, str(number), values, list(range(60)))
+            writer.write(feature_columns(str(number), values, list(range(60))))
     shard.write_index(
         [index_row(str(number), 60) for number in range(num_videos)], provenance=Provenance("features", {})
     )
     views = Shard(root, VIEWS_STAGE, "s-00000")
     columns = view_fields("regions", shape=(28, REGIONS, DIMS))
-    with views.write_data(columns, row_group_rows=1 << 20, compress=False) as writer:
+    with views.write_data(columns, row_group_rows=None, compress=False) as writer:
         for number in range(num_videos // 2):
             rows = [ViewRow(str(number), view, "strong", (), "", tuple(range(28))) for view in range(12)]
-            write_views(writer, rows, rng.standard_normal((12, 28, REGIONS, DIMS), dtype=np.float32))
+            writer.write(view_columns(rows, rng.standard_normal((12, 28, REGIONS, DIMS), dtype=np.float32)))
     views.write_index(
         [index_row(str(number), 12) for number in range(num_videos // 2)], provenance=Provenance("training_views", {})
     )
@@ -194,5 +194,5 @@ def _write_indexes(project: Project, ids: dict[str, Sequence[str]]) -> None:
         shard = project.shard(FEATURES_STAGE, key)
         with shard.write_data(fields(num_regions=1, dims=2), row_group_rows=256, compress=False) as writer:
             for video_id in video_ids:
-                write_features(writer, video_id, np.zeros((1, 1, 2)), [0.0])
+                writer.write(feature_columns(video_id, np.zeros((1, 1, 2)), [0.0]))
         shard.write_index([index_row(video_id, 1) for video_id in video_ids], provenance=Provenance(FEATURES_STAGE, {}))

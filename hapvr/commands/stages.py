@@ -24,7 +24,8 @@ from hapvr.commands.terminal import (
 from hapvr.progress import Progress
 
 if TYPE_CHECKING:
-    from hapvr.stages.project import Project, StageResult
+    from hapvr.stages.project import Project
+    from hapvr.storage.shard_build import StageResult
 
 RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")

@@ -18,7 +18,7 @@ from hapvr.config import SourceName
 from hapvr.errors import ArgumentError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, file_sha256
-from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, fields, write_features
+from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import RowWriter, Shard, index_row
 
@@ -113,5 +113,5 @@ def _write(writer: RowWriter, video: ImportedFeatures, *, fps: float) -> dict[st
     if video.features is None:
         return index_row(video.video_id, 0, reason=video.reason, message=video.message)
     num_frames = len(video.features)
-    write_features(writer, video.video_id, video.features, (np.arange(num_frames) / fps).tolist())
+    writer.write(feature_columns(video.video_id, video.features, (np.arange(num_frames) / fps).tolist()))
     return index_row(video.video_id, num_frames)

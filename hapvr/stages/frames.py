@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import polars as pl
@@ -12,8 +12,8 @@ import polars as pl
 from hapvr.config import SamplingConfig
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment
-from hapvr.stages.project import Project, StageResult
+from hapvr.provenance import Provenance
+from hapvr.stages.project import Project
 from hapvr.stages.videos import RETRYABLE
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import (
@@ -24,10 +24,11 @@ from hapvr.storage.frames import (
     FrameFile,
     FrameReader,
     VideoFrames,
-    write_frames,
+    frame_columns,
 )
 from hapvr.storage.manifest import VIDEOS_STAGE
-from hapvr.storage.shards import STATUS_OK, RowWriter, Shard, index_row
+from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
+from hapvr.storage.shards import STATUS_OK, Shard, index_row
 from hapvr.video.pool import SampledVideo, VideoSampler, sample_videos
 from hapvr.video.sources import path_of_text
 
@@ -42,20 +43,40 @@ def make_frames(
     Videos whose bytes and sampling are those of an earlier run are not decoded again; with retry_failed, those that
     timed out or crashed are. Raises DataError where features of another sampling would be left behind.
     """
+    sampling = project.config.sampling
     shard = project.shard(STAGE, key)
-    with shard.lock():
-        videos = project.shard(VIDEOS_STAGE, key).index()
-        sampling = project.config.sampling
-        settings = {"sampling": sampling.content(), "stored": sampling.store_frames}
-        provenance = Provenance(STAGE, settings, {"videos": _content_digest(videos)}, environment())
-        known = _known(shard, settings, retry_failed=retry_failed)
-        again = retry_failed and len(known) < len(videos.filter(pl.col("status") == STATUS_OK))
-        if shard.is_finished(provenance) and not again:
-            return StageResult.of(shard, done=False)
-        _refuse_other_sampling(project, shard)
-        rows = _sample(shard, videos, known, sampling, progress)
-        shard.write_index(rows, provenance=provenance, fields=INDEX_COLUMNS)
-        return StageResult.of(shard, done=True)
+    _refuse_other_sampling(project, shard)
+    videos = project.shard(VIDEOS_STAGE, key).index()
+    good = videos.filter(pl.col("status") == STATUS_OK)
+    digests = dict(good.select("video_id", "sha256").iter_rows())
+    paths = dict(good.select("video_id", "path").iter_rows())
+
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
+        for video in sample_videos(pending, config=sampling):
+            yield _entry(video, digests[video.video_id], sampling)
+
+    def reuse(row: IndexRow, _: Provenance) -> bool:
+        passing = row["reason"] in {*RETRYABLE, "missing_file"}
+        return digests.get(row["video_id"]) == row["file_sha256"] and not (retry_failed and passing)
+
+    recipe = ShardRecipe(
+        shard=shard,
+        settings={"sampling": sampling.content(), "stored": sampling.store_frames},
+        inputs={"videos": _content_digest(videos)},
+        columns=FIELDS if sampling.store_frames else (),
+        index_columns=INDEX_COLUMNS,
+        row_group_rows=ROW_GROUP_ROWS,
+    )
+    return build_shard(
+        recipe,
+        video_ids=list(digests),
+        make=make,
+        lost=failed_rows(videos, file_sha256="", **NO_FRAMES),
+        reuse=reuse,
+        retry=retry_failed,
+        progress=progress,
+    )
 
 
 @contextmanager
@@ -99,58 +120,15 @@ class _DecodedFrames:
         return frames
 
 
-def _sample(
-    shard: Shard, videos: pl.DataFrame, known: dict[str, dict[str, Any]], sampling: SamplingConfig, progress: Progress
-) -> list[dict[str, Any]]:
-    """Write the data file, if frames are stored, and return the index: in the order of the data, then lost videos."""
-    good = videos.filter(pl.col("status") == STATUS_OK)
-    digests = dict(good.select("video_id", "sha256").iter_rows())
-    paths = dict(good.select("video_id", "path").iter_rows())
-    kept = {video_id for video_id, row in known.items() if digests.get(video_id) == row["file_sha256"]}
-    pending = [(video_id, path_of_text(path)) for video_id, path in paths.items() if video_id not in kept]
-    sampled = sample_videos(pending, config=sampling)
-    rows, num_frames = [], 0
-    with ExitStack() as stack:
-        writer: RowWriter | None = None
-        earlier = FrameFile(shard) if kept and sampling.store_frames else None
-        if sampling.store_frames:
-            writer = stack.enter_context(shard.write_data(FIELDS, row_group_rows=ROW_GROUP_ROWS, compress=False))
-        for video_id in paths:
-            if video_id in kept:
-                row = known[video_id]
-                frames = earlier.read(video_id) if earlier is not None and row["status"] == STATUS_OK else None
-            else:
-                row, frames = _row(next(sampled), digests[video_id], sampling)
-            if writer is not None and frames is not None:
-                write_frames(writer, frames)
-            rows.append(row)
-            num_frames += row["num_rows"]
-            progress(len(rows), len(paths), num_frames)
-    if not sampling.store_frames:
-        shard.delete_data()
-    lost = [
-        index_row(
-            row["video_id"],
-            0,
-            status=row["status"],
-            reason=row["reason"],
-            message=row["message"],
-            file_sha256="",
-            **NO_FRAMES,
-        )
-        for row in videos.filter(pl.col("status") != STATUS_OK).iter_rows(named=True)
-    ]
-    return rows + lost
-
-
-def _row(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> tuple[dict[str, Any], VideoFrames | None]:
+def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> VideoEntry:
     reason, message = video.reason, video.message
-    if not reason and len(video.jpegs) < sampling.min_frames:
+    num_frames = len(video.jpegs)
+    if not reason and num_frames < sampling.min_frames:
         reason = "too_short"
-        message = f"{len(video.jpegs)} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
+        message = f"{num_frames} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
     if reason:
         columns = {"file_sha256": file_sha256, **NO_FRAMES}
-        return index_row(video.video_id, 0, reason=reason, message=message, **columns), None
+        return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **columns))
     frames = VideoFrames(video.video_id, video.jpegs, video.timestamps_s)
     columns = {
         "width_px": video.width_px,
@@ -159,19 +137,8 @@ def _row(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> tup
         "file_sha256": file_sha256,
         "frames_sha256": frames.sha256,
     }
-    return index_row(video.video_id, len(video.jpegs), message=message, **columns), frames
-
-
-def _known(shard: Shard, settings: dict[str, Any], *, retry_failed: bool) -> dict[str, dict[str, Any]]:
-    """Rows of an earlier run with the same settings that were decoded, or failed for good."""
-    found = shard.provenance()
-    if found is None or found.settings != settings:
-        return {}
-    return {
-        row["video_id"]: row
-        for row in shard.index().iter_rows(named=True)
-        if row["file_sha256"] and not (retry_failed and row["reason"] in {*RETRYABLE, "missing_file"})
-    }
+    row = index_row(video.video_id, num_frames, message=message, **columns)
+    return VideoEntry(row, frame_columns(frames), num_frames)
 
 
 def _refuse_other_sampling(project: Project, frames: Shard) -> None:

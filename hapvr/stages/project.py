@@ -40,20 +40,3 @@ class Project:
     def tracking_uri(self) -> str:
         """The MLflow server of the configuration, or a SQLite file in the data root."""
         return self.config.tracking.uri or f"sqlite:///{self.root.local_path('mlflow/mlflow.db')}"
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """What a stage says of a shard. done: False if it was finished before and left alone."""
-
-    shard: Shard
-    done: bool
-    num_ok: int
-    num_failed: int
-    num_rows: int
-
-    @staticmethod
-    def of(shard: Shard, *, done: bool) -> StageResult:
-        index = shard.index()
-        num_ok = int((index["status"] == "ok").sum())
-        return StageResult(shard, done, num_ok, len(index) - num_ok, int(index["num_rows"].sum()))

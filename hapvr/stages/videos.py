@@ -9,9 +9,10 @@ from typing import Any
 
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
-from hapvr.stages.project import Project, StageResult
+from hapvr.stages.project import Project
 from hapvr.storage.availability import write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
+from hapvr.storage.shard_build import StageResult
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
 from hapvr.video.download import DownloadResult, download_video, remove_download
 from hapvr.video.pool import InspectedVideo, inspect_videos
@@ -43,7 +44,7 @@ def make_videos(
         provenance = Provenance(VIDEOS_STAGE, settings, state, environment())
         kept = _kept(shard, provenance)
         if shard.is_finished(provenance) and (not retry_failed or len(kept) == len(rows)):
-            return StageResult.of(shard, done=False)
+            return StageResult.from_shard(shard, done=False)
         pending = [row for row in rows if row.video_id not in kept]
         made = []
         for facts in _look(project, pending, anew=_failed_files(shard)):
@@ -54,7 +55,7 @@ def make_videos(
         statuses = {facts["video_id"]: facts["status"] for facts in index}
         write_availability(project.root, rows[0].source, key, statuses, kept=frozenset(kept))
         shard.write_index(index, provenance=provenance, fields=VIDEO_COLUMNS)
-        return StageResult.of(shard, done=True)
+        return StageResult.from_shard(shard, done=True)
 
 
 def _kept(shard: Shard, wanted: Provenance) -> dict[str, dict[str, Any]]:

@@ -23,23 +23,23 @@ from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
-from hapvr.stages.features import failed_rows, feature_settings
+from hapvr.stages.features import feature_settings
 from hapvr.stages.frames import open_frames
-from hapvr.stages.project import Project, StageResult
+from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import FrameReader, frames_digest
-from hapvr.storage.shards import STATUS_OK, RowWriter, Shard, index_row
-from hapvr.storage.tensors import encode_tensors, tensor_field
+from hapvr.storage.shard_build import StageResult, failed_rows
+from hapvr.storage.shards import STATUS_OK, Columns, Shard, index_row
+from hapvr.storage.tensors import tensor_field
 from hapvr.storage.views import (
     EMBEDDINGS_STAGE,
     LABELS_STAGE,
-    ROW_GROUP_ROWS,
     VIEWS_STAGE,
     LabelFile,
     ViewFile,
     ViewRow,
+    view_columns,
     view_fields,
-    write_views,
 )
 
 
@@ -78,7 +78,7 @@ def _make_labels(project: Project, shard: Shard, embeddings: Shard) -> StageResu
     settings = {"pseudo_labels": config.model_dump(mode="json")}
     provenance = Provenance(LABELS_STAGE, settings, {EMBEDDINGS_STAGE: embeddings.data_digest()}, environment())
     if shard.is_finished(provenance):
-        return StageResult.of(shard, done=False)
+        return StageResult.from_shard(shard, done=False)
     frames = project.config.views.num_frames
     fields = (
         pa.field("video_id", pa.string(), nullable=False),
@@ -88,7 +88,7 @@ def _make_labels(project: Project, shard: Shard, embeddings: Shard) -> StageResu
     )
     rows = []
     file = ViewFile(embeddings)
-    with shard.write_data(fields, row_group_rows=ROW_GROUP_ROWS, compress=True) as writer:
+    with shard.write_data(fields, row_group_rows=None, compress=True) as writer:
         for video_id in file.video_ids:
             values = file.read(video_id).float()
             labels = pseudo_labels(
@@ -98,10 +98,10 @@ def _make_labels(project: Project, shard: Shard, embeddings: Shard) -> StageResu
                 bottom_rate=config.bottom_rate,
                 exact=config.exact,
             )
-            _write_labels(writer, video_id, labels)
+            writer.write(_label_columns(video_id, labels))
             rows.append(index_row(video_id, len(values) ** 2))
     shard.write_index(rows + failed_rows(embeddings.index()), provenance=provenance)
-    return StageResult.of(shard, done=True)
+    return StageResult.from_shard(shard, done=True)
 
 
 def label_rates(shard: Shard) -> dict[str, float]:
@@ -160,7 +160,7 @@ def _make_views(
     frames.require({"sampling": project.config.sampling.content()})
     provenance = Provenance(shard.stage, settings, {FRAMES_STAGE: frames_digest(frames)}, environment())
     if shard.is_finished(provenance):
-        return StageResult.of(shard, done=False)
+        return StageResult.from_shard(shard, done=False)
     described: dict[str, list[ViewRow]] = {}
     num_videos = int((frames.index()["status"] == STATUS_OK).sum())
 
@@ -172,7 +172,7 @@ def _make_views(
                 yield video_id, torch.cat([view.frames for _, view in views])
 
     rows, num_frames = [], 0
-    with shard.write_data(fields, row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
+    with shard.write_data(fields, row_group_rows=None, compress=False) as writer:
         for video_id, values in embed_in_batches(clips(), embed, batch_frames=batch_frames):
             views = described.pop(video_id)
             array = values.numpy().astype(np.float16)
@@ -181,12 +181,12 @@ def _make_views(
                     f"{shard.stage}: {video_id}: the network gave values that half precision does not hold; "
                     f"check its weights and input"
                 )
-            write_views(writer, views, array.reshape(len(views), -1, *array.shape[1:]))
+            writer.write(view_columns(views, array.reshape(len(views), -1, *array.shape[1:])))
             rows.append(index_row(video_id, len(views)))
             num_frames += len(values)
             progress(len(rows), num_videos, num_frames)
     shard.write_index(rows + failed_rows(frames.index()), provenance=provenance)
-    return StageResult.of(shard, done=True)
+    return StageResult.from_shard(shard, done=True)
 
 
 def draw_views(project: Project, file: FrameReader, video_id: str) -> Iterator[tuple[ViewRow, View]]:
@@ -197,15 +197,8 @@ def draw_views(project: Project, file: FrameReader, video_id: str) -> Iterator[t
         yield drawer.draw(video_id, index, "weak" if index < config.num_weak else "strong")
 
 
-def _write_labels(writer: RowWriter, video_id: str, labels: Tensor) -> None:
+def _label_columns(video_id: str, labels: Tensor) -> Columns:
     """labels: [V, V, T, T] int8."""
     views = len(labels)
     query, reference = np.divmod(np.arange(views * views), views)
-    columns = [
-        pa.array([video_id] * len(query), pa.string()),
-        pa.array(query, pa.int32()),
-        pa.array(reference, pa.int32()),
-        encode_tensors(labels.flatten(0, 1).numpy(), writer.schema.field("labels")),
-    ]
-    writer.write(pa.RecordBatch.from_arrays(columns, schema=writer.schema))
-    writer.end_row_group()
+    return [video_id] * len(query), query, reference, labels.flatten(0, 1).numpy()

@@ -14,8 +14,8 @@ from torch import Tensor
 from hapvr.errors import DataError
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.rows import VideoRows, VideoTensors, places_of_videos
-from hapvr.storage.shards import RowWriter, Shard
-from hapvr.storage.tensors import encode_tensors, tensor_field
+from hapvr.storage.shards import Columns, Shard
+from hapvr.storage.tensors import tensor_field
 
 STAGE = "features"
 ROW_GROUP_ROWS = 256
@@ -36,18 +36,10 @@ def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
     )
 
 
-def write_features(
-    writer: RowWriter, video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float]
-) -> None:
-    """Append one video: regions [T, R, D]."""
+def feature_columns(video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float]) -> Columns:
+    """The rows of one video, column by column in the order of `fields`. regions: [T, R, D]; timestamps_s: T seconds."""
     count = len(regions)
-    columns = [
-        pa.array([video_id] * count, pa.string()),
-        pa.array(range(count), pa.int32()),
-        pa.array(timestamps_s, pa.float64()),
-        encode_tensors(regions, writer.schema.field("regions")),
-    ]
-    writer.write(pa.RecordBatch.from_arrays(columns, schema=writer.schema))
+    return [video_id] * count, range(count), timestamps_s, regions
 
 
 class FeatureFile:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from hapvr.errors import DataError
 from hapvr.storage.rows import VideoRows
-from hapvr.storage.shards import RowWriter, Shard
+from hapvr.storage.shards import Columns, Shard
 
 STAGE = "frames"
 ROW_GROUP_ROWS = 256
@@ -66,16 +66,10 @@ def frames_digest(shard: Shard) -> str:
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
-def write_frames(writer: RowWriter, video: VideoFrames) -> None:
-    """Append one video's frames."""
+def frame_columns(video: VideoFrames) -> Columns:
+    """The rows of one video's frames, column by column in the order of FIELDS."""
     count = len(video.jpegs)
-    columns = [
-        pa.array([video.video_id] * count, pa.string()),
-        pa.array(range(count), pa.int32()),
-        pa.array(video.timestamps_s, pa.float64()),
-        pa.array(video.jpegs, pa.binary()),
-    ]
-    writer.write(pa.RecordBatch.from_arrays(columns, schema=writer.schema))
+    return [video.video_id] * count, range(count), video.timestamps_s, video.jpegs
 
 
 class FrameFile:

@@ -7,10 +7,12 @@ index is there; one that was made from other settings or inputs is made again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,7 @@ import pyarrow.parquet as pq
 from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+from hapvr.storage.tensors import TENSOR_KEY, encode_tensors
 
 PROVENANCE_KEY = b"hapvr.provenance"
 DATA_DIGEST_KEY = b"hapvr.data_sha256"
@@ -31,6 +34,9 @@ INDEX_FIELDS = (
     pa.field("message", pa.string(), nullable=False),
     pa.field("num_rows", pa.int64(), nullable=False),
 )
+
+Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
+"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
 
 
 @dataclass(frozen=True)
@@ -119,26 +125,33 @@ class Shard:
         return self.root.lock(f"{self.stage}/{self.key}")
 
     def delete_data(self) -> None:
-        """Remove rows that the next index will not describe; what was finished before stops counting as finished."""
-        self.root.delete(self.index_name)
-        self.root.delete(self.data_name)
+        """Remove rows that the next index will not describe, and first the index that describes them."""
+        if self.root.exists(self.data_name):
+            self.root.delete(self.index_name)
+            self.root.delete(self.data_name)
 
     @contextmanager
-    def write_data(self, fields: Sequence[pa.Field], *, row_group_rows: int, compress: bool) -> Iterator[RowWriter]:
-        """A writer of data rows. What was finished before can be read until the block ends well, and stays if it fails."""
+    def write_data(
+        self, fields: Sequence[pa.Field], *, row_group_rows: int | None, compress: bool
+    ) -> Iterator[RowWriter]:
+        """A writer of data rows, see `RowWriter`. Until the block ends well, the old data and index stay readable.
+
+        A block that fails leaves the old data and index as they were.
+        """
         with self.root.write(self.data_name, invalidates=self.index_name) as stream:
             writer = RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows, compress=compress)
-            # Closed also on an error, while the stream still is open; the file then never gets its name.
             try:
                 yield writer
-            finally:
-                writer.close()
+            except BaseException:
+                writer.abandon()
+                raise
+            writer.close()
 
 
 class RowWriter:
-    """Collects record batches into row groups of a fixed number of rows."""
+    """Writes rows into row groups of `row_group_rows` rows, or, if that is None, into a row group per call of `write`."""
 
-    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int, compress: bool) -> None:
+    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int | None, compress: bool) -> None:
         self.schema = schema
         self._rows = row_group_rows
         self._pending: list[pa.RecordBatch] = []
@@ -151,33 +164,47 @@ class RowWriter:
             compression=codec,
             use_dictionary=["video_id"],
             write_statistics=["video_id"],
-            # One page per row group, so that tensors can be read without Parquet's decoder: hapvr/storage/plain.py.
+            # A row group is one page, so that tensors can be read without Parquet's decoder (raw_tensors.py).
             data_page_size=MAX_PAGE_BYTES,
         )
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows of the writer's schema."""
-        self._pending.append(batch)
-        self._count += batch.num_rows
-        if self._count >= self._rows:
-            self._flush(whole_groups=True)
-
-    def end_row_group(self) -> None:
-        """Close the current row group, whatever its size."""
-        self._flush(whole_groups=False)
+    def write(self, columns: Columns) -> None:
+        """Append N rows. columns: the values of each column of the schema, in its order."""
+        arrays = [_encode(values, field) for values, field in zip(columns, self.schema, strict=True)]
+        self._pending.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+        self._count += self._pending[-1].num_rows
+        if self._rows is None or self._count >= self._rows:
+            self._flush(whole_groups=self._rows is not None)
 
     def close(self) -> None:
+        """Write what is pending and the footer."""
         self._flush(whole_groups=False)
         self._writer.close()
 
+    def abandon(self) -> None:
+        """Let go of the stream after an error; the file is of no use."""
+        with suppress(OSError, pa.ArrowException):
+            self._writer.close()
+
     def _flush(self, *, whole_groups: bool) -> None:
         table = pa.Table.from_batches(self._pending, schema=self.schema)
-        end = table.num_rows // self._rows * self._rows if whole_groups else table.num_rows
+        size = self._rows or max(1, table.num_rows)
+        end = table.num_rows // size * size if whole_groups else table.num_rows
         if end:
-            self._writer.write_table(table.slice(0, end), row_group_size=self._rows)
+            self._writer.write_table(table.slice(0, end), row_group_size=size)
         rest = table.slice(end)
         self._pending = rest.to_batches()
         self._count = rest.num_rows
+
+
+def _encode(values: Any, field: pa.Field) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    if TENSOR_KEY in (field.metadata or {}):
+        return encode_tensors(np.asarray(values), field)
+    return pa.array(values, field.type)
 
 
 def index_row(

@@ -21,13 +21,12 @@ import torch
 from torch import Tensor
 
 from hapvr.storage.plain import PlainTensors, plain_tensors
-from hapvr.storage.shards import RowWriter, Shard
-from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
+from hapvr.storage.shards import Columns, Shard
+from hapvr.storage.tensors import decode_tensors, tensor_field
 
 VIEWS_STAGE = "training_views"
 EMBEDDINGS_STAGE = "teacher_embeddings"
 LABELS_STAGE = "pseudo_labels"
-ROW_GROUP_ROWS = 1 << 20  # never reached: a row group is closed after each video
 
 
 @dataclass(frozen=True)
@@ -55,20 +54,17 @@ def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
     )
 
 
-def write_views(writer: RowWriter, rows: Sequence[ViewRow], values: npt.NDArray[np.floating]) -> None:
-    """Append the views of one video: values [V, *shape]."""
-    schema = writer.schema
-    columns = [
-        pa.array([row.video_id for row in rows], pa.string()),
-        pa.array([row.view_index for row in rows], pa.int32()),
-        pa.array([row.strength for row in rows], pa.string()),
-        pa.array([json.dumps(row.operations) for row in rows], pa.string()),
-        pa.array([row.donor_id for row in rows], pa.string()),
-        pa.array([row.source_index for row in rows], pa.list_(pa.int32())),
-        encode_tensors(values, schema.field(len(schema) - 1)),
-    ]
-    writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
-    writer.end_row_group()
+def view_columns(rows: Sequence[ViewRow], values: npt.NDArray[np.floating]) -> Columns:
+    """The views of one video, column by column in the order of `view_fields`. values: [V, *shape]."""
+    return (
+        [row.video_id for row in rows],
+        [row.view_index for row in rows],
+        [row.strength for row in rows],
+        [json.dumps(row.operations) for row in rows],
+        [row.donor_id for row in rows],
+        [row.source_index for row in rows],
+        values,
+    )
 
 
 class ViewFile:

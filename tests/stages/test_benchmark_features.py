@@ -13,7 +13,7 @@ from hapvr.provenance import Provenance
 from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features, stored_ids
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
-from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, FeatureStore, fields, write_features
+from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, FeatureStore, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import Shard, index_row
@@ -31,7 +31,7 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
     shard = Shard(root, STAGE, key)
     with shard.write_data(fields(num_regions=2, dims=4), row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
         for number, video_id in enumerate(video_ids):
-            write_features(writer, video_id, torch.full((3, 2, 4), float(number)).numpy(), [0.0, 1.0, 2.0])
+            writer.write(feature_columns(video_id, torch.full((3, 2, 4), float(number)).numpy(), [0.0, 1.0, 2.0]))
     provenance = Provenance(STAGE, {"made": "by hand"})
     shard.write_index([index_row(video_id, 3) for video_id in video_ids], provenance=provenance)
 

@@ -14,7 +14,7 @@ from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.quality import Finding, check_features, check_frames, check_stored, check_videos
 from hapvr.stages.videos import make_videos
-from hapvr.storage.features import STAGE, fields, write_features
+from hapvr.storage.features import STAGE, feature_columns, fields
 from hapvr.storage.shards import index_row
 from tests.conftest import small_settings, write_clip, write_settings
 
@@ -117,7 +117,7 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     shard = inbox.shard(STAGE, "made-00000")
     with shard.write_data(fields(num_regions=9, dims=16), row_group_rows=8, compress=False) as writer:
         for name, regions in broken.items():
-            write_features(writer, name, regions, [0.0, 1.0])
+            writer.write(feature_columns(name, regions, [0.0, 1.0]))
     shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
     found = by_name(check_features(inbox, "made-00000"))
     assert found["feature_values"].values["examples"] == ["nan", "zero"]

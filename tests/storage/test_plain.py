@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
-from hapvr.storage.features import MAX_OPEN_FILES, STAGE, FeatureFile, FeatureStore, fields, write_features
+from hapvr.storage.features import MAX_OPEN_FILES, STAGE, FeatureFile, FeatureStore, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.plain import plain_tensors
 from hapvr.storage.rows import VideoTensors
@@ -34,7 +34,9 @@ def write_shard(root: DataRoot, key: str, *, row_group_rows: int = 64, lengths: 
     columns = fields(num_regions=3, dims=100)
     with shard.write_data(columns, row_group_rows=row_group_rows, compress=False) as writer:
         for video_id, count in lengths.items():
-            write_features(writer, video_id, rng.standard_normal((count, 3, 100)), list(np.arange(count, dtype=float)))
+            writer.write(
+                feature_columns(video_id, rng.standard_normal((count, 3, 100)), list(np.arange(count, dtype=float)))
+            )
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     shard.write_index(rows, provenance=Provenance(STAGE, {}))
     return shard

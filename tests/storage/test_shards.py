@@ -11,7 +11,7 @@ import torch
 from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
-from hapvr.storage.features import STAGE, FeatureStore, fields, write_features
+from hapvr.storage.features import STAGE, FeatureStore, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard, index_row
 
@@ -24,7 +24,9 @@ def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], length
     rng = numpy_rng(0, key)
     with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=64, compress=False) as writer:
         for video_id, count in lengths.items():
-            write_features(writer, video_id, rng.standard_normal((count, 9, 4)), list(np.arange(count, dtype=float)))
+            writer.write(
+                feature_columns(video_id, rng.standard_normal((count, 9, 4)), list(np.arange(count, dtype=float)))
+            )
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
     shard.write_index(rows, provenance=Provenance(STAGE, settings))
@@ -34,7 +36,7 @@ def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], length
 def write_half(shard: Shard) -> None:
     """A writer that dies after its first rows."""
     with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=8, compress=False) as writer:
-        write_features(writer, "a", np.zeros((2, 9, 4)), [0.0, 1.0])
+        writer.write(feature_columns("a", np.zeros((2, 9, 4)), [0.0, 1.0]))
         raise RuntimeError("plug pulled")
 
 

@@ -1,0 +1,215 @@
+"""How every stage makes a shard: lock, compare provenance, take over unchanged rows, write the data, write the index.
+
+A stage describes the shard in a `ShardRecipe` and supplies a generator that makes the entries of single videos. All
+other steps, and their order, are here:
+
+1. The shard is locked, so that two processes at once make it once.
+2. A shard that was made from the same settings and inputs is left alone.
+3. Rows of an earlier run that the stage's `reuse` accepts are copied from the old data file; only the other videos are
+   made.
+4. The data file is written beside the old one and replaces it in one step, which also removes the old index.
+5. The index is written last: a shard is finished exactly when its index is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, environment
+from hapvr.storage.rows import VideoRows
+from hapvr.storage.shards import STATUS_OK, Columns, RowWriter, Shard, index_row
+
+IndexRow = dict[str, Any]
+"""A row of an index, see `hapvr.storage.shards.index_row`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecipe:
+    """What a shard is made of and how it lies on disk.
+
+    settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
+    has an index alone. index_columns: the stage's own columns of the index. row_group_rows: rows per row group of the
+    data file, or None for a row group per video. compress: whether the data file is compressed.
+    """
+
+    shard: Shard
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    columns: Sequence[pa.Field] = ()
+    index_columns: Sequence[pa.Field] = ()
+    row_group_rows: int | None = None
+    compress: bool = False
+
+    @property
+    def provenance(self) -> Provenance:
+        return Provenance(self.shard.stage, self.settings, self.inputs, environment())
+
+
+@dataclass(frozen=True)
+class VideoEntry:
+    """What a stage made of one video.
+
+    index: its row in the index. data: its values of each column of the data file, in the recipe's order; None if it has
+    no rows there. num_frames: frames that were processed, for the progress report.
+    """
+
+    index: IndexRow
+    data: Columns | None = None
+    num_frames: int = 0
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The state of a shard after its stage ran. done: False if the shard was finished before and was left alone."""
+
+    shard: Shard
+    done: bool
+    num_ok: int
+    num_failed: int
+    num_rows: int
+
+    @staticmethod
+    def from_shard(shard: Shard, *, done: bool) -> StageResult:
+        index = shard.index()
+        num_ok = int((index["status"] == STATUS_OK).sum())
+        return StageResult(shard, done, num_ok, len(index) - num_ok, int(index["num_rows"].sum()))
+
+
+def build_shard(
+    recipe: ShardRecipe,
+    *,
+    video_ids: Sequence[str],
+    make: Callable[[Sequence[str]], Generator[VideoEntry, None, None]],
+    lost: Sequence[IndexRow] = (),
+    reuse: Callable[[IndexRow, Provenance], bool] | None = None,
+    retry: bool = False,
+    before_index: Callable[[Sequence[IndexRow]], None] | None = None,
+    progress: Progress = no_progress,
+) -> StageResult:
+    """Make one shard, unless it is finished.
+
+    video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made,
+    and yields the entry of each, in their order. lost: index rows of videos that an earlier stage lost; they come last.
+    reuse: whether a row of an earlier run with the same settings still holds; it gets the row and that run's
+    provenance. retry: make the videos that `reuse` refuses although the shard is finished. before_index: is called with
+    all rows before the index is written. Raises DataError where the shard cannot be written.
+    """
+    shard, provenance = recipe.shard, recipe.provenance
+    with shard.lock():
+        finished = shard.is_finished(provenance)
+        if finished and not retry:
+            return StageResult.from_shard(shard, done=False)
+        kept = _unchanged_rows(shard, provenance, reuse) if reuse else {}
+        pending = [video_id for video_id in video_ids if video_id not in kept]
+        if finished and not pending:
+            return StageResult.from_shard(shard, done=False)
+        rows: list[IndexRow] = []
+        num_frames = 0
+        with ExitStack() as stack:
+            earlier = VideoRows(shard, [field.name for field in recipe.columns]) if kept and recipe.columns else None
+            writer = stack.enter_context(_data_writer(recipe))
+            made = stack.enter_context(closing(make(pending)))
+            for video_id in video_ids:
+                entry = _earlier_entry(kept[video_id], earlier) if video_id in kept else next(made)
+                _add(entry, rows, writer)
+                num_frames += entry.num_frames
+                progress(len(rows), len(video_ids), num_frames)
+        _finish(recipe, provenance, [*rows, *lost], before_index)
+        return StageResult.from_shard(shard, done=True)
+
+
+def build_shards(
+    recipes: Sequence[ShardRecipe],
+    *,
+    num_videos: int,
+    make: Callable[[Sequence[ShardRecipe]], Generator[Sequence[VideoEntry], None, None]],
+    lost: Sequence[IndexRow] = (),
+    progress: Progress = no_progress,
+) -> list[StageResult]:
+    """Make those of several shards that are unfinished, in one pass over their videos.
+
+    make: is called with the recipes of the unfinished shards, and yields for each video an entry per recipe. lost: as
+    for `build_shard`, the same rows for every shard. Returns the results in the order of `recipes`.
+    """
+    with ExitStack() as locks:
+        for shard in sorted((recipe.shard for recipe in recipes), key=lambda shard: shard.index_name):
+            locks.enter_context(shard.lock())
+        unfinished = [recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)]
+        if unfinished:
+            rows: list[list[IndexRow]] = [[] for _ in unfinished]
+            num_frames = 0
+            with ExitStack() as stack:
+                writers = [stack.enter_context(_data_writer(recipe)) for recipe in unfinished]
+                for entries in stack.enter_context(closing(make(unfinished))):
+                    for entry, of_shard, writer in zip(entries, rows, writers, strict=True):
+                        _add(entry, of_shard, writer)
+                    num_frames += entries[0].num_frames
+                    progress(len(rows[0]), num_videos, num_frames)
+            for recipe, of_shard in zip(unfinished, rows, strict=True):
+                _finish(recipe, recipe.provenance, [*of_shard, *lost], None)
+        return [StageResult.from_shard(recipe.shard, done=recipe in unfinished) for recipe in recipes]
+
+
+def failed_rows(index: pl.DataFrame, **columns: Any) -> list[IndexRow]:
+    """The videos that an earlier stage lost, as rows of this stage, so that a loss stays visible to the end of the chain.
+
+    columns: values of the stage's own columns in these rows.
+    """
+    failed = index.filter(pl.col("status") != STATUS_OK)
+    return [
+        index_row(row["video_id"], 0, status=row["status"], reason=row["reason"], message=row["message"], **columns)
+        for row in failed.iter_rows(named=True)
+    ]
+
+
+def _unchanged_rows(
+    shard: Shard, wanted: Provenance, reuse: Callable[[IndexRow, Provenance], bool]
+) -> dict[str, IndexRow]:
+    """Video id -> index row of those videos of an earlier run that need not be made again."""
+    found = shard.provenance()
+    if found is None or found.differences(Provenance(wanted.stage, wanted.settings, found.inputs)):
+        return {}
+    return {row["video_id"]: row for row in shard.index().iter_rows(named=True) if reuse(row, found)}
+
+
+def _earlier_entry(row: IndexRow, earlier: VideoRows | None) -> VideoEntry:
+    if earlier is None or row["status"] != STATUS_OK:
+        return VideoEntry(row)
+    return VideoEntry(row, earlier.read(row["video_id"]).columns)
+
+
+@contextmanager
+def _data_writer(recipe: ShardRecipe) -> Iterator[RowWriter | None]:
+    if not recipe.columns:
+        yield None
+        return
+    with recipe.shard.write_data(
+        recipe.columns, row_group_rows=recipe.row_group_rows, compress=recipe.compress
+    ) as writer:
+        yield writer
+
+
+def _add(entry: VideoEntry, rows: list[IndexRow], writer: RowWriter | None) -> None:
+    if writer is not None and entry.data is not None:
+        writer.write(entry.data)
+    rows.append(entry.index)
+
+
+def _finish(
+    recipe: ShardRecipe,
+    provenance: Provenance,
+    rows: Sequence[IndexRow],
+    before_index: Callable[[Sequence[IndexRow]], None] | None,
+) -> None:
+    if not recipe.columns:
+        recipe.shard.delete_data()
+    if before_index is not None:
+        before_index(rows)
+    recipe.shard.write_index(rows, provenance=provenance, fields=recipe.index_columns)
