@@ -1,6 +1,9 @@
-# Two commands on a fresh machine with Python 3.11 and make: `make demo`, `make test`.
+# Two commands on a fresh machine with Python 3.11 to 3.13 and make: `make demo`, `make test`.
 SHELL := /bin/bash
-PYTHON ?= python3.11
+# Empty: the first of python3.11, python3.12, python3.13 that is here.
+PYTHON ?=
+# uv with pip's package index; INSTALLER='-m pip' for pip itself
+INSTALLER ?= scripts/uv.py pip
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -29,11 +32,10 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv with the pinned versions
 
 $(STAMP): requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@# pip would compile on one core. Some packages ship files of other Python versions, which fail and are not needed.
-	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
+	python=$$(PYTHON="$(PYTHON)" scripts/find_python.sh) && "$$python" -m venv $(VENV)
+	@echo "setup: installing the pinned versions into $(VENV): 4 GB to fetch, some minutes the first time"
+	$(BIN)/python $(INSTALLER) install --quiet --no-deps --requirement requirements.lock
+	$(BIN)/python $(INSTALLER) install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
 demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own clips
@@ -65,12 +67,9 @@ lint: $(STAMP) ## ruff
 types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
-lock: ## write requirements.lock anew from pyproject.toml
-	$(PYTHON) -m venv .lock-venv
-	.lock-venv/bin/python -m pip install --quiet --disable-pip-version-check uv
-	.lock-venv/bin/uv pip compile pyproject.toml --extra orchestration --extra dev --universal --python-version 3.11 \
-		--no-header --no-annotate --no-emit-index-url --output-file requirements.lock
-	rm -rf .lock-venv
+lock: $(STAMP) ## write requirements.lock anew from pyproject.toml
+	$(BIN)/python scripts/uv.py pip compile pyproject.toml --extra orchestration --extra dev --universal --python-version 3.11 \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
 
 clean: ## remove what the chain made, and Dagster's runs
 	rm -rf data
