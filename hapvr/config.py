@@ -325,6 +325,9 @@ class TrainConfig(Settings):
     )
     weak_views: Annotated[int, Field(ge=1)] = Field(default=1, description="weak views of each video in a batch")
     strong_views: Annotated[int, Field(ge=1)] = Field(default=1, description="strong views of each video in a batch")
+    video_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="part of the training videos that is used; the same videos for every seed"
+    )
     gather: bool = Field(
         default=True, description="several processes compare and rank the clips of all; false: each its own only"
     )

@@ -20,7 +20,7 @@ def train_sweep(context: dg.OpExecutionContext, config: SweepConfig, project: Pr
     import yaml
 
     from hapvr.stages.project import Project
-    from hapvr.stages.sweeps import run_sweep
+    from hapvr.stages.sweeps import grid_rows, run_sweep
 
     folder = Path(project.folder)
     dagster_run = context.run.root_run_id or context.run_id
@@ -28,7 +28,7 @@ def train_sweep(context: dg.OpExecutionContext, config: SweepConfig, project: Pr
         lambda more: Project.open(folder / project.config_path, folder=folder, overrides={**project.overrides, **more}),
         key=dagster_run[:8],
         seeds=config.seeds,
-        grid={key: [yaml.safe_load(value) for value in values] for key, values in config.grid.items()},
+        rows=grid_rows({key: [yaml.safe_load(value) for value in values] for key, values in config.grid.items()}),
         tags={"dagster.run_id": dagster_run},
         say=context.log.info,
     )

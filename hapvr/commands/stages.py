@@ -25,6 +25,7 @@ from hapvr.progress import Progress
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
+    from hapvr.stages.sweeps import Row
     from hapvr.storage.shard_build import StageResult
 
 RetryOption = Annotated[
@@ -104,14 +105,20 @@ def train(
         list[str] | None,
         typer.Option(metavar="KEY=V1,V2", help="Train with each of these values; several make all combinations."),
     ] = None,
+    ablation: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE:TABLE", help="Train every row of a table, e.g. configs/ablations.yaml:table3, or TABLE/ROW."
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Train in a torchrun process, tracked in MLflow; with --seeds or --grid a sweep of trainings."""
+    """Train in a torchrun process, tracked in MLflow; with --seeds, --grid or --ablation a sweep of trainings."""
     from hapvr.stages.training import finish_training, prepare_training, run_training
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
-    if seeds != 1 or grid:
-        _sweep(config, set_, key, seeds, grid, as_json)
+    if seeds != 1 or grid or ablation:
+        _sweep(config, set_, key, seeds, _rows(grid, ablation, overrides(set_)), as_json)
         return
     project = _open(config, set_)
     training = prepare_training(project, key, tags={})
@@ -121,7 +128,7 @@ def train(
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 
-def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, grid: list[str] | None, as_json: bool) -> None:
+def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, rows: list[Row], as_json: bool) -> None:
     from hapvr.stages.project import Project
     from hapvr.stages.sweeps import run_sweep
 
@@ -130,7 +137,7 @@ def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, grid: lis
         lambda more: Project.open(config, overrides=base | dict(more)),
         key=key,
         seeds=seeds,
-        grid=_grid(grid),
+        rows=rows,
         tags={},
         say=lambda text: typer.echo(text, err=True),
     )
@@ -140,18 +147,30 @@ def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, grid: lis
         raise typer.Exit(FAILED)
 
 
-def _grid(values: list[str] | None) -> dict[str, list[Any]]:
+def _rows(grid: list[str] | None, ablation: str, chosen: dict[str, Any]) -> list[Row]:
+    """The rows of a sweep. chosen: what --set gives, which takes precedence over the settings of an ablation's row."""
     import yaml
 
     from hapvr.errors import ArgumentError
+    from hapvr.stages.sweeps import Row, grid_rows, read_rows
 
-    grid: dict[str, list[Any]] = {}
-    for value in values or []:
-        key, equals, text = value.partition("=")
+    if ablation:
+        file, colon, table = ablation.rpartition(":")
+        if not colon or not file or not table or grid:
+            raise ArgumentError(
+                f"--ablation {ablation!r}: wanted FILE:TABLE, e.g. configs/ablations.yaml:table3, and no --grid beside it"
+            )
+        return [
+            Row(row.title, {name: value for name, value in row.overrides.items() if name not in chosen})
+            for row in read_rows(Path(file), table)
+        ]
+    values: dict[str, list[Any]] = {}
+    for option in grid or []:
+        key, equals, text = option.partition("=")
         if not equals or not key or not text:
-            raise ArgumentError(f"--grid {value!r}: wanted KEY=V1,V2, e.g. train.optimizer.learning_rate=1e-4,1e-3")
-        grid[key] = [yaml.safe_load(part) for part in text.split(",")]
-    return grid
+            raise ArgumentError(f"--grid {option!r}: wanted KEY=V1,V2, e.g. train.optimizer.learning_rate=1e-4,1e-3")
+        values[key] = [yaml.safe_load(part) for part in text.split(",")]
+    return grid_rows(values)
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

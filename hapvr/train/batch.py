@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from hapvr.config import TrainConfig
 from hapvr.errors import DataError
-from hapvr.seeding import numpy_rng
+from hapvr.seeding import derive_seed, numpy_rng
 
 
 @dataclass(frozen=True)
@@ -32,24 +34,49 @@ class Batch:
 class BatchSampler:
     """Which videos are in which batch.
 
-    Videos are drawn by epoch: a seeded permutation of all videos, cut into batches of `batch_videos`, the rest of an
-    epoch left out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than the collection becomes
-    the collection. Raises DataError with fewer than two videos for each rank: there would be no negatives.
+    Videos are drawn by epoch: a seeded permutation of all videos, cut into batches of `batch_videos`; the rest of an
+    epoch is left out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than the collection becomes
+    the collection. video_rate: only this part of the videos takes part; it is the same part for every seed, and a
+    larger rate adds videos to it. Raises DataError with fewer than two videos for each rank: there would be no
+    negatives.
     """
 
     def __init__(
-        self, video_ids: Sequence[str], *, batch_videos: int, seed: int, rank: int = 0, world_size: int = 1
+        self,
+        video_ids: Iterable[str],
+        *,
+        batch_videos: int,
+        seed: int,
+        video_rate: float = 1.0,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
-        self.video_ids = tuple(sorted(video_ids))
+        shuffled = sorted(set(video_ids), key=lambda video_id: derive_seed("video_rate", video_id))
+        self.video_ids = tuple(sorted(shuffled[: math.ceil(video_rate * len(shuffled))]))
         if len(self.video_ids) < 2 * world_size:
+            part = "" if video_rate == 1 else f" (train.video_rate takes {video_rate:g} of {len(shuffled)})"
             raise DataError(
-                f"training: {len(self.video_ids)} training videos have views, and negatives need at least "
+                f"training: {len(self.video_ids)} training videos have views{part}, and negatives need at least "
                 f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
             )
         self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
+
+    @classmethod
+    def from_settings(
+        cls, video_ids: Iterable[str], settings: TrainConfig, *, rank: int, world_size: int
+    ) -> BatchSampler:
+        """The batches of a training."""
+        return cls(
+            video_ids,
+            batch_videos=settings.batch_videos,
+            seed=settings.seed,
+            video_rate=settings.video_rate,
+            rank=rank,
+            world_size=world_size,
+        )
 
     def videos(self, number: int) -> list[str]:
         """The videos of a batch, of all ranks."""
@@ -60,6 +87,6 @@ class BatchSampler:
         return [self.video_ids[index] for index in order[start : start + self.batch_videos]]
 
     def rank_slice(self, videos: Sequence[str]) -> slice:
-        """Where in a batch this rank's videos are."""
+        """The places in a batch of the videos that belong to this rank."""
         share = len(videos) // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hapvr.config import PseudoLabelConfig
+from hapvr.config import Config
 from hapvr.errors import DataError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
@@ -26,45 +26,43 @@ FILES_PER_SHARD = 3
 
 
 class CachedViews(Dataset[Batch]):
-    """Item `number` is the batch of that number: of each video `weak_views` weak and `strong_views` strong views.
+    """Item `number` is the batch of that number: of each video `train.weak_views` weak and `train.strong_views` strong views.
 
-    gather: a batch is that of all ranks, whose clips are compared with each other; False: that of its rank alone.
-    Raises DataError without training videos, with a single one, or where views and labels do not belong together.
+    With `train.gather` a batch is that of all ranks, whose clips are compared with each other; without it, that of one
+    rank alone. Pseudo labels are the stored ones, or made from the stored embeddings where `pseudo_labels` has other
+    settings than those. Raises DataError without training videos, with a single one, or where views and labels do not
+    belong together.
     """
 
     def __init__(
         self,
         root: DataRoot,
         shard_keys: Sequence[str],
+        config: Config,
         *,
-        batch_videos: int,
-        seed: int,
-        rates: PseudoLabelConfig,
-        weak_views: int = 1,
-        strong_views: int = 1,
         rank: int = 0,
         world_size: int = 1,
-        gather: bool = True,
     ) -> None:
         if not shard_keys:
             raise DataError("training: the manifest has no training shards; give a source with split: train")
         self._root = root
         self._shard_keys = tuple(shard_keys)
-        self._seed = seed
-        self._rates = rates
-        self._wanted = {"weak": weak_views, "strong": strong_views}
-        self._gather = gather
+        self._settings = config.train
+        self._rates = config.pseudo_labels
+        self._wanted = {"weak": config.train.weak_views, "strong": config.train.strong_views}
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         self._files: list[tuple[ViewFile, ViewFile, LabelFile]] | None = None
         _same_features(root, self._shard_keys)
         for number, key in enumerate(self._shard_keys):
-            for row in _matching_rows(root, key, rates):
+            for row in _matching_rows(root, key):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
-        self.sampler = BatchSampler(
-            list(self._rows), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size
+        self._uses_stored_labels = all(
+            Shard(root, LABELS_STAGE, key).require({}).settings["pseudo_labels"] == self._rates.model_dump(mode="json")
+            for key in self._shard_keys
         )
+        self.sampler = BatchSampler.from_settings(self._rows, config.train, rank=rank, world_size=world_size)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -78,7 +76,7 @@ class CachedViews(Dataset[Batch]):
     def __getitem__(self, number: int) -> Batch:
         videos = self.sampler.videos(number)
         own = self.sampler.rank_slice(videos)
-        if not self._gather:
+        if not self._settings.gather:
             videos = videos[own]
             own = slice(0, len(videos))
         chosen = {video_id: self._choose(video_id, number) for video_id in videos}
@@ -103,7 +101,7 @@ class CachedViews(Dataset[Batch]):
         return batch
 
     def _choose(self, video_id: str, number: int) -> list[int]:
-        rng = numpy_rng(self._seed, "views", number, video_id)
+        rng = numpy_rng(self._settings.seed, "views", number, video_id)
         chosen = []
         for strength, count in self._wanted.items():
             left = [index for index, row in enumerate(self._rows[video_id]) if row.strength == strength]
@@ -116,12 +114,12 @@ class CachedViews(Dataset[Batch]):
         return chosen
 
     def _frame_labels(self, rows: list[ViewRow], pairs: Tensor) -> Tensor:
-        """Stored labels where both clips are of one video; pairs that share only a donor are labelled here."""
+        """Stored labels where both clips are of one video; all others are made from the clips' embeddings."""
         stored: dict[str, Tensor] = {}
         labels = []
         for query, reference in pairs.tolist():
             first, second = rows[query], rows[reference]
-            if first.video_id == second.video_id:
+            if self._uses_stored_labels and first.video_id == second.video_id:
                 if first.video_id not in stored:
                     stored[first.video_id] = self._open(first.video_id)[2].read(first.video_id)
                 labels.append(stored[first.video_id][first.view_index, second.view_index])
@@ -169,12 +167,12 @@ def _same_features(root: DataRoot, shard_keys: Sequence[str]) -> None:
             )
 
 
-def _matching_rows(root: DataRoot, key: str, rates: PseudoLabelConfig) -> list[ViewRow]:
-    """The views of a shard; refused unless features, embeddings and labels are of the same views, the labels of these rates."""
+def _matching_rows(root: DataRoot, key: str) -> list[ViewRow]:
+    """The views of a shard; refused unless features, embeddings and labels are of the same views."""
     views, embeddings, labels = (Shard(root, stage, key) for stage in (VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE))
     found = views.require({})
     embeddings.require({name: found.settings[name] for name in ("views", "sampling", "crop_px")})
-    made_from = labels.require({"pseudo_labels": rates.model_dump(mode="json")}).inputs[EMBEDDINGS_STAGE]
+    made_from = labels.require({}).inputs[EMBEDDINGS_STAGE]
     rows = ViewFile(views).rows
     if made_from != embeddings.data_digest() or rows != ViewFile(embeddings).rows:
         raise DataError(

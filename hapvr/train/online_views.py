@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hapvr.config import Config, PseudoLabelConfig
+from hapvr.config import Config
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.extract import region_embedder
@@ -57,14 +57,9 @@ class OnlineViews(Dataset[DrawnClips]):
         self,
         root: DataRoot,
         shard_keys: Sequence[str],
-        *,
         config: Config,
-        rates: PseudoLabelConfig,
+        *,
         device: torch.device,
-        batch_videos: int,
-        seed: int,
-        weak_views: int = 1,
-        strong_views: int = 1,
         rank: int = 0,
         world_size: int = 1,
         gather: Gather | None = None,
@@ -74,10 +69,8 @@ class OnlineViews(Dataset[DrawnClips]):
         self._root = root
         self._shard_keys = tuple(shard_keys)
         self._config = config
-        self._rates = rates
-        self._seed = seed
-        weak: list[Strength] = ["weak"] * weak_views
-        self._strengths: list[Strength] = weak + ["strong"] * strong_views
+        weak: list[Strength] = ["weak"] * config.train.weak_views
+        self._strengths: list[Strength] = weak + ["strong"] * config.train.strong_views
         self._gather = gather
         self._together = world_size == 1 or gather is not None
         self._drawers: list[ViewDrawer] | None = None
@@ -90,9 +83,7 @@ class OnlineViews(Dataset[DrawnClips]):
                     f"step; set sampling.store_frames and materialise frames again, or use cached_views"
                 )
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
-        self.sampler = BatchSampler(
-            list(self._shard_of), batch_videos=batch_videos, seed=seed, rank=rank, world_size=world_size
-        )
+        self.sampler = BatchSampler.from_settings(self._shard_of, config.train, rank=rank, world_size=world_size)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         self._teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self._teacher.network.to(device)
@@ -121,7 +112,7 @@ class OnlineViews(Dataset[DrawnClips]):
             own = slice(0, len(videos))
         views = len(self._strengths)
         clips = [
-            Clip(video_id, derive_seed(self._seed, "view", number, place), strength)
+            Clip(video_id, derive_seed(self._config.train.seed, "view", number, place), strength)
             for video_id in videos
             for place, strength in enumerate(self._strengths)
         ]
@@ -164,9 +155,9 @@ class OnlineViews(Dataset[DrawnClips]):
             pseudo_labels(
                 embeddings[query].float(),
                 embeddings[reference].float(),
-                top_rate=self._rates.top_rate,
-                bottom_rate=self._rates.bottom_rate,
-                exact=self._rates.exact,
+                top_rate=self._config.pseudo_labels.top_rate,
+                bottom_rate=self._config.pseudo_labels.bottom_rate,
+                exact=self._config.pseudo_labels.exact,
             )
             for query, reference in pairs.tolist()
         ]

@@ -34,17 +34,10 @@ class Source(Protocol):
 
 def open_source(config: Config, root: DataRoot, training_shards: Sequence[str], fabric: Fabric) -> Source:
     """The source that `train.source` names. Raises DataError for data that is missing or does not belong together."""
-    settings = config.train
-    options: dict[str, Any] = {
-        "batch_videos": settings.batch_videos,
-        "seed": settings.seed,
-        "rates": config.pseudo_labels,
-        "weak_views": settings.weak_views,
-        "strong_views": settings.strong_views,
-        "rank": fabric.global_rank,
-        "world_size": fabric.world_size,
-    }
-    if settings.source == "cached_views":
-        return CachedViews(root, training_shards, gather=settings.gather, **options)
-    gather = gather_of(fabric) if settings.gather else None
-    return OnlineViews(root, training_shards, config=config, device=fabric.device, gather=gather, **options)
+    rank, world_size = fabric.global_rank, fabric.world_size
+    if config.train.source == "cached_views":
+        return CachedViews(root, training_shards, config, rank=rank, world_size=world_size)
+    gather = gather_of(fabric) if config.train.gather else None
+    return OnlineViews(
+        root, training_shards, config, device=fabric.device, gather=gather, rank=rank, world_size=world_size
+    )

@@ -124,7 +124,7 @@ def test_training_refuses_views_of_two_precisions(project: Project) -> None:
     assert Shard(half.root, VIEWS_STAGE, first).require({}).settings["features"]["backbone"]["precision"] == "bfloat16"
     message = r"backbone\.precision: wanted bfloat16, found \(none\)\. Materialise training_views of all shards again"
     with pytest.raises(DataError, match=message):
-        CachedViews(half.root, training_shards(half), batch_videos=2, seed=0, rates=half.config.pseudo_labels)
+        CachedViews(half.root, training_shards(half), half.config)
 
 
 def test_a_model_goes_with_its_own_precision_only(project: Project, tmp_path: Path) -> None:

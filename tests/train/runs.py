@@ -17,10 +17,10 @@ from hapvr.train.loop import TrainingResult, Validate, train
 from hapvr.train.report import History, Logger
 
 
-def cached_views(project: Project, **changes: Any) -> CachedViews:
-    """All training views of a project."""
-    options: dict[str, Any] = {"batch_videos": 4, "seed": 0} | changes
-    return CachedViews(project.root, training_shards(project), rates=project.config.pseudo_labels, **options)
+def cached_views(project: Project, *, rank: int = 0, world_size: int = 1, **changes: Any) -> CachedViews:
+    """All training views of a project, with changes of its training settings."""
+    config = with_train(project, **changes)
+    return CachedViews(project.root, training_shards(project), config, rank=rank, world_size=world_size)
 
 
 def run(

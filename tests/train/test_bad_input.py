@@ -40,7 +40,7 @@ def copied(small_project: Project, tmp_path: Path) -> Project:
 
 def views_of(project: Project, shards: list[str] | None = None) -> CachedViews:
     keys = training_shards(project) if shards is None else shards
-    return CachedViews(project.root, keys, batch_videos=2, seed=0, rates=project.config.pseudo_labels)
+    return CachedViews(project.root, keys, project.config)
 
 
 def rewrite_settings(shard: Shard, **changes: object) -> None:
@@ -123,13 +123,6 @@ def test_labels_of_other_embeddings_are_refused(copied: Project) -> None:
         )
     with pytest.raises(DataError, match="not of the same views; materialise both again"):
         views_of(copied, [first])
-
-
-def test_labels_of_other_rates_are_refused(small_project: Project) -> None:
-    """Training with other rates than the stored labels were made with names both."""
-    rates = small_project.config.pseudo_labels.model_copy(update={"top_rate": 0.2})
-    with pytest.raises(DataError, match=r"pseudo_labels\.top_rate: wanted 0\.2, found 0\.35"):
-        CachedViews(small_project.root, training_shards(small_project), batch_videos=2, seed=0, rates=rates)
 
 
 def test_online_views_of_frames_that_are_not_stored_are_refused(copied: Project) -> None:

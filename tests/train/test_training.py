@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.project import Project
+from hapvr.train.batch import Batch
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.guards import NotFiniteError
 from hapvr.train.report import read_history
@@ -75,6 +78,32 @@ def test_ranks_without_gather_have_batches_of_their_own(small_project: Project) 
     parts = [cached_views(small_project, rank=rank, world_size=2, gather=False)[3] for rank in (0, 1)]
     assert [*parts[0].video_ids[0::2], *parts[1].video_ids[0::2]] == whole
     assert [part.labels.shape for part in parts] == [(4, 4), (4, 4)]
+
+
+def test_labels_of_other_rates_are_made_from_the_embeddings(small_project: Project) -> None:
+    """Rates that the stored labels were not made with: the labels of the batch have them, and the clips stay the same."""
+    stored = cached_views(small_project)[3]
+
+    def with_top_rate(top_rate: float) -> Batch:
+        rates = small_project.config.pseudo_labels.model_copy(update={"top_rate": top_rate})
+        config = small_project.config.model_copy(update={"pseudo_labels": rates})
+        return cached_views(replace(small_project, config=config))[3]
+
+    same, none = with_top_rate(0.36), with_top_rate(0.0)  # of 4 frames, 0.35 and 0.36 choose the same ones
+    assert torch.equal(same.frame_labels, stored.frame_labels)
+    assert torch.equal(none.regions, stored.regions)
+    assert (stored.frame_labels == 1).any()
+    assert not (none.frame_labels == 1).any()
+
+
+def test_a_part_of_the_videos_is_the_same_for_every_seed(small_project: Project) -> None:
+    """Half of the videos, and all of them in the whole; a single video is too few."""
+    whole, half = (set(cached_views(small_project, video_rate=rate).sampler.video_ids) for rate in (1.0, 0.5))
+    assert len(half) == math.ceil(len(whole) / 2)
+    assert half < whole
+    assert set(cached_views(small_project, video_rate=0.5, seed=9).sampler.video_ids) == half
+    with pytest.raises(DataError, match=r"1 training videos have views \(train.video_rate takes 0.01 of"):
+        cached_views(small_project, video_rate=0.01)
 
 
 def test_more_views_of_a_video_by_configuration(small_project: Project) -> None:

@@ -1,0 +1,118 @@
+"""The ablations that ship: every row is a valid configuration and trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hapvr.config import Config, digest
+from hapvr.config_file import load_config, read_mapping
+from hapvr.errors import ConfigError
+from hapvr.labels.pairs import positive_pairs, video_pair_labels
+from hapvr.labels.pseudo import pseudo_labels
+from hapvr.losses.registry import RANKING_LOSSES
+from hapvr.seeding import torch_rng
+from hapvr.stages.project import Project
+from hapvr.stages.sweeps import Row, read_rows
+from hapvr.train.report import read_history
+from hapvr.train.step import TrainingModule, build_network, build_objective
+from tests.conftest import CHECKOUT
+from tests.train.runs import run
+
+ABLATIONS = CHECKOUT / "configs" / "ablations.yaml"
+TABLES = {table: read_rows(ABLATIONS, table) for table in read_mapping(ABLATIONS)}
+ROWS = [pytest.param(row, id=f"{table}-{row.title}") for table, rows in TABLES.items() for row in rows]
+
+
+def config_of(row: Row) -> Config:
+    return load_config(CHECKOUT / "configs" / "paper.yaml", overrides=row.overrides)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
+    """Network and objective of the row's settings give a finite total, and gradients that are finite and not all zero."""
+    config = config_of(row)
+    network = build_network(config.train.network, dims=8, seed=0)
+    regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
+    labels = video_pair_labels([{name} for name in "aabbcc"])
+    pairs = positive_pairs(labels, include_self=True)
+    teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
+    rates = {name: getattr(config.pseudo_labels, name) for name in ("top_rate", "bottom_rate", "exact")}
+    frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], **rates) for q, r in pairs.tolist()])
+    total, *_ = TrainingModule(network, build_objective(config.train.objective))(regions, labels, frame_labels, pairs)
+    total.backward()
+    gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
+    assert torch.isfinite(total)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    assert any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_trains_for_some_steps(row: Row, small_project: Project, tmp_path: Path) -> None:
+    """On real views, with the small project's data and the row's settings; every logged loss is finite."""
+    config = load_config(
+        small_project.folder / "config.yaml", overrides={**row.overrides, "train.steps": 3, "train.video_rate": 1.0}
+    )
+    run(small_project, tmp_path, config)
+    losses = [line["loss/total"] for line in read_history(tmp_path)]
+    assert losses
+    assert torch.isfinite(torch.tensor(losses)).all()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_of_a_table_differ(table: str) -> None:
+    """No two rows of a table have the same settings."""
+    configs = [config_of(row) for row in TABLES[table]]
+    assert len({digest(config.train, config.pseudo_labels) for config in configs}) == len(configs)
+
+
+def test_table_2_has_a_row_for_every_ranking_loss() -> None:
+    """Each registered loss at video level, none at frame level, for 10,000 steps on a tenth of the videos."""
+    settings = [config_of(row).train for row in TABLES["table2"]]
+    assert [train.objective.video_ap_loss for train in settings] == list(RANKING_LOSSES)
+    assert {train.objective.frame_ap_weight for train in settings} == {0}
+    assert {(train.steps, train.video_rate) for train in settings} == {(10_000, 0.1)}
+
+
+def test_points_are_those_of_the_paper() -> None:
+    """Table 3 starts from the base loss with Chamfer; Table 4 and the rates of the pseudo labels have the printed points."""
+    first = config_of(TABLES["table3"][0]).train
+    assert (first.network.spatial_rate, first.network.temporal_rate) == (0, 0)
+    assert (first.objective.frame_ap_weight, first.objective.video_ap_weight) == (0, 0)
+    temporal = [config_of(row).train.network.temporal_rate for row in TABLES["table4"]]
+    assert temporal == [0, 0.03, 0.06, 0.1, 0.2, 0.3, 1]
+    rates = [
+        (config.top_rate, config.bottom_rate)
+        for config in (config_of(r).pseudo_labels for r in TABLES["pseudo-labels"])
+    ]
+    assert rates == [(0.3, 0.3), (0.35, 0.35), (0.4, 0.4), (0.45, 0.45), (0.3, 0.4), (0.4, 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("table9", r"there is no table 'table9'; it has presets, start, table2"),
+        ("table3/none", r"table table3 has no row 'none'; it has base-chamfer, base-frame"),
+    ],
+)
+def test_unknown_tables_and_rows_are_refused(table: str, message: str) -> None:
+    """With the names that there are."""
+    with pytest.raises(ConfigError, match=message):
+        read_rows(ABLATIONS, table)
+
+
+def test_a_single_row_can_be_chosen() -> None:
+    """By table and row."""
+    assert [row.title for row in read_rows(ABLATIONS, "table3/base-video")] == ["base-video"]
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    """A table that is no mapping of rows says what is wanted."""
+    path = tmp_path / "rows.yaml"
+    path.write_text("t: {row: 3}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="t: wanted rows that map configuration keys to values"):
+        read_rows(path, "t")
