@@ -29,3 +29,7 @@ class VideoError(HapvrError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[VideoError], tuple[str, str]]:
+        """Worker processes send these errors to their parent."""
+        return VideoError, (self.reason, str(self))

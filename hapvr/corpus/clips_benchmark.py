@@ -18,18 +18,18 @@ import polars as pl
 from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.clips import write_clips
-from hapvr.corpus.build_state import begin, finish, is_complete
-from hapvr.corpus.demo import film_donor
+from hapvr.config import SamplingConfig
 from hapvr.corpus.edits import EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video
-from hapvr.corpus.encode import write_mp4
-from hapvr.corpus.parallel import run_tasks
+from hapvr.corpus.output import prepare_folder, write_mp4
 from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, load_frames, without_repeats
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
+from hapvr.video.pool import in_workers
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
+COPIES_TIMEOUT_S = 3600.0
 COPIES_PER_CLIP = 4
 MAX_QUERIES = 100
 DISTRACTOR_RATE = 0.25
@@ -48,9 +48,13 @@ class CopyBenchmark:
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Copies of one clip that are to be made in the folder `videos`."""
+    """Copies of one clip that are to be made in the folder `videos`.
+
+    donor: the clip that is shown beside it by the edits that combine two videos; None if `kinds` has no such edit.
+    """
 
     clip: UserClip
+    donor: UserClip | None
     videos: Path
     kinds: tuple[str, ...]
     seed: int
@@ -77,7 +81,7 @@ def make_clips_benchmark(
     """
     if not 0 <= distractor_rate < 1:
         raise ArgumentError(f"distractor_rate: got {distractor_rate}; wanted at least 0 and less than 1")
-    found = find_clips(videos, out=out, name=name)
+    found = find_clips(videos, out=out, name=name, workers=workers)
     groups = sorted(without_repeats(found.clips), key=lambda group: group[0].draw(seed))
     if len(groups) < 2:
         raise DataError(
@@ -90,6 +94,7 @@ def make_clips_benchmark(
         name=name,
         queries=groups[:num_queries],
         distractors=groups[num_queries:],
+        donors=[group[0] for group in groups[num_queries:]],
         copies_per_clip=copies_per_clip,
         max_queries=max_queries,
         seed=seed,
@@ -105,6 +110,7 @@ def build_benchmark(
     name: str,
     queries: Sequence[Sequence[UserClip]],
     distractors: Sequence[Sequence[UserClip]],
+    donors: Sequence[UserClip],
     copies_per_clip: int,
     max_queries: int,
     seed: int,
@@ -114,7 +120,9 @@ def build_benchmark(
     """As `make_clips_benchmark`, with the roles given.
 
     queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND.
-    Queries beyond `max_queries` become distractors. Raises DataError if no query can be decoded.
+    Queries beyond `max_queries` become distractors. donors: clips for the edits that combine two videos. None of them
+    may be a query, since its footage in another query's copy would count as a false match; without donors there are no
+    such edits. Raises DataError if no query can be decoded.
     """
     if not 1 <= copies_per_clip <= _MAX_COPIES:
         raise ArgumentError(f"copies_per_clip: got {copies_per_clip}; wanted 1 to {_MAX_COPIES}")
@@ -122,26 +130,26 @@ def build_benchmark(
         raise ArgumentError(f"max_queries: got {max_queries}; wanted at least 1")
     distractors = [*queries[max_queries:], *distractors]
     queries = queries[:max_queries]
+    tasks = [_task(group[0], donors, folder / "videos", copies_per_clip, seed) for group in queries]
+    files = {
+        f"{role}:{clip.file}": clip.sha256
+        for role, groups in (("query", queries), ("distractor", distractors))
+        for group in groups
+        for clip in group
+    }
     provenance = Provenance(
         "copy_benchmark",
         {"generator_version": GENERATOR_VERSION, "name": name, "copies_per_clip": copies_per_clip, "seed": seed},
-        {
-            f"{role}:{clip.file}": clip.sha256
-            for role, groups in (("query", queries), ("distractor", distractors))
-            for group in groups
-            for clip in group
-        },
+        files | {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None},
         environment(),
     )
-    begin(folder, fingerprint=provenance.fingerprint)
-    if not is_complete(folder, fingerprint=provenance.fingerprint):
-        tasks = [
-            CopyTask(group[0], folder / "videos", _kinds(group[0], copies_per_clip, seed), seed) for group in queries
-        ]
+    prepare_folder(folder, fingerprint=provenance.fingerprint)
+    if not (folder / "benchmark.json").is_file():
         failures: dict[str, tuple[str, str]] = {}
-        for done, (clip, failure) in enumerate(run_tasks(make_copies, tasks, workers=workers), start=1):
-            if failure is not None:
-                failures[clip.file] = failure
+        limits = SamplingConfig(workers=workers, timeout_s=COPIES_TIMEOUT_S)
+        for done, (task, failure) in enumerate(in_workers(make_copies, tasks, config=limits), start=1):
+            if isinstance(failure, VideoError):
+                failures[task.clip.file] = (failure.reason, str(failure))
             progress(done, len(tasks))
         usable = [group for group in queries if group[0].file not in failures]
         if not usable:
@@ -154,7 +162,6 @@ def build_benchmark(
         table, labels = _tables(usable, distractors, tasks, name=name)
         facts = {**json.loads(provenance.to_json()), "unusable": failures}
         write_clips(folder, name=name, videos=table, labels=labels, provenance=facts)
-        finish(folder, fingerprint=provenance.fingerprint)
     return _read_made(folder, queries)
 
 
@@ -168,35 +175,34 @@ def copy_file(clip: UserClip, kind: str) -> str:
     return f"copies/{kind}/{clip.file}.mp4"
 
 
-def make_copies(task: CopyTask) -> tuple[UserClip, tuple[str, str] | None]:
-    """Decode a clip, edit and encode its copies. Returns the clip, and reason and message if it cannot be decoded.
-
-    The edits that combine two videos take an invented incident as the other one, lest a clip shows in another's copy.
-    """
+def make_copies(task: CopyTask) -> None:
+    """Decode a clip, edit it and encode the copies that are missing. Raises VideoError if it cannot be decoded."""
     missing = [kind for kind in task.kinds if not (task.videos / copy_file(task.clip, kind)).is_file()]
     if not missing:
-        return task.clip, None
-    try:
-        frames, fps = load_frames(task.clip.path)
-    except VideoError as error:
-        return task.clip, (error.reason, str(error))
-    combines = any(EDITS[kind].combines for kind in missing)
-    donor = film_donor(task.clip.sha256, dressing=0, seed=task.seed) if combines else frames
+        return
+    frames, fps = load_frames(task.clip.path)
+    donor = frames if task.donor is None else load_frames(task.donor.path)[0]
     for kind in missing:
-        path = task.videos / copy_file(task.clip, kind)
-        path.parent.mkdir(parents=True, exist_ok=True)
         rng = numpy_rng(task.seed, "copy", task.clip.sha256, kind)
         edited = edit_video(kind, frames, donor=donor, fps=fps, rng=rng)
-        write_mp4(path, edited, fps=fps, crf=EDITS[kind].crf)
-    return task.clip, None
+        write_mp4(task.videos / copy_file(task.clip, kind), edited, fps=fps, crf=EDITS[kind].crf)
 
 
-def _kinds(clip: UserClip, copies_per_clip: int, seed: int) -> tuple[str, ...]:
-    """Different edits for one clip, half of them light."""
+def _task(clip: UserClip, donors: Sequence[UserClip], videos: Path, copies_per_clip: int, seed: int) -> CopyTask:
+    """Draw different edits for one clip, half of them light, and the donor if one of them needs it.
+
+    Other donors leave the draw of a clip as it is, unless they are preferred to its own.
+    """
     rng = numpy_rng(seed, "kinds", clip.sha256)
-    light = rng.permutation(LIGHT_EDITS)[: copies_per_clip // 2]
-    strong = rng.permutation(STRONG_EDITS)[: copies_per_clip - copies_per_clip // 2]
-    return tuple(str(kind) for kind in (*light, *strong))
+    strong = STRONG_EDITS if donors else [kind for kind in STRONG_EDITS if not EDITS[kind].combines]
+    kinds = (
+        *rng.permutation(LIGHT_EDITS)[: copies_per_clip // 2],
+        *rng.permutation(strong)[: copies_per_clip - copies_per_clip // 2],
+    )
+    donor = None
+    if any(EDITS[kind].combines for kind in kinds):
+        donor = min(donors, key=lambda other: numpy_rng(seed, "donor", clip.sha256, other.sha256).uniform())
+    return CopyTask(clip, donor, videos, tuple(str(kind) for kind in kinds), seed)
 
 
 def _place(clip: UserClip, target: Path) -> None:

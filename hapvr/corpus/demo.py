@@ -10,21 +10,23 @@ from pathlib import Path
 import numpy as np
 
 from hapvr.benchmark.definitions.clips import write_clips
-from hapvr.corpus.build_state import begin, finish, is_complete
+from hapvr.config import SamplingConfig
 from hapvr.corpus.camera import film, make_camera
 from hapvr.corpus.edits import EDITS, NORMAL_CRF, broadcast, edit_video
-from hapvr.corpus.encode import write_mp4
-from hapvr.corpus.parallel import run_tasks
+from hapvr.corpus.output import prepare_folder, write_mp4
 from hapvr.corpus.plan import SPAN_S, Clip, Footage, Split, label_table, plan_split, split_incidents, video_table
 from hapvr.corpus.scene import Scene, make_scene
 from hapvr.corpus.textures import Pixels
+from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
+from hapvr.video.pool import in_workers
 
 GENERATOR_VERSION = 2
 """Raised whenever the same arguments would give other pictures; corpora of another version are made again."""
 FPS = 12.0
+INCIDENT_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def make_demo_corpus(
     workers: int = 2,
     progress: Progress = no_progress,
 ) -> DemoCorpus:
-    """Make the corpus below `folder`, or finish it, or leave it alone where it is complete.
+    """Make the files of the corpus that are missing below `folder`.
 
     name: the splits are the folders NAME-train, NAME-validation and NAME-test. num_incidents: at least 3, of which
     about 14/26 train, 4/26 validate and 8/26 test. Equal arguments and library versions give equal bytes, whatever
@@ -73,7 +75,7 @@ def make_demo_corpus(
     }
     folders: dict[Split, Path] = {split: folder / f"{name}-{split}" for split in plans}
     for split_folder in folders.values():
-        begin(split_folder, fingerprint=provenance.fingerprint)
+        prepare_folder(split_folder, fingerprint=provenance.fingerprint)
     tasks = [
         IncidentTask(folders[split] / "videos", tuple(missing), seed)
         for split, plan in plans.items()
@@ -83,40 +85,35 @@ def make_demo_corpus(
     total = sum(len(plan) for plan in plans.values())
     done = total - sum(len(task.clips) for task in tasks)
     progress(done, total)
-    for count in run_tasks(render_incident, tasks, workers=workers):
-        done += count
+    limits = SamplingConfig(workers=workers, timeout_s=INCIDENT_TIMEOUT_S)
+    for task, failure in in_workers(render_incident, tasks, config=limits):
+        if isinstance(failure, VideoError):
+            raise DataError(f"demo corpus: {task.clips[0].footage.incident} cannot be filmed: {failure}; run it again")
+        done += len(task.clips)
         progress(done, total)
-    for split, plan in plans.items():
-        _finish(folders[split], split=split, plan=plan, provenance=provenance)
+    for split in ("validation", "test"):
+        if not (folders[split] / "benchmark.json").is_file():
+            write_clips(
+                folders[split],
+                name=folders[split].name,
+                videos=video_table(plans[split], name=folders[split].name),
+                labels=label_table(plans[split], name=folders[split].name),
+                provenance=json.loads(provenance.to_json()),
+            )
     return DemoCorpus(folders["train"], folders["validation"], folders["test"], provenance.fingerprint)
 
 
-def _finish(folder: Path, *, split: Split, plan: list[Clip], provenance: Provenance) -> None:
-    if is_complete(folder, fingerprint=provenance.fingerprint):
-        return
-    if split != "train":
-        write_clips(
-            folder,
-            name=folder.name,
-            videos=video_table(plan, name=folder.name),
-            labels=label_table(plan, name=folder.name),
-            provenance=json.loads(provenance.to_json()),
-        )
-    finish(folder, fingerprint=provenance.fingerprint)
-
-
-def render_incident(task: IncidentTask) -> int:
-    """Film, edit and encode the clips of a task; returns their number."""
+def render_incident(task: IncidentTask) -> None:
+    """Film, edit and encode the clips of a task."""
     footage = task.clips[0].footage
     scene = _scene(footage.incident, dressing=footage.dressing, seed=task.seed)
     combines = any(clip.edit != "none" and EDITS[clip.edit].combines for clip in task.clips)
-    donor = film_donor(footage.incident, dressing=footage.dressing + 1, seed=task.seed) if combines else None
+    donor = _film_donor(footage.incident, dressing=footage.dressing + 1, seed=task.seed) if combines else None
     for take, clips in groupby(task.clips, key=lambda clip: clip.footage):
         frames = _take(scene, take, seed=task.seed)
         for clip in clips:
             edited, crf = _edited(clip, frames, donor=frames if donor is None else donor, seed=task.seed)
             write_mp4(task.videos / clip.file, edited, fps=FPS, crf=crf)
-    return len(task.clips)
 
 
 def _scene(incident: str, *, dressing: int, seed: int) -> Scene:
@@ -129,7 +126,7 @@ def _take(scene: Scene, footage: Footage, *, seed: int) -> Pixels:
     return film(scene, camera, start_s=footage.start_s, duration_s=footage.duration_s, fps=FPS, name=name)
 
 
-def film_donor(name: str, *, dressing: int, seed: int) -> Pixels:
+def _film_donor(name: str, *, dressing: int, seed: int) -> Pixels:
     """Six seconds of an incident that no query shows, for the edits that combine two videos."""
     footage = Footage(f"{name}-donor", dressing, camera=0, start_s=0.0, duration_s=6.0)
     return _take(_scene(footage.incident, dressing=dressing, seed=seed), footage, seed=seed)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hapvr.config import SamplingConfig
 from hapvr.corpus.textures import Pixels
-from hapvr.errors import ArgumentError, VideoError
-from hapvr.progress import Progress, no_progress
-from hapvr.provenance import file_sha256
+from hapvr.errors import ArgumentError
 from hapvr.seeding import numpy_rng
 from hapvr.video.decode import probe_video, sample_frames
-from hapvr.video.sources import scan_folder
+from hapvr.video.pool import inspect_videos
+from hapvr.video.sources import path_of_text, scan_folder
 
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
@@ -45,31 +45,30 @@ class UnusableFile:
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """What a folder holds. clips: decodable; unusable: only named like videos; ignored: relative paths of the rest."""
+    """What a folder holds. clips: decodable files. unusable: files named like videos that do not decode. ignored: the
+    relative paths of all others."""
 
     clips: tuple[UserClip, ...]
     unusable: tuple[UnusableFile, ...]
     ignored: tuple[str, ...]
 
 
-def find_clips(videos: Path, *, out: Path, name: str, progress: Progress = no_progress) -> FoundFiles:
-    """Try every video file below `videos`; the rules of `scan_folder` say which files those are.
+def find_clips(videos: Path, *, out: Path, name: str, workers: int) -> FoundFiles:
+    """Try every video file below `videos` in worker processes; `scan_folder` says which files those are.
 
     name: of the source, for messages. Raises DataError if the folder is missing or holds no videos, ArgumentError if
-    `out`, where the results go, lies inside it and would be taken for input the next time.
+    `out`, where the results go, lies inside it: the next call would take the results for input.
     """
     if out.resolve().is_relative_to(videos.resolve()):
         raise ArgumentError(f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it")
     scan = scan_folder(videos, source=name)
+    items = [(entry.video_id, path_of_text(entry.uri)) for entry in scan.entries]
     clips, unusable = [], []
-    for index, entry in enumerate(scan.entries):
-        path = Path(entry.uri)
-        try:
-            probe_video(path)
-            clips.append(UserClip(path, entry.video_id.removeprefix(f"{name}/"), file_sha256(path)))
-        except VideoError as error:
-            unusable.append(UnusableFile(path, error.reason, str(error)))
-        progress(index + 1, len(scan.entries))
+    for found in inspect_videos(items, config=SamplingConfig(workers=workers)):
+        if found.reason:
+            unusable.append(UnusableFile(found.path, found.reason, found.message))
+        else:
+            clips.append(UserClip(found.path, found.video_id.removeprefix(f"{name}/"), found.sha256))
     return FoundFiles(tuple(clips), tuple(unusable), scan.ignored)
 
 

@@ -48,13 +48,15 @@ def split_user_videos(
     validation_rate, test_rate: chance of a clip to be held out, in [0, 1], together less than 1. The assignment depends
     on a clip's content and `seed`, so it stays when clips are added; only where a part would lack its minimum (one clip
     to validate, one to test, two to train) are the nearest clips moved. A held-out part of a single clip borrows
-    training clips as distractors. Raises DataError for fewer than MIN_CLIPS different clips that can be decoded.
+    training clips as distractors. The edits that combine two videos show a clip that is held out in the other part: it
+    is neither a query of this part nor trained on. Raises DataError for fewer than MIN_CLIPS different clips that can be
+    decoded.
     """
     if not (0 <= validation_rate <= 1 and 0 <= test_rate <= 1 and validation_rate + test_rate < 1):
         raise ArgumentError(
             f"validation_rate and test_rate: got {validation_rate} and {test_rate}; wanted rates with a sum below 1"
         )
-    found = find_clips(videos, out=out, name=name)
+    found = find_clips(videos, out=out, name=name, workers=workers)
     groups = sorted(without_repeats(found.clips), key=lambda group: group[0].draw(seed))
     if len(groups) < MIN_CLIPS:
         raise DataError(
@@ -64,13 +66,16 @@ def split_user_videos(
     draws = [group[0].draw(seed) for group in groups]
     num_test, num_validation = held_out_counts(draws, validation_rate=validation_rate, test_rate=test_rate)
     train = groups[num_test + num_validation :]
+    parts = {"test": groups[:num_test], "validation": groups[num_test : num_test + num_validation]}
     made = {}
-    for part, held_out in (("test", groups[:num_test]), ("validation", groups[num_test : num_test + num_validation])):
+    for part, other in (("test", "validation"), ("validation", "test")):
+        held_out = parts[part]
         made[part] = build_benchmark(
             out / f"{name}-{part}",
             name=f"{name}-{part}",
             queries=held_out,
             distractors=train[:_BORROWED] if len(held_out) == 1 else [],
+            donors=[group[0] for group in parts[other]],
             copies_per_clip=copies_per_clip,
             max_queries=max_queries,
             seed=seed,

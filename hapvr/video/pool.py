@@ -225,7 +225,8 @@ def in_workers(
 
     A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is a VideoError with
     reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. With `retry`,
-    such an item is first tried once more by that function. Memory holds at most LOOKAHEAD results per worker.
+    such an item is first tried once more by that function. A VideoError that the function raises is the item's result.
+    Memory holds at most LOOKAHEAD results per worker.
     """
     iterator = iter(items)
     first = list(itertools.islice(iterator, 1))
@@ -276,6 +277,8 @@ def _outcome(
         return future.result()
     except FutureTimeoutError:
         failure = VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+    except VideoError as error:
+        return error
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
         failure = VideoError(
             "crashed",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hapvr.corpus.demo import DemoCorpus, make_demo_corpus
-from hapvr.corpus.encode import write_mp4
+from hapvr.corpus.output import write_mp4
 
 
 def moving_square(index: int, *, num_frames: int = 20) -> np.ndarray:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.corpus.clips_benchmark import CopyTask, make_clips_benchmark, make_copies
+from hapvr.corpus.clips_benchmark import CopyTask, build_benchmark, make_clips_benchmark, make_copies
 from hapvr.corpus.edits import EDITS
 from hapvr.corpus.user_clips import find_clips, load_frames
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.progress import no_progress
 from hapvr.provenance import file_sha256
 from hapvr.video.decode import probe_video
 
@@ -67,14 +69,48 @@ def test_make_clips_benchmark_repeats_itself(clips: Path, tmp_path: Path) -> Non
 
 
 def test_make_copies_says_why_a_clip_fails(clips: Path, tmp_path: Path) -> None:
-    """A file that breaks after it was listed gives its reason instead of an exception."""
-    listed = find_clips(clips, out=tmp_path / "made", name="own").clips
+    """A file that breaks after it was listed gives its reason, and the others are made."""
+    listed = find_clips(clips, out=tmp_path / "made", name="own", workers=1).clips
     listed[0].path.write_text("gone bad")
-    clip, failure = make_copies(CopyTask(listed[0], tmp_path, ("flip",), 0))
-    assert clip == listed[0]
-    assert failure is not None
-    assert failure[0] == "not_video"
-    assert listed[0].path.name in failure[1]
+    with pytest.raises(VideoError, match=listed[0].path.name) as caught:
+        make_copies(CopyTask(listed[0], None, tmp_path, ("flip",), 0))
+    assert caught.value.reason == "not_video"
+    made = build_benchmark(
+        tmp_path / "made",
+        name="own",
+        queries=[[clip] for clip in listed[:3]],
+        distractors=[],
+        donors=[],
+        copies_per_clip=1,
+        max_queries=9,
+        seed=0,
+        workers=2,
+        progress=no_progress,
+    )
+    assert made.num_queries == 2
+    assert [(file.path, file.reason) for file in made.unusable] == [(listed[0].path, "not_video")]
+
+
+def test_copies_that_combine_two_videos_show_another_clip_of_the_user(clips: Path, tmp_path: Path) -> None:
+    """The second video is a clip that is no query; where all clips are queries, no copy combines two."""
+    made = make_clips_benchmark(clips, tmp_path / "some", name="own", copies_per_clip=14, distractor_rate=0.34)
+    definition = load_definition(made.folder)
+    videos = definition.videos
+    inputs = definition.provenance["inputs"]
+    assert isinstance(inputs, dict)
+    distractors = {digest for name, digest in inputs.items() if name.startswith("distractor:")}
+    donors = {digest for name, digest in inputs.items() if name.startswith("donor:")}
+    assert donors
+    assert donors <= distractors
+    combined = videos.filter(videos["edit"] == "compilation")
+    query = combined["group"][0]
+    copy, _ = load_frames(made.folder / combined["path"][0])
+    [donor] = [path for path in clips.iterdir() if file_sha256(path) == inputs[f"donor:{query}"]]
+    shown = load_frames(donor)[0]
+    assert np.abs(copy[0].astype(int) - shown[0]).mean() < 12
+    made = make_clips_benchmark(clips, tmp_path / "all", name="own", copies_per_clip=14, distractor_rate=0)
+    edits = set(load_definition(made.folder).videos["edit"])
+    assert not {kind for kind in edits & set(EDITS) if EDITS[kind].combines}
 
 
 def test_make_clips_benchmark_needs_two_clips(clips: Path, tmp_path: Path) -> None:
@@ -111,7 +147,7 @@ def test_make_clips_benchmark_refuses_numbers_out_of_range(
 def test_find_clips_refuses_output_among_the_input(clips: Path) -> None:
     """Results inside the folder of clips would be taken for clips by the next call."""
     with pytest.raises(ArgumentError, match="lies inside the folder of clips"):
-        find_clips(clips, out=clips / "made", name="own")
+        find_clips(clips, out=clips / "made", name="own", workers=1)
 
 
 def test_load_frames_bounds_length_and_size(clips: Path) -> None:

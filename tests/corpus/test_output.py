@@ -1,4 +1,4 @@
-"""Files hold what was written, and the same bytes each time."""
+"""Generated files hold what was written, with the same bytes each time; folders belong to one fingerprint."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import av
 import numpy as np
 import pytest
 
-from hapvr.corpus.encode import write_mp4
-from hapvr.errors import ArgumentError
+from hapvr.corpus.output import prepare_folder, write_mp4
+from hapvr.errors import ArgumentError, DataError
 
 
 def gradient(*, height_px: int = 48, width_px: int = 64) -> np.ndarray:
@@ -57,3 +57,29 @@ def test_write_mp4_refuses_what_is_no_video(tmp_path: Path, frames: np.ndarray) 
     with pytest.raises(ArgumentError, match="wanted uint8 frames"):
         write_mp4(tmp_path / "a.mp4", frames, fps=12.0)
     assert not list(tmp_path.iterdir())
+
+
+def test_prepare_folder_keeps_equal_settings_and_replaces_others(tmp_path: Path) -> None:
+    """A file survives another call with the same fingerprint, not one with a different one."""
+    folder = tmp_path / "made"
+    prepare_folder(folder, fingerprint="a")
+    (folder / "videos").mkdir()
+    (folder / "videos" / "x.mp4").touch()
+    (folder / "benchmark.json").touch()
+    prepare_folder(folder, fingerprint="a")
+    assert (folder / "videos" / "x.mp4").exists()
+    prepare_folder(folder, fingerprint="b")
+    assert [path.name for path in folder.iterdir()] == ["corpus.json"]
+    prepare_folder(folder, fingerprint="b")
+
+
+def test_prepare_folder_refuses_folders_of_others(tmp_path: Path) -> None:
+    """A file in the place, foreign contents and a damaged state are errors that name the path."""
+    (tmp_path / "file").touch()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "x").touch()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "corpus.json").write_text("{")
+    for name, message in (("file", "something else"), ("foreign", "something else"), ("damaged", "is damaged")):
+        with pytest.raises(DataError, match=f"{name}.* {message}"):
+            prepare_folder(tmp_path / name, fingerprint="a")

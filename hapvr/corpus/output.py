@@ -1,0 +1,78 @@
+"""Where generated videos go: a folder that knows what it was made from, and H.264 files with reproducible bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+from hapvr.corpus.edits import NORMAL_CRF
+from hapvr.corpus.textures import Pixels
+from hapvr.errors import ArgumentError, DataError
+
+MIN_SIDE_PX = 16
+_STATE_FILE = "corpus.json"
+
+
+def prepare_folder(folder: Path, *, fingerprint: str) -> None:
+    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did.
+
+    What was generated with another fingerprint is removed. Raises DataError if the folder holds anything else.
+    """
+    state = folder / _STATE_FILE
+    found = _read_fingerprint(state)
+    if found == fingerprint:
+        return
+    if found is not None:
+        (folder / "benchmark.json").unlink(missing_ok=True)
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path != state:
+                path.unlink()
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{_STATE_FILE}.part"
+    part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
+    part.replace(state)
+
+
+def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
+    """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
+
+    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. An odd last row or column is repeated,
+    since 4:2:0 video has even sides. There is one encoder thread, since the bytes depend on the number of threads.
+    Folders are made where they are missing. Raises ArgumentError for an array that is no video.
+    """
+    if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or len(frames) == 0:
+        raise ArgumentError(f"encode: got {frames.dtype} {list(frames.shape)}; wanted uint8 frames [N >= 1, H, W, 3]")
+    height, width = frames.shape[1:3]
+    pad = [(0, max(side + side % 2, MIN_SIDE_PX) - side) for side in (height, width)]
+    padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge") if any(extra for _, extra in pad) else frames
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with av.open(str(part), "w", format="mp4", options={"fflags": "+bitexact"}) as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+        stream.height, stream.width = padded.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.thread_count = 1
+        stream.options = {"preset": "superfast", "crf": str(crf)}
+        for picture in padded:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    part.replace(path)
+
+
+def _read_fingerprint(state: Path) -> str | None:
+    """The fingerprint in a state file; None where there is no such file."""
+    try:
+        return str(json.loads(state.read_text(encoding="utf-8"))["fingerprint"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"generated videos: {state} is damaged ({error}); remove the folder") from error
