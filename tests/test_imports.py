@@ -58,7 +58,7 @@ def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: s
 
 
 LAYERS = (
-    {"config", "config_file", "config_reference", "errors", "markdown", "seeding", "provenance", "progress"},
+    {"config", "config_file", "config_reference", "errors", "files", "markdown", "seeding", "provenance", "progress"},
     {"model", "augment", "video"},
     {"labels", "losses", "features", "storage"},
     {"train", "benchmark", "corpus", "scorer", "tracking"},

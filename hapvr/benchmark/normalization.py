@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.files import write_atomic
 
 
 def background_levels(background: pl.DataFrame, *, top_k: int) -> pl.DataFrame:
@@ -38,8 +39,11 @@ def normalize_similarities(
     background similarity.
     """
     levels = dict(background_levels(pl.read_parquet(background), top_k=top_k).iter_rows())
-    beside = out_path.with_name(f".{out_path.name}.tmp")
-    with pq.ParquetFile(similarities) as source, pq.ParquetWriter(beside, source.schema_arrow) as writer:
+    with (
+        pq.ParquetFile(similarities) as source,
+        write_atomic(out_path) as part,
+        pq.ParquetWriter(part, source.schema_arrow) as writer,
+    ):
         for group in range(source.num_row_groups):
             table = source.read_row_group(group)
             ids = table.column("query_id").cast(pa.string()).to_pylist()
@@ -53,5 +57,4 @@ def normalize_similarities(
             field = table.schema.field(column)
             scores = table.column(column).to_numpy() - weight * np.array([levels[video] for video in ids])
             writer.write_table(table.set_column(column, field, pa.array(scores, field.type)))
-    beside.replace(out_path)
     return out_path

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import ArgumentError, DataError
+from hapvr.files import write_atomic
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.pairwise import Limits, PackedVideos, score_packed
 
@@ -245,17 +246,14 @@ def _finished_references(parts: Path, plan: str) -> set[str]:
 
 
 def _write_table(table: pa.Table, path: Path, *, plan: str) -> None:
-    beside = path.with_name(f".{path.name}.tmp")
-    pq.write_table(table.replace_schema_metadata({PLAN_KEY: plan.encode()}), beside, compression="zstd")
-    beside.replace(path)
+    with write_atomic(path) as part:
+        pq.write_table(table.replace_schema_metadata({PLAN_KEY: plan.encode()}), part, compression="zstd")
 
 
 def _join_parts(parts: Path, out_path: Path, *, plan: str) -> None:
     """One file with a row group per part, in the order of the parts; the parts are removed once it is there."""
-    beside = out_path.with_name(f".{out_path.name}.tmp")
     schema = SIMILARITY_SCHEMA.with_metadata({PLAN_KEY: plan.encode()})
-    with pq.ParquetWriter(beside, schema, compression="zstd") as writer:
+    with write_atomic(out_path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
         for file in sorted(parts.glob("part-*.parquet")):
             writer.write_table(pq.read_table(file).replace_schema_metadata(schema.metadata))
-    beside.replace(out_path)
     shutil.rmtree(parts)

@@ -23,6 +23,7 @@ from hapvr.corpus.edits import EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video
 from hapvr.corpus.output import prepare_folder, write_mp4
 from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, load_frames, without_repeats
 from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.files import write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
@@ -207,14 +208,11 @@ def _task(clip: UserClip, donors: Sequence[UserClip], videos: Path, copies_per_c
 
 def _place(clip: UserClip, target: Path) -> None:
     """Link the user's file into the benchmark, or copy it where the file system cannot link."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    part.unlink(missing_ok=True)
-    try:
-        os.link(clip.path.resolve(), part)
-    except OSError:
-        shutil.copyfile(clip.path, part)
-    part.replace(target)
+    with write_atomic(target) as part:
+        try:
+            os.link(clip.path.resolve(), part)
+        except OSError:
+            shutil.copyfile(clip.path, part)
 
 
 def _tables(

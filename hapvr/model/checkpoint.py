@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.files import write_atomic
 from hapvr.model.network import NetworkSettings, SimilarityNetwork
 
 WEIGHTS_FILE = "network.safetensors"
@@ -38,14 +38,11 @@ def save_network(network: SimilarityNetwork, folder: Path, *, metadata: Mapping[
         raise ArgumentError(
             f"metadata: cannot be written as JSON: {error}; wanted text, numbers, lists, maps"
         ) from None
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    partial = folder / f".{WEIGHTS_FILE}.{os.getpid()}"
-    save_file(weights, partial)
-    partial.replace(folder / WEIGHTS_FILE)
-    partial = folder / f".{DESCRIPTION_FILE}.{os.getpid()}"
-    partial.write_text(text + "\n", encoding="utf-8")
-    partial.replace(folder / DESCRIPTION_FILE)
+    with write_atomic(folder / WEIGHTS_FILE) as part:
+        save_file(weights, part)
+    with write_atomic(folder / DESCRIPTION_FILE) as part:
+        part.write_text(text + "\n", encoding="utf-8")
     return folder
 
 

@@ -25,6 +25,7 @@ from hapvr.errors import DataError
 from hapvr.features.backbone import Backbone, load_backbone
 from hapvr.features.weights import WeightsIdentity, state_sha256
 from hapvr.features.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
+from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration, calibration_from_json
@@ -59,10 +60,13 @@ def write_bundle(
     folder.mkdir(parents=True)
     shutil.copytree(network_folder, folder / NETWORK_FOLDER)
     state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
-    save_file(state, folder / BACKBONE_FILE)
-    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(whitening))
+    with write_atomic(folder / BACKBONE_FILE) as part:
+        save_file(state, part)
+    with write_atomic(folder / WHITENING_FILE) as part:
+        part.write_bytes(whitening_to_bytes(whitening))
     if calibration is not None:
-        (folder / CALIBRATION_FILE).write_text(json.dumps(calibration.to_json(), indent=1), encoding="utf-8")
+        with write_atomic(folder / CALIBRATION_FILE) as part:
+            part.write_text(json.dumps(calibration.to_json(), indent=1), encoding="utf-8")
     if card:
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
     description = {
@@ -75,7 +79,8 @@ def write_bundle(
         "batch_frames": backbone_config.batch_frames,
         "provenance": dict(provenance),
     }
-    (folder / SCORER_FILE).write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
+    with write_atomic(folder / SCORER_FILE) as part:
+        part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
     return folder
 
 

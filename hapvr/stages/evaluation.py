@@ -26,6 +26,7 @@ from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
+from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
@@ -184,12 +185,13 @@ def _write(scores: BenchmarkScores) -> None:
         "target_means": scores.target_means,
         "results": {row: result.to_json() for row, result in scores.results.items()},
     }
-    (scores.folder / "scores.md").write_text(scores.markdown, encoding="utf-8")
-    part = scores.folder / "scores.json.part"
-    part.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    part.replace(scores.folder / "scores.json")
     for row, result in scores.results.items():
-        result.per_query.write_parquet(scores.folder / f"per-query-{row.split()[0]}.parquet")
+        with write_atomic(scores.folder / f"per-query-{row.split()[0]}.parquet") as part:
+            result.per_query.write_parquet(part)
+    with write_atomic(scores.folder / "scores.md") as part:
+        part.write_text(scores.markdown, encoding="utf-8")
+    with write_atomic(scores.folder / "scores.json") as part:  # last: the others are complete where it is there
+        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
 
 
 def _log(project: Project, name: str, scores: BenchmarkScores) -> None:

@@ -18,6 +18,7 @@ from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
+from hapvr.files import write_atomic
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
@@ -84,7 +85,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FAILURE_NAME).unlink(missing_ok=True)
     config_path = folder / CONFIG_NAME
-    config_path.write_text(dump_config(project.config), encoding="utf-8")
+    with write_atomic(config_path) as part:
+        part.write_text(dump_config(project.config), encoding="utf-8")
     digests = data_digests(project, shards)
     tracker = tracker_of(project)
     config = project.config.model_dump(mode="json", exclude={"sources", "data_root", "tracking"})
@@ -110,9 +112,10 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         profile={"shards": len(shards), "read": list(_stages_read(project))},
         context="training",
     )
-    (folder / RUN_NAME).write_text(
-        json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
-    )
+    with write_atomic(folder / RUN_NAME) as part:
+        part.write_text(
+            json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
+        )
     return TrainingRun(key, folder, run_id)
 
 

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,8 +18,8 @@ import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
 
 from hapvr.errors import DataError
+from hapvr.files import PART_SUFFIX, write_atomic
 
-PART_SUFFIX = ".part"
 LOCKS_FOLDER = ".locks"
 
 
@@ -77,18 +77,16 @@ class DataRoot:
         target = self.path(name)
         try:
             if self.local is not None:
-                self.filesystem.create_dir(posixpath.dirname(target), recursive=True)
-                with _removed_on_error(Path(target + PART_SUFFIX)) as part:
-                    with pa.OSFile(str(part), "wb") as stream:
-                        yield stream
-                    self._delete(invalidates)
-                    part.replace(target)
+                described = None if invalidates is None else Path(self.path(invalidates))
+                with write_atomic(Path(target), invalidates=described) as part, pa.OSFile(str(part), "wb") as stream:
+                    yield stream
             else:
                 # An upload cannot be abandoned once begun: closing its stream would publish a part of the content.
                 with tempfile.TemporaryFile() as file:
                     yield file
                     file.seek(0)
-                    self._delete(invalidates)
+                    if invalidates is not None:
+                        self.delete(invalidates)
                     with self.filesystem.open_output_stream(target) as stream:
                         shutil.copyfileobj(file, stream, 1 << 20)
         except OSError as error:
@@ -130,10 +128,6 @@ class DataRoot:
         if self.exists(name):
             self.filesystem.delete_file(self.path(name))
 
-    def _delete(self, name: str | None) -> None:
-        if name is not None:
-            self.delete(name)
-
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file's bytes."""
         digest = hashlib.sha256()
@@ -159,16 +153,6 @@ class DataRoot:
         if self.local is None:
             raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
         return Path(self.path(name))
-
-
-@contextmanager
-def _removed_on_error(path: Path) -> Iterator[Path]:
-    try:
-        yield path
-    except BaseException:
-        with suppress(OSError):
-            path.unlink()
-        raise
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mlflow.entities import Metric
 
+from hapvr.files import write_atomic
 from hapvr.tracking.runs import Tracker
 from hapvr.train.guards import first_line
 from hapvr.train.plots import hardest_negatives, similarity_figure
@@ -66,9 +67,8 @@ class Outbox:
             if not left:
                 self._path.unlink()
                 return
-            part = self._path.with_suffix(".part")
-            part.write_text("".join(left), encoding="utf-8")
-            part.replace(self._path)
+            with write_atomic(self._path) as part:
+                part.write_text("".join(left), encoding="utf-8")
 
 
 class TrackedTraining:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hapvr.errors import DataError
+from hapvr.files import write_atomic
 from hapvr.model.network import SimilarityNetwork
 from hapvr.provenance import Provenance
 
@@ -149,18 +149,12 @@ def _restore(state: TrainingState, values: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     for part in path.parent.glob("step-*.part"):  # of a process that was killed while it wrote
         part.unlink()
-    part = path.with_suffix(".part")
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        with write_atomic(path) as part:
+            part.write_bytes(data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise DataError(
             f"checkpoint: {path} ({len(data)} bytes) could not be written: {error.strerror}. Make space there, or set "
             f"data_root to another disk; the training then goes on from the checkpoint before"

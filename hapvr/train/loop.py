@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from hapvr.config import Config, TrainConfig, digest
 from hapvr.features.weights import state_sha256
+from hapvr.files import write_atomic
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.storage.filesystem import DataRoot
@@ -183,4 +184,5 @@ def _write_result(folder: Path, state: TrainingState, result: TrainingResult, co
         network.load_state_dict(dict(state.best.weights))
     metadata = {"config_digest": config_digest, "best_step": result.best_step, "steps": result.steps}
     save_network(network, folder / NETWORK, metadata=metadata)
-    (folder / RESULT_NAME).write_text(json.dumps(result.__dict__, indent=1), encoding="utf-8")
+    with write_atomic(folder / RESULT_NAME) as part:
+        part.write_text(json.dumps(result.__dict__, indent=1), encoding="utf-8")

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from hapvr.files import write_atomic
+
 HISTORY_NAME = "history.jsonl"
 RESULT_NAME = "result.json"
 """Written last, when a training has come to its end."""
@@ -41,7 +43,8 @@ class History:
     def __init__(self, folder: Path, *, first_step: int) -> None:
         self._path = folder / HISTORY_NAME
         kept = [line for line in read_history(folder) if line["step"] < first_step]
-        self._path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        with write_atomic(self._path) as part:
+            part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         with self._path.open("a", encoding="utf-8") as file:

@@ -20,6 +20,7 @@ from hapvr.benchmark.definition import (
 )
 from hapvr.benchmark.definitions.fivr import fivr_tasks
 from hapvr.errors import DataError
+from hapvr.files import write_atomic
 
 FORMAT_VERSION = 1
 ROLES = ("query", "database")
@@ -39,11 +40,11 @@ def write_clips(
     if missing:
         raise DataError(f"benchmark {name}: {len(missing)} video files are missing, e.g. {missing[0]}")
     for table, file in ((videos, "videos.parquet"), (labels, "labels.parquet")):
-        table.write_parquet(folder / f"{file}.part", compression="zstd")
-        (folder / f"{file}.part").replace(folder / file)
+        with write_atomic(folder / file) as part:
+            table.write_parquet(part, compression="zstd")
     head = {"name": name, "kind": "clips", "format_version": FORMAT_VERSION, "provenance": provenance}
-    (folder / "benchmark.json.part").write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "benchmark.json.part").replace(folder / "benchmark.json")
+    with write_atomic(folder / "benchmark.json") as part:
+        part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return definition
 
 

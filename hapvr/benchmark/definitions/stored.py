@@ -20,6 +20,7 @@ from hapvr.benchmark.definition import (
     require_columns,
 )
 from hapvr.errors import DataError
+from hapvr.files import write_atomic
 
 FORMAT_VERSION = 1
 ROLES = ("query", "database", "both")
@@ -43,9 +44,10 @@ def write_definition(definition: BenchmarkDefinition, folder: Path, *, source: s
     for name, table in tables.items():
         if not table.is_empty():
             # ids hardly compress; sorted, they share their first letters with their neighbours
-            table.sort(table.columns).write_parquet(
-                folder / f"{name}.parquet", compression="zstd", compression_level=19, statistics=False
-            )
+            with write_atomic(folder / f"{name}.parquet") as part:
+                table.sort(table.columns).write_parquet(
+                    part, compression="zstd", compression_level=19, statistics=False
+                )
     head = {
         "name": definition.name,
         "kind": definition.kind,
@@ -53,7 +55,8 @@ def write_definition(definition: BenchmarkDefinition, folder: Path, *, source: s
         "source": source,
         "licence": licence,
     }
-    (folder / "benchmark.json").write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+    with write_atomic(folder / "benchmark.json") as part:
+        part.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
     return folder
 
 
