@@ -13,6 +13,7 @@ import numpy as np
 from hapvr.corpus.edits import NORMAL_CRF
 from hapvr.corpus.textures import Pixels
 from hapvr.errors import ArgumentError, DataError
+from hapvr.files import write_atomic
 
 MIN_SIDE_PX = 16
 _STATE_FILE = "corpus.json"
@@ -36,10 +37,8 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
                 path.unlink()
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{_STATE_FILE}.part"
-    part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
-    part.replace(state)
+    with write_atomic(state) as part:
+        part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
 
 
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
@@ -54,9 +53,10 @@ def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) 
     height, width = frames.shape[1:3]
     pad = [(0, max(side + side % 2, MIN_SIDE_PX) - side) for side in (height, width)]
     padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge") if any(extra for _, extra in pad) else frames
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with av.open(str(part), "w", format="mp4", options={"fflags": "+bitexact"}) as container:
+    with (
+        write_atomic(path) as part,
+        av.open(str(part), "w", format="mp4", options={"fflags": "+bitexact"}) as container,
+    ):
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
         stream.height, stream.width = padded.shape[1:3]
         stream.pix_fmt = "yuv420p"
@@ -65,7 +65,6 @@ def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) 
         for picture in padded:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
-    part.replace(path)
 
 
 def _read_fingerprint(state: Path) -> str | None:
