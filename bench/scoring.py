@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.pairwise import Limits, PackedVideos, score_packed
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
 REGIONS, DIMS = 9, 512
@@ -64,7 +65,7 @@ def seconds(work: Callable[[], object], *, device: torch.device) -> float:
 
 def make_network(device: torch.device) -> SimilarityNetwork:
     """Seeded weights, scaled so that a video scores 0.9 with itself: untrained scores are too small to differ."""
-    network = SimilarityNetwork(dims=DIMS, generator=torch_rng(0, "network")).eval()
+    network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng(0, "network")).eval()
     video = F.normalize(torch.randn(40, REGIONS, DIMS, generator=torch_rng("self")), dim=-1)
     with torch.no_grad():
         weights = network.state_dict()

@@ -35,10 +35,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.plain_step import plain_step
-from hapvr.config import NetworkConfig, ObjectiveConfig
 from hapvr.labels.pairs import positive_pairs
+from hapvr.losses.objective import Objective
+from hapvr.losses.settings import ObjectiveSettings
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
-from hapvr.train.step import TrainingModule, build_network, build_objective
+from hapvr.train.step import TrainingModule, build_network
 
 REGIONS, DIMS = 9, 512
 MIB = 2**20
@@ -59,8 +61,8 @@ def make_batch(num_clips: int, num_frames: int, device: torch.device) -> tuple[T
 
 def make_step(device: torch.device) -> TrainingModule:
     """The paper's network and objective with seeded weights."""
-    network = build_network(NetworkConfig(), dims=DIMS, seed=0)
-    return TrainingModule(network, build_objective(ObjectiveConfig())).to(device)
+    network = build_network(NetworkSettings(), dims=DIMS, seed=0)
+    return TrainingModule(network, Objective(ObjectiveSettings())).to(device)
 
 
 def run_step(name: str, num_clips: int, num_frames: int, device: torch.device) -> Callable[[], tuple[float, Tensor]]:

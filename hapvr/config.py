@@ -10,20 +10,18 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+from hapvr.labels.settings import PseudoLabelSettings
+from hapvr.losses.settings import ObjectiveSettings
+from hapvr.model.settings import NetworkSettings
+from hapvr.settings import Rate, Settings
+
 Probability = Rate
 Split = Literal["train", "validation", "test"]
 Policy = Literal["official", "strict", "frozen"]
 Precision = Literal["float32", "bfloat16", "float16"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-
-
-class Settings(BaseModel):
-    """Base of all sections: immutable, and an unknown key is an error rather than a silent default."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class FolderSource(Settings):
@@ -243,60 +241,6 @@ class ViewsConfig(Settings):
     augment: AugmentConfig = AugmentConfig()
 
 
-class PseudoLabelConfig(Settings):
-    """Frame pseudo labels from the teacher (HAP-VR Eq. 13, 14)."""
-
-    top_rate: Rate = 0.35
-    bottom_rate: Rate = 0.35
-    exact: bool = Field(
-        default=False, description="the release's exactly round(r*T) of each instead of the threshold of Eq. 14"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> PseudoLabelConfig:
-        if self.top_rate + self.bottom_rate > 1:
-            raise ValueError(f"top_rate + bottom_rate must be at most 1, got {self.top_rate + self.bottom_rate:g}")
-        return self
-
-
-class NetworkConfig(Settings):
-    """The trained part: attention and comparator around TopK-Chamfer (HAP-VR 3.3.1)."""
-
-    spatial_rate: Rate = 0.10
-    temporal_rate: Rate = 0.03
-    spatial_pooling: Literal["chamfer", "max"] = "chamfer"
-    temporal_pooling: Literal["chamfer", "max"] = "chamfer"
-    attention: bool = True
-    attention_form: Literal["gated", "cosine", "linear"] = "gated"
-    binary_bits: Annotated[int, Field(ge=0)] = Field(default=0, description="bits of DnS' binarisation layer; 0: none")
-    comparator: bool = True
-    comparator_init: Literal["random", "identity"] = Field(
-        default="random", description="`identity`: training starts from the similarities that the comparator gets"
-    )
-    symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
-    symmetric: bool = Field(default=False, description="the mean of score(q, r) and score(r, q)")
-
-
-class ObjectiveConfig(Settings):
-    """Terms of the loss, their weights and constants (HAP-VR Eq. 15). A weight of 0 leaves a term out.
-
-    The AP losses are those of `hapvr.losses.registry`; their options are each loss's own, e.g. `delta` and `rho` of
-    quadlinear_ap, and what is not given is the paper's (delta 0.05; rho 0.10 for videos, 5 for frames).
-    """
-
-    frame_ap_loss: str = "quadlinear_ap"
-    frame_ap_weight: Annotated[float, Field(ge=0)] = 6.0
-    frame_ap_options: dict[str, float | str] = {}
-    video_ap_loss: str = "quadlinear_ap"
-    video_ap_weight: Annotated[float, Field(ge=0)] = 4.0
-    video_ap_options: dict[str, float | str] = {}
-    infonce_weight: Annotated[float, Field(ge=0)] = 1.0
-    temperature: Annotated[float, Field(gt=0)] = 0.03
-    hard_negative_weight: Annotated[float, Field(ge=0)] = 3.0
-    regularization_weight: Annotated[float, Field(ge=0)] = 1.0
-    include_self: bool = Field(default=False, description="count the self pair as a positive, as the release does")
-
-
 class OptimizerConfig(Settings):
     """AdamW with linear warm-up and cosine decay."""
 
@@ -345,8 +289,8 @@ class TrainConfig(Settings):
     validate_every_steps: Annotated[int, Field(ge=1)] = 1000
     checkpoint_every_steps: Annotated[int, Field(ge=1)] = 500
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
-    network: NetworkConfig = NetworkConfig()
-    objective: ObjectiveConfig = ObjectiveConfig()
+    network: NetworkSettings = NetworkSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
     optimizer: OptimizerConfig = OptimizerConfig()
 
     @model_validator(mode="after")
@@ -471,7 +415,7 @@ class Config(Settings):
     teacher: TeacherConfig = TeacherConfig()
     whitening: WhiteningConfig = WhiteningConfig()
     views: ViewsConfig = ViewsConfig()
-    pseudo_labels: PseudoLabelConfig = PseudoLabelConfig()
+    pseudo_labels: PseudoLabelSettings = PseudoLabelSettings()
     train: TrainConfig = TrainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -128,7 +128,7 @@ def score_videos(
             f"{name}: features of {len(found[0])} of {len(queries)} queries and {len(found[1])} of "
             f"{len(references)} references; extract them first"
         )
-    plan = _plan_digest(network, [found, reader.digests(), asdict(settings), asdict(network.settings)])
+    plan = _plan_digest(network, [found, reader.digests(), asdict(settings), network.scoring_settings()])
     parts = out_path.with_name(out_path.name + ".parts")
     if out_path.is_file() and _stored_plan(out_path) == plan:
         if parts.exists():
@@ -170,7 +170,7 @@ class _Scorer:
 
     def embed(self, video: str, features: Tensor) -> Tensor:
         """Embeddings [T, R, D] of one video. DataError unless its features fit the network."""
-        wanted = self.network.settings.dims
+        wanted = self.network.dims
         if features.ndim != 3 or features.shape[-1] != wanted or 0 in features.shape:
             raise DataError(
                 f"features of {video}: shape {tuple(features.shape)}, wanted [frames, regions, {wanted}]; "

@@ -7,17 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.similarity import check_rate
+from hapvr.labels.settings import PseudoLabelSettings
 
 
-def pseudo_labels(
-    query: Tensor,
-    reference: Tensor,
-    *,
-    top_rate: float = 0.35,
-    bottom_rate: float = 0.35,
-    exact: bool = False,
-) -> Tensor:
+def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSettings) -> Tensor:
     """Ternary labels of all frame pairs from teacher embeddings (HAP-VR Eq. 13 and 14).
 
     query: [..., T, D]; reference: [..., T', D], finite, leading dimensions broadcast. Per query frame the top_rate of
@@ -28,10 +21,6 @@ def pseudo_labels(
     1e-6 share a label, and one that is both top and bottom is ignored. exact: round(rate * T') frames each as in the
     release, at least one unless the rate is 0, ties in frame order.
     """
-    check_rate("top_rate", top_rate)
-    check_rate("bottom_rate", bottom_rate)
-    if top_rate + bottom_rate > 1 + 1e-9:
-        raise ArgumentError(f"top_rate + bottom_rate: got {top_rate} + {bottom_rate}, wanted a sum of at most 1")
     for name, embeddings in (("query", query), ("reference", reference)):
         if embeddings.ndim < 2 or 0 in embeddings.shape or embeddings.shape[-1] != query.shape[-1]:
             raise ArgumentError(
@@ -43,8 +32,8 @@ def pseudo_labels(
     dtype = torch.promote_types(torch.promote_types(query.dtype, reference.dtype), torch.float32)
     with torch.no_grad():
         cosine = F.normalize(query.to(dtype), dim=-1) @ F.normalize(reference.to(dtype), dim=-1).transpose(-1, -2)
-        select = _select_exact if exact else _select_ranked
-        top, bottom = select(cosine, top_rate, bottom_rate)
+        select = _select_exact if settings.exact else _select_ranked
+        top, bottom = select(cosine, settings.top_rate, settings.bottom_rate)
         return top.to(torch.int8) - bottom.to(torch.int8)
 
 

@@ -12,7 +12,7 @@ from hapvr.losses.labels import check_positive, check_similarities, mean_where
 from hapvr.losses.rows import mean_over_positives
 
 
-def infonce(similarity: Tensor, labels: Tensor, *, temperature: float = 0.03) -> Tensor:
+def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
     """InfoNCE (S2VS Eq. 1): each positive against the query's negatives.
 
     similarity: [..., N] in [0, 1], a row per query; labels: same shape, ternary; ignore a square matrix's diagonal with

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError, ConfigError
+from hapvr.errors import ArgumentError
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.labels import count_rows_without_positives, without_self
-from hapvr.losses.registry import Option, ranking_loss
+from hapvr.losses.registry import ranking_loss
+from hapvr.losses.settings import ObjectiveSettings, Option
 from hapvr.model.network import Similarities
 from hapvr.model.similarity import to_unit_interval
 
@@ -20,39 +21,6 @@ FRAME_OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     {"quadlinear_ap": {"rho": 5.0}, "fast_ap": {"lowest": -1.0}, "dir": {"lowest": -1.0}}
 )
 """Where a default at frame level is not the loss function's own: HAP-VR's rho, the range of frame similarities."""
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings:
-    """Which losses act with which weight; defaults are HAP-VR's. A weight of 0 leaves a term out.
-
-    video_ap_loss, frame_ap_loss: names in `hapvr.losses.registry.RANKING_LOSSES`; video_ap_options, frame_ap_options:
-    what is to differ from that loss's defaults, e.g. {"delta": 0.1}; include_self: a clip is its own positive in both,
-    as in the HAP-VR release; temperature: of InfoNCE.
-    """
-
-    video_ap_loss: str = "quadlinear_ap"
-    video_ap_weight: float = 4.0
-    video_ap_options: Mapping[str, Option] = field(default_factory=dict)
-    frame_ap_loss: str = "quadlinear_ap"
-    frame_ap_weight: float = 6.0
-    frame_ap_options: Mapping[str, Option] = field(default_factory=dict)
-    include_self: bool = False
-    infonce_weight: float = 1.0
-    temperature: float = 0.03
-    hard_negative_weight: float = 3.0
-    regularization_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in (
-            "video_ap_weight",
-            "frame_ap_weight",
-            "infonce_weight",
-            "hard_negative_weight",
-            "regularization_weight",
-        ):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}: got {getattr(self, name)}, wanted a finite number of at least 0")
 
 
 @dataclass(frozen=True)
@@ -80,10 +48,13 @@ ALL = Share()
 
 
 class Objective:
-    """Computes `ObjectiveOutput` of a batch; holds settings only, no parameters."""
+    """Computes `ObjectiveOutput` of a batch; it has settings only, no parameters.
 
-    def __init__(self, settings: ObjectiveSettings | None = None) -> None:
-        self.settings = ObjectiveSettings() if settings is None else settings
+    Raises ConfigError for a loss or an option that does not exist.
+    """
+
+    def __init__(self, settings: ObjectiveSettings) -> None:
+        self.settings = settings
         self._video_loss = ranking_loss(self.settings.video_ap_loss, self.settings.video_ap_options)
         frame_loss = self.settings.frame_ap_loss
         frame_options = {**FRAME_OPTIONS.get(frame_loss, {}), **self.settings.frame_ap_options}

@@ -11,6 +11,7 @@ from hapvr.errors import ConfigError
 from hapvr.losses.average_precision import blackbox_ap, fast_ap, quantized_ap, smooth_ap
 from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
 from hapvr.losses.quadlinear import quadlinear_ap
+from hapvr.losses.settings import Option
 
 RankingLoss = Callable[..., Tensor]
 """Called as loss(similarity [..., N] in [0, 1], labels [..., N] ternary, **options); returns []."""
@@ -28,8 +29,6 @@ RANKING_LOSSES: Mapping[str, RankingLoss] = {
     "quadlinear_ap": quadlinear_ap,
 }
 """The rows of HAP-VR Table 2."""
-
-Option = float | str
 
 
 def ranking_loss(name: str, options: Mapping[str, Option]) -> Callable[[Tensor, Tensor], Tensor]:

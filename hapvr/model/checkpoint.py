@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
-from hapvr.model.network import NetworkSettings, SimilarityNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.settings import explain
 
 WEIGHTS_FILE = "network.safetensors"
 DESCRIPTION_FILE = "network.json"
@@ -29,7 +31,7 @@ def save_network(network: SimilarityNetwork, folder: Path, *, metadata: Mapping[
     """
     description = {
         "format_version": FORMAT_VERSION,
-        "settings": asdict(network.settings),
+        "settings": network.scoring_settings(),
         "metadata": dict(metadata),
     }
     try:
@@ -64,10 +66,13 @@ def load_network(folder: Path) -> tuple[SimilarityNetwork, dict[str, Any]]:
     if version != FORMAT_VERSION:
         raise DataError(f"network: {description_file} has format {version}, this version reads {FORMAT_VERSION}")
     try:
-        network = SimilarityNetwork.from_settings(NetworkSettings(**settings), generator=torch.Generator())
+        dims = settings.pop("dims")
+        network = SimilarityNetwork(NetworkSettings(**settings), dims=dims, generator=torch.Generator())
         weights = load_file(weights_file)
-    except (TypeError, ArgumentError) as error:
-        raise DataError(f"network: {description_file}: settings do not fit this version: {error}") from error
+    except ValidationError as error:
+        raise DataError(f"network: {description_file}: settings do not fit this version: {explain(error)}") from error
+    except (AttributeError, KeyError, TypeError, ArgumentError) as error:
+        raise DataError(f"network: {description_file}: settings do not fit this version: {error!r}") from error
     except SafetensorError as error:
         raise DataError(f"network: {weights_file} is damaged: {error}; copy or train it again") from error
     mismatches = describe_mismatches(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +11,7 @@ from torch.nn import functional as F
 
 from hapvr.model.clips import MapMask, apply_map_mask, halve_map_mask
 from hapvr.model.kernels.comparator import first_layers, last_layers, pool_and_rectify
-
-ComparatorInit = Literal["random", "identity"]
+from hapvr.model.settings import ComparatorInit
 
 
 class GatedAttention(nn.Module):

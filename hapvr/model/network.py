@@ -1,12 +1,12 @@
 """The similarity network: attention over regions, TopK-Chamfer, and the comparator on frame similarities.
 
-One class covers HAP-VR, S2VS, DnS and ViSiL scoring; what differs is settings (see `NetworkSettings`).
+One class scores as HAP-VR, S2VS, DnS and ViSiL do; `NetworkSettings` says which.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, halve_mask, pad_to_min_frames
-from hapvr.model.layers import Binarization, Comparator, ComparatorInit, GatedAttention, LinearAttention
-from hapvr.model.similarity import Pooling, chamfer, check_rate, frame_similarity
-
-AttentionForm = Literal["gated", "cosine", "linear"]
+from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
+from hapvr.model.settings import NetworkSettings
+from hapvr.model.similarity import chamfer, frame_similarity
 
 MAX_COMPARATOR_ELEMENTS = {"cpu": 2**16, "cuda": 2**22}
 """Frame similarities the comparator sees at once, by device; its widest layer then stays near a processor's cache."""
@@ -41,104 +40,36 @@ class Similarities:
     regularization: Tensor
 
 
-@dataclass(frozen=True)
-class NetworkSettings:
-    """Everything but the weights that decides a score; stored beside them.
-
-    dims: D, values per region. spatial_rate, temporal_rate: top-k rates in [0, 1] over regions and frames, 0 for
-    Chamfer, 1 for the average. spatial_pooling, temporal_pooling: "chamfer", or "max" for the largest of all pairs.
-    attention: weigh regions, in one of three forms: "gated" (HAP-VR, S2VS, DnS), "linear" (ViSiL's release) or "cosine"
-    (the same with a normalised context vector). binary_bits: 0, or the length of the codes that replace attention
-    (DnS). comparator: refine frame similarities by the CNN. symmetric_chamfer: both directions at each level
-    (ViSiL_sym). symmetric: the mean of score(q, r) and score(r, q), which differ otherwise.
-    """
-
-    dims: int = 512
-    spatial_rate: float = 0.10
-    temporal_rate: float = 0.03
-    spatial_pooling: Pooling = "chamfer"
-    temporal_pooling: Pooling = "chamfer"
-    attention: bool = True
-    attention_form: AttentionForm = "gated"
-    binary_bits: int = 0
-    comparator: bool = True
-    symmetric_chamfer: bool = False
-    symmetric: bool = False
-
-    def __post_init__(self) -> None:
-        check_rate("spatial_rate", self.spatial_rate)
-        check_rate("temporal_rate", self.temporal_rate)
-        if self.dims < 1:
-            raise ArgumentError(f"dims: got {self.dims}, wanted the number of values per region, 1 or more")
-        if self.binary_bits < 0 or (self.binary_bits and self.attention):
-            raise ArgumentError(
-                f"binary_bits: got {self.binary_bits} with attention={self.attention}, wanted 0, or a number of bits "
-                "with attention=False: codes replace attention"
-            )
-        for name, allowed in (
-            ("attention_form", ("gated", "cosine", "linear")),
-            ("spatial_pooling", ("chamfer", "max")),
-            ("temporal_pooling", ("chamfer", "max")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ArgumentError(f"{name}: got {getattr(self, name)!r}, wanted one of {', '.join(allowed)}")
-
-
 class SimilarityNetwork(nn.Module):
     """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
 
-    The arguments are the fields of `NetworkSettings`, which explains them. Weights are drawn from `generator`, which
-    leaves torch's global one alone, or else from that; comparator_init: see `Comparator`.
+    dims: D, values per region; ArgumentError unless 1 or more. generator: draws the weights and leaves torch's global
+    generator alone; None draws from the global one.
     """
 
-    def __init__(
-        self,
-        *,
-        dims: int = 512,
-        spatial_rate: float = 0.10,
-        temporal_rate: float = 0.03,
-        spatial_pooling: Pooling = "chamfer",
-        temporal_pooling: Pooling = "chamfer",
-        attention: bool = True,
-        attention_form: AttentionForm = "gated",
-        binary_bits: int = 0,
-        comparator: bool = True,
-        symmetric_chamfer: bool = False,
-        symmetric: bool = False,
-        comparator_init: ComparatorInit = "random",
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, settings: NetworkSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.settings = NetworkSettings(
-            dims=dims,
-            spatial_rate=spatial_rate,
-            temporal_rate=temporal_rate,
-            spatial_pooling=spatial_pooling,
-            temporal_pooling=temporal_pooling,
-            attention=attention,
-            attention_form=attention_form,
-            binary_bits=binary_bits,
-            comparator=comparator,
-            symmetric_chamfer=symmetric_chamfer,
-            symmetric=symmetric,
-        )
+        if dims < 1:
+            raise ArgumentError(f"dims: got {dims}, wanted the number of values per region, 1 or more")
+        self.settings, self.dims = settings, dims
         self.attention: nn.Module = nn.Identity()
         self.binarization: nn.Module = nn.Identity()
-        # torch's layers draw from the global generator before ours sets their weights: put it back where it was.
+        self.comparator: Comparator | None = None
+        form = settings.attention_form
+        # torch's layers draw from the global generator before ours set their weights, so its state is restored.
         with torch.random.fork_rng(devices=[], enabled=generator is not None):
-            if attention and attention_form == "gated":
+            if settings.attention and form == "gated":
                 self.attention = GatedAttention(dims=dims, generator=generator)
-            elif attention:
-                self.attention = LinearAttention(dims=dims, normalize=attention_form == "cosine", generator=generator)
-            elif binary_bits:
-                self.binarization = Binarization(dims=dims, bits=binary_bits, generator=generator)
-            self.comparator = Comparator(init=comparator_init, generator=generator) if comparator else None
+            elif settings.attention:
+                self.attention = LinearAttention(dims=dims, normalize=form == "cosine", generator=generator)
+            elif settings.binary_bits:
+                self.binarization = Binarization(dims=dims, bits=settings.binary_bits, generator=generator)
+            if settings.comparator:
+                self.comparator = Comparator(init=settings.comparator_init, generator=generator)
 
-    @classmethod
-    def from_settings(cls, settings: NetworkSettings, *, generator: torch.Generator | None = None) -> SimilarityNetwork:
-        """A network with freshly initialised weights and these settings."""
-        options: dict[str, Any] = asdict(settings)
-        return cls(**options, generator=generator)
+    def scoring_settings(self) -> dict[str, Any]:
+        """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
+        return {"dims": self.dims, **self.settings.scoring()}
 
     def embed(self, features: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         """What `compare` takes: attention-weighted regions, or their codes.
@@ -147,9 +78,9 @@ class SimilarityNetwork(nn.Module):
         are always computed in that, since rounding would turn bits over. Returns the same shape, or [..., T, R, bits]
         from a network with binary_bits.
         """
-        if features.ndim < 3 or features.shape[-1] != self.settings.dims:
+        if features.ndim < 3 or features.shape[-1] != self.dims:
             raise ArgumentError(
-                f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.settings.dims}]"
+                f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.dims}]"
             )
         features = features.to(self._dtype)
         if dtype is None:
@@ -173,7 +104,7 @@ class SimilarityNetwork(nn.Module):
         query: [Q, T, R, D]; reference: [N, T', R, D], both from `embed`; masks: bool [Q, T] and [N, T'], real frames
         first. Padding changes no score. Raises ArgumentError for shapes that disagree and values that are not finite.
         """
-        dims = self.settings.binary_bits or self.settings.dims
+        dims = self.settings.binary_bits or self.dims
         check_clips("query", query, query_mask, dims=dims)
         check_clips("reference", reference, reference_mask, dims=dims)
         if query_mask is not None or reference_mask is not None:

@@ -22,7 +22,8 @@ from hapvr.errors import ArgumentError
 from hapvr.model.clips import pad_to_min_frames
 from hapvr.model.kernels.frame_similarity import packed_matmul
 from hapvr.model.layers import Comparator
-from hapvr.model.network import NetworkSettings, SimilarityNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import chamfer, reduce_regions
 
 COMPARATOR_REACH = 8

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.archive import plain_values, read_archive
 from hapvr.model.checkpoint import describe_mismatches
-from hapvr.model.network import NetworkSettings, SimilarityNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.settings import explain
 
 COMPARATOR_PREFIXES = {
     "comparator_module.": "hap-vr",
@@ -33,13 +36,14 @@ SIMILARITY_MODULES = {"Chamfer": ("chamfer", 0.0), "Average": ("chamfer", 1.0), 
 class ImportReport:
     """What an import found and did.
 
-    release: "hap-vr", "s2vs" (also DnS students) or "visil"; settings: of the network made; tensors: published name to
-    own; ignored: tensors of a backbone, which is configured elsewhere; recorded: settings the file remembers; inert:
-    classes it names, which were not loaded; notes: what a reader should know about the scores; sha256: of the file.
+    release: "hap-vr", "s2vs" (also DnS students) or "visil"; settings: `scoring_settings` of the network; tensors: our
+    name of each published tensor; ignored: tensors of a backbone, which is configured elsewhere; recorded: settings that
+    the file holds; inert: classes that the file names, which were not loaded; notes: what a reader should know about the
+    scores; sha256: of the file.
     """
 
     release: str
-    settings: NetworkSettings
+    settings: Mapping[str, Any]
     tensors: Mapping[str, str]
     ignored: tuple[str, ...]
     recorded: Mapping[str, Any]
@@ -69,8 +73,9 @@ def import_published(
     recorded = plain_values(archive.content.get("args")) if isinstance(archive.content, Mapping) else {}
     release, tensors, ignored = _own_names(state, file)
     weights = {own: state[published].float().contiguous() for published, own in tensors.items()}
-    settings, notes = _settings(release, weights, recorded, dims=dims, rates=(spatial_rate, temporal_rate), file=file)
-    network = SimilarityNetwork.from_settings(settings, generator=torch.Generator())
+    dims = _dims(weights, dims, file)
+    settings, notes = _settings(release, weights, recorded, rates=(spatial_rate, temporal_rate), file=file)
+    network = SimilarityNetwork(settings, dims=dims, generator=torch.Generator())
     published = {own: name for name, own in tensors.items()}
     mismatches = describe_mismatches(
         {published.get(own, f"{own} (as named here)"): tuple(t.shape) for own, t in network.state_dict().items()},
@@ -80,13 +85,11 @@ def import_published(
         f"{published[own]} has NaN or infinite values" for own, t in weights.items() if not t.isfinite().all()
     ]
     if mismatches:
-        raise DataError(
-            f"import: {file} does not fit a {release} network of {settings.dims} dims: {'; '.join(mismatches)}"
-        )
+        raise DataError(f"import: {file} does not fit a {release} network of {dims} dims: {'; '.join(mismatches)}")
     network.load_state_dict(weights)
     report = ImportReport(
         release=release,
-        settings=settings,
+        settings=network.scoring_settings(),
         tensors=tensors,
         ignored=ignored,
         recorded=recorded,
@@ -171,44 +174,50 @@ def _own_names(state: Mapping[str, Tensor], file: Path) -> tuple[str, dict[str, 
     return release, tensors, ignored
 
 
+def _dims(weights: Mapping[str, Tensor], dims: int | None, file: Path) -> int:
+    """Values per region, as the weights tell, or else the caller."""
+    context, projection = weights.get("attention.context_vector.weight"), weights.get("binarization.projection")
+    if context is not None:
+        return context.shape[-1] if context.ndim else 0
+    if projection is not None:
+        return projection.shape[0] if projection.ndim else 0
+    if dims is None:
+        raise DataError(f"import: {file}: no tensor tells the dimensions of a region; give dims, e.g. dims=512")
+    return dims
+
+
 def _settings(
     release: str,
     weights: Mapping[str, Tensor],
     recorded: Mapping[str, Any],
     *,
-    dims: int | None,
     rates: tuple[float | None, float | None],
     file: Path,
 ) -> tuple[NetworkSettings, list[str]]:
     notes: list[str] = []
     pooling, rate = [], []
+    paper = NetworkSettings()
     for level, key, default, wanted in (
-        ("f", "f2f_sim_module", 0.10, rates[0]),
-        ("v", "v2v_sim_module", 0.03, rates[1]),
+        ("f", "f2f_sim_module", paper.spatial_rate, rates[0]),
+        ("v", "v2v_sim_module", paper.temporal_rate, rates[1]),
     ):
         module, top = recorded.get(key), recorded.get(f"{level}_topk_rate", default)
         way, fixed = SIMILARITY_MODULES.get(str(module), ("chamfer", top if release == "hap-vr" else 0.0))
         pooling.append(way)
         rate.append(fixed if wanted is None else wanted)
     if release == "hap-vr" and "f_topk_rate" not in recorded and None in rates:
-        notes.append("the file records no top-k rates: the paper's 0.10 and 0.03 are used")
+        notes.append(
+            f"the file records no top-k rates: the paper's {paper.spatial_rate} and {paper.temporal_rate} are used"
+        )
     symmetric = recorded.get("symmetric") is True
     if symmetric and max(rate) > 0:
         notes.append("symmetric: both directions use the recorded rates; the release's code falls back to 0.3 there")
     gated = "attention.transform.weight" in weights
     context, projection = weights.get("attention.context_vector.weight"), weights.get("binarization.projection")
-    found = None
-    if context is not None:
-        found = context.shape[-1] if context.ndim else 0
-    elif projection is not None:
-        found = projection.shape[0] if projection.ndim else 0
-    if found is None and dims is None:
-        raise DataError(f"import: {file}: no tensor tells the dimensions of a region; give dims, e.g. dims=512")
     if context is not None and not gated and release == "visil":
         notes.append(f"the context vector has norm {context.norm():.4g} and is used as it is, like in the release")
     try:
         settings = NetworkSettings(
-            dims=int(dims or 0) if found is None else found,
             spatial_rate=rate[0],
             temporal_rate=rate[1],
             spatial_pooling=pooling[0],
@@ -219,6 +228,6 @@ def _settings(
             comparator=any(name.startswith("comparator.") for name in weights),
             symmetric_chamfer=symmetric,
         )
-    except (ArgumentError, TypeError) as error:
-        raise DataError(f"import: {file}: its settings cannot be used: {error}") from error
+    except ValidationError as error:
+        raise DataError(f"import: {file}: its settings cannot be used: {explain(error)}") from error
     return settings, notes

@@ -9,7 +9,7 @@ on long videos only.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
 from hapvr.model.kernels.frame_similarity import self_frame_similarity
-
-Pooling = Literal["chamfer", "max"]
+from hapvr.model.settings import Pooling
 
 MAX_CHUNK_ELEMENTS = 2**25
 """Region similarities held at once: 128 MiB in float32."""
@@ -154,7 +153,7 @@ def frame_similarity(
     query: Tensor,
     reference: Tensor,
     *,
-    rate: float = 0.10,
+    rate: float,
     pooling: Pooling = "chamfer",
     symmetric: bool = False,
     max_chunk_elements: int = MAX_CHUNK_ELEMENTS,

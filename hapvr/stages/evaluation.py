@@ -29,6 +29,7 @@ from hapvr.features.extract import choose_device
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
@@ -66,13 +67,10 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     features = BenchmarkFeatures(store, definition)
     trained, _ = load_network(run.network_folder)
     settings = trained.settings
-    baseline = SimilarityNetwork(
-        dims=settings.dims,
-        spatial_rate=settings.spatial_rate,
-        temporal_rate=settings.temporal_rate,
-        attention=False,
-        comparator=False,
+    frozen = NetworkSettings(
+        spatial_rate=settings.spatial_rate, temporal_rate=settings.temporal_rate, attention=False, comparator=False
     )
+    baseline = SimilarityNetwork(frozen, dims=trained.dims)
     folder = run.folder / "benchmarks" / definition.name
     folder.mkdir(parents=True, exist_ok=True)
     available = _available(project, definition, features)

@@ -94,9 +94,7 @@ def _make_labels(project: Project, shard: Shard, embeddings: Shard) -> StageResu
             labels = pseudo_labels(
                 values[:, None],
                 values[None],
-                top_rate=config.top_rate,
-                bottom_rate=config.bottom_rate,
-                exact=config.exact,
+                config,
             )
             writer.write(_label_columns(video_id, labels))
             rows.append(index_row(video_id, len(values) ** 2))

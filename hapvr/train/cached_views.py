@@ -124,15 +124,7 @@ class CachedViews(Dataset[Batch]):
                     stored[first.video_id] = self._open(first.video_id)[2].read(first.video_id)
                 labels.append(stored[first.video_id][first.view_index, second.view_index])
             else:
-                labels.append(
-                    pseudo_labels(
-                        self._embedding(first),
-                        self._embedding(second),
-                        top_rate=self._rates.top_rate,
-                        bottom_rate=self._rates.bottom_rate,
-                        exact=self._rates.exact,
-                    )
-                )
+                labels.append(pseudo_labels(self._embedding(first), self._embedding(second), self._rates))
         return torch.stack(labels)
 
     def _embedding(self, row: ViewRow) -> Tensor:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from hapvr.config import Config, TrainConfig, digest
 from hapvr.features.weights import state_sha256
 from hapvr.files import write_atomic
+from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.storage.filesystem import DataRoot
@@ -24,7 +25,7 @@ from hapvr.train.guards import TrainingStoppedError, only_writer, stop_flag
 from hapvr.train.report import RESULT_NAME, Logger
 from hapvr.train.schedule import build_optimizer, build_scheduler, copy_for_ema
 from hapvr.train.source import Source, open_source
-from hapvr.train.step import Throughput, TrainingModule, TrainStep, build_network, build_objective
+from hapvr.train.step import Throughput, TrainingModule, TrainStep, build_network
 
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
@@ -77,7 +78,7 @@ def train(
     }
     with only_writer(folder, fabric), stop_flag() as stop_asked:
         gather = gather_of(fabric) if settings.gather else None
-        step_module = TrainingModule(state.network, build_objective(settings.objective), gather=gather)
+        step_module = TrainingModule(state.network, Objective(settings.objective), gather=gather)
         if settings.compile:
             step_module.compile()
         module, optimizer = fabric.setup(step_module, state.optimizer)

@@ -152,13 +152,7 @@ class OnlineViews(Dataset[DrawnClips]):
         pairs = positive_pairs(item.labels, include_self=True)
         pairs = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < end)]
         labels = [
-            pseudo_labels(
-                embeddings[query].float(),
-                embeddings[reference].float(),
-                top_rate=self._config.pseudo_labels.top_rate,
-                bottom_rate=self._config.pseudo_labels.bottom_rate,
-                exact=self._config.pseudo_labels.exact,
-            )
+            pseudo_labels(embeddings[query].float(), embeddings[reference].float(), self._config.pseudo_labels)
             for query, reference in pairs.tolist()
         ]
         return Batch(

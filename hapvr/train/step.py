@@ -13,10 +13,11 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hapvr.config import NetworkConfig, ObjectiveConfig, TrainConfig
+from hapvr.config import TrainConfig
 from hapvr.errors import ArgumentError
-from hapvr.losses.objective import Objective, ObjectiveSettings, Share
+from hapvr.losses.objective import Objective, Share
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
 from hapvr.train.checkpoint import TrainingState
@@ -57,14 +58,9 @@ class TrainingModule(nn.Module):
         return output.total, output.terms, output.counts, similarities.video.detach()
 
 
-def build_network(config: NetworkConfig, *, dims: int, seed: int) -> SimilarityNetwork:
+def build_network(settings: NetworkSettings, *, dims: int, seed: int) -> SimilarityNetwork:
     """A freshly initialised network; equal seeds give equal weights."""
-    return SimilarityNetwork(dims=dims, generator=torch_rng(seed, "network"), **config.model_dump())
-
-
-def build_objective(config: ObjectiveConfig) -> Objective:
-    """Raises ConfigError for a loss or an option that does not exist."""
-    return Objective(ObjectiveSettings(**config.model_dump()))
+    return SimilarityNetwork(settings, dims=dims, generator=torch_rng(seed, "network"))
 
 
 class Throughput:

@@ -20,6 +20,7 @@ from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.scoring import ScoringSettings, score_benchmark
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
 DIMS, REGIONS = 16, 9
@@ -55,7 +56,7 @@ def random_features(names, *, dims=DIMS, lengths=(5, 9, 4, 30, 1, 12)):
 
 
 def make_network(**options):
-    return SimilarityNetwork(dims=DIMS, generator=torch_rng(1, "network"), **options).eval()
+    return SimilarityNetwork(NetworkSettings(**options), dims=DIMS, generator=torch_rng(1, "network")).eval()
 
 
 def make_definition(num_queries=3, num_references=11):
@@ -166,7 +167,7 @@ def score_made_on_reading(path, *, num_references):
             yield video, torch.randn(100, REGIONS, 256, generator=torch_rng(video)).half()
 
     reader.read = read
-    network = SimilarityNetwork(dims=256, comparator=False, generator=torch_rng("memory"))
+    network = SimilarityNetwork(NetworkSettings(comparator=False), dims=256, generator=torch_rng("memory"))
     score_benchmark(network, definition, reader, path, settings=ScoringSettings(references_per_part=64))
 
 

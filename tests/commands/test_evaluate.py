@@ -14,6 +14,7 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
@@ -51,7 +52,7 @@ def own_test(small_project: Project) -> Path:
 @pytest.fixture
 def network_folder(tmp_path: Path) -> Path:
     """A stored network with seeded random weights that fits the small project's features."""
-    network = SimilarityNetwork(dims=32, generator=torch_rng("evaluate"))
+    network = SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("evaluate"))
     return save_network(network, tmp_path / "network", metadata={})
 
 
@@ -116,7 +117,9 @@ def test_evaluate_refuses_a_model_of_other_dimensions(
     call: Call, small_project: Project, own_test: Path, tmp_path: Path
 ) -> None:
     """Exit 1, with the shape that was found and the one that was wanted."""
-    save_network(SimilarityNetwork(dims=16, generator=torch.Generator()), tmp_path / "network", metadata={})
+    save_network(
+        SimilarityNetwork(NetworkSettings(), dims=16, generator=torch.Generator()), tmp_path / "network", metadata={}
+    )
     done = call(
         "evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model", tmp_path / "network"
     )

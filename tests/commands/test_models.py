@@ -10,6 +10,7 @@ import torch
 from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.whitening import make_whitening
@@ -20,7 +21,7 @@ from tests.commands.conftest import Call
 
 def write_published(path: Path, *, dims: int = 32) -> SimilarityNetwork:
     """A .pth under HAP-VR's names with seeded random weights."""
-    network = SimilarityNetwork(dims=dims, generator=torch_rng("published"))
+    network = SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng("published"))
     state = {
         name.replace("comparator.output.", "comparator_module.fconv.").replace("comparator.", "comparator_module."): t
         for name, t in network.state_dict().items()

@@ -109,7 +109,7 @@ def test_from_clips_to_metrics_without_dagster(call: Call, tmp_path: Path, clips
     trained = call("train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json")
     assert trained.code == 0, trained.error
     network = Path(trained.json["folder"]) / "network"
-    assert load_network(network)[0].settings.dims == 32
+    assert load_network(network)[0].dims == 32
     benchmark = tmp_path / "data" / "corpus" / "own-test"
     arguments = ("--benchmark", benchmark, "--features", tmp_path / "data", "--model", network, "--json")
     result = call("evaluate", *arguments).json

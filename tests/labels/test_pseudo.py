@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.seeding import torch_rng
+from hapvr.settings import explain
 
 
 def line(*values: float) -> Tensor:
@@ -26,7 +31,7 @@ ONE_FRAME = torch.tensor([[1.0, 0.0]])
 @pytest.mark.parametrize("exact", [False, True])
 def test_pseudo_labels_match_the_release(golden: dict[str, Tensor], exact: bool) -> None:
     """All pairs of six clips of 28 frames: ten positives and ten negatives a row, the release's."""
-    found = pseudo_labels(golden["dino"][:, None], golden["dino"][None], exact=exact)
+    found = pseudo_labels(golden["dino"][:, None], golden["dino"][None], PseudoLabelSettings(exact=exact))
     assert torch.equal(found > 0, golden["pseudo_pos"].bool())
     assert torch.equal(found < 0, golden["pseudo_neg"].bool())
 
@@ -35,7 +40,7 @@ def test_pseudo_labels_match_the_release(golden: dict[str, Tensor], exact: bool)
 def test_pseudo_labels_by_hand(exact: bool) -> None:
     """Of five frames the two closest are positive, the farthest is negative, the others are ignored."""
     reference = line(0.1, 0.9, 0.5, -0.3, 0.7)
-    found = pseudo_labels(ONE_FRAME, reference, top_rate=0.4, bottom_rate=0.2, exact=exact)
+    found = pseudo_labels(ONE_FRAME, reference, PseudoLabelSettings(top_rate=0.4, bottom_rate=0.2, exact=exact))
     assert found.tolist() == [[0, 1, 0, -1, 1]]
     assert found.dtype == torch.int8
 
@@ -43,22 +48,24 @@ def test_pseudo_labels_by_hand(exact: bool) -> None:
 def test_pseudo_labels_give_ties_one_label() -> None:
     """Equal cosines at the threshold are all positive, unless the count must be exact: then the first are."""
     reference = line(0.9, 0.5, 0.5, 0.5, -0.3)
-    assert pseudo_labels(ONE_FRAME, reference, top_rate=0.4, bottom_rate=0.2).tolist() == [[1, 1, 1, 1, -1]]
-    exact = pseudo_labels(ONE_FRAME, reference, top_rate=0.4, bottom_rate=0.2, exact=True)
+    assert pseudo_labels(ONE_FRAME, reference, PseudoLabelSettings(top_rate=0.4, bottom_rate=0.2)).tolist() == [
+        [1, 1, 1, 1, -1]
+    ]
+    exact = pseudo_labels(ONE_FRAME, reference, PseudoLabelSettings(top_rate=0.4, bottom_rate=0.2, exact=True))
     assert exact.tolist() == [[1, 1, 0, 0, -1]]
 
 
 def test_pseudo_labels_ignore_a_still_clip() -> None:
     """Frames that are all alike are neither the closest nor the farthest."""
     still = torch.ones(6, 3)
-    assert not pseudo_labels(still, still).any()
+    assert not pseudo_labels(still, still, PseudoLabelSettings()).any()
 
 
 def test_pseudo_labels_of_frames_that_differ_in_the_last_bit() -> None:
     """A paused clip is still, whatever rounding does to its products."""
     still = torch.rand(1, 384, generator=torch_rng("still")).repeat(28, 1)
     still[::2] += torch.finfo(torch.float32).eps / 4
-    assert not pseudo_labels(still, still).any()
+    assert not pseudo_labels(still, still, PseudoLabelSettings()).any()
 
 
 @given(seed=st.integers(0, 9999), top_rate=st.floats(0, 1), part=st.floats(0, 1), exact=st.booleans())
@@ -78,20 +85,26 @@ def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float, e
         ]
         for row in cosine
     ]
-    found = pseudo_labels(teacher[0], teacher[1], top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
+    found = pseudo_labels(
+        teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
+    )
     assert found.tolist() == expected
 
 
 def test_pseudo_labels_never_overlap_when_the_rates_add_up_to_one() -> None:
     """Both counts round up for three frames: the positives keep theirs, the negatives get what is left."""
-    found = pseudo_labels(ONE_FRAME, line(0.9, 0.5, 0.1), top_rate=0.5, bottom_rate=0.5, exact=True)
+    found = pseudo_labels(
+        ONE_FRAME, line(0.9, 0.5, 0.1), PseudoLabelSettings(top_rate=0.5, bottom_rate=0.5, exact=True)
+    )
     assert found.tolist() == [[1, 1, -1]]
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_pseudo_labels_of_a_small_rate_are_not_empty(exact: bool) -> None:
     """A rate above 0 leaves one frame of each kind at least."""
-    found = pseudo_labels(ONE_FRAME, line(0.1, 0.9, 0.5), top_rate=0.01, bottom_rate=0.01, exact=exact)
+    found = pseudo_labels(
+        ONE_FRAME, line(0.1, 0.9, 0.5), PseudoLabelSettings(top_rate=0.01, bottom_rate=0.01, exact=exact)
+    )
     assert found.tolist() == [[-1, 1, 0]]
 
 
@@ -100,7 +113,9 @@ def test_pseudo_labels_of_a_small_rate_are_not_empty(exact: bool) -> None:
 def test_pseudo_labels_keep_the_rates(exact: bool, top_rate: float, bottom_rate: float) -> None:
     """Without ties, rows of 50 frames hold rate * 50 labels of each kind."""
     teacher = torch.randn(2, 50, 16, generator=torch_rng("rates"))
-    found = pseudo_labels(teacher[0], teacher[1], top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
+    found = pseudo_labels(
+        teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
+    )
     num_bottom = round(bottom_rate * 50) if exact else -(-round(bottom_rate * 5000) // 100)
     assert ((found > 0).sum(1) == round(top_rate * 50)).all()
     assert ((found < 0).sum(1) == num_bottom).all()
@@ -109,22 +124,36 @@ def test_pseudo_labels_keep_the_rates(exact: bool, top_rate: float, bottom_rate:
 def test_pseudo_labels_of_half_precision_equal_those_in_float32() -> None:
     """Cached embeddings in float16 are compared in float32, so distinct cosines stay distinct."""
     teacher = torch.randn(2, 28, 384, generator=torch_rng("half")).half()
-    assert torch.equal(pseudo_labels(teacher[0], teacher[1]), pseudo_labels(teacher[0].float(), teacher[1].float()))
+    assert torch.equal(
+        pseudo_labels(teacher[0], teacher[1], PseudoLabelSettings()),
+        pseudo_labels(teacher[0].float(), teacher[1].float(), PseudoLabelSettings()),
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"top_rate": 1.2, "bottom_rate": 0.0}, r"top_rate: got 1\.2.*\[0, 1\]"),
-        ({"top_rate": 0.6, "bottom_rate": 0.5}, r"got 0\.6 \+ 0\.5.*at most 1"),
         ({"reference": torch.ones(4, 3)}, r"reference: got shape \(4, 3\).*2\]"),
         ({"query": torch.full((4, 2), torch.nan)}, "query: NaN or infinite"),
         ({"query": torch.ones(2)}, r"query: got shape \(2,\)"),
     ],
 )
-def test_pseudo_labels_refuse_bad_input(change: dict[str, Tensor | float], message: str) -> None:
-    """The error names the argument, what it was and what is allowed."""
-    arguments: dict[str, Tensor | float] = {"query": torch.ones(4, 2), "reference": torch.ones(4, 2), **change}
-    query, reference = arguments.pop("query"), arguments.pop("reference")
+def test_pseudo_labels_refuse_bad_input(change: dict[str, Tensor], message: str) -> None:
+    """The error names the argument, its shape and what is allowed."""
+    arguments = {"query": torch.ones(4, 2), "reference": torch.ones(4, 2), **change}
     with pytest.raises(ArgumentError, match=message):
-        pseudo_labels(query, reference, **arguments)
+        pseudo_labels(**arguments, settings=PseudoLabelSettings())
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ({"top_rate": 1.2, "bottom_rate": 0.0}, "top_rate.*less than or equal to 1"),
+        ({"top_rate": 0.6, "bottom_rate": 0.5}, r"must be at most 1, got 1\.1"),
+    ],
+)
+def test_settings_refuse_bad_rates(rates: dict[str, float], message: str) -> None:
+    """The error names the rate and its limit."""
+    with pytest.raises(ValidationError) as caught:
+        PseudoLabelSettings(**rates)
+    assert re.search(message, explain(caught.value))

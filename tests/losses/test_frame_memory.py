@@ -17,8 +17,11 @@ import torch
 
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.objective import Objective
+from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
 generator = torch_rng("memory")
@@ -29,10 +32,10 @@ sources += [(f"v{i}", f"v{(i + 1) % 64}") if i % 3 == 0 else (f"v{i}",) for i in
 labels = video_pair_labels(sources)
 pairs = positive_pairs(labels)
 teacher = torch.randn(128, 28, 384, generator=generator)
-frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]])
-network = SimilarityNetwork()
+frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]], PseudoLabelSettings())
+network = SimilarityNetwork(NetworkSettings(), dims=512)
 clips = network.embed(features)
-output = Objective()(network.compare(clips, clips), labels, frame_labels, pairs)
+output = Objective(ObjectiveSettings())(network.compare(clips, clips), labels, frame_labels, pairs)
 output.total.backward()
 assert all(torch.isfinite(parameter.grad).all() for parameter in network.parameters())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

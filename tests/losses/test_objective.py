@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.labels import without_self
-from hapvr.losses.objective import Objective, ObjectiveSettings
+from hapvr.losses.objective import Objective
 from hapvr.losses.quadlinear import quadlinear_ap
 from hapvr.losses.registry import RANKING_LOSSES, loss_options, ranking_loss
+from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.network import Similarities, SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
 FRAMES = 6
@@ -27,7 +31,7 @@ def batch(sources: list[tuple[str, ...]]) -> tuple[Similarities, Tensor, Tensor,
     labels = video_pair_labels(sources)
     pairs = positive_pairs(labels, include_self=True)
     teacher = torch.randn(len(sources), FRAMES, 5, generator=generator)
-    frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]])
+    frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]], PseudoLabelSettings())
     shape = (len(sources), len(sources), FRAMES, FRAMES)
     frame = torch.rand(shape, generator=generator) * 2 - 1
     video = (torch.rand(shape[:2], generator=generator) * 2 - 1).requires_grad_()
@@ -56,7 +60,7 @@ def test_objective_is_the_weighted_sum_of_eq_15(
     expected = {
         "frame_ap": quadlinear_ap(similarities.frame[rows, columns], frame_labels[kept], rho=5.0),
         "video_ap": quadlinear_ap(video, labels if include_self else without_self(labels)),
-        "infonce": infonce(video, without_self(labels)),
+        "infonce": infonce(video, without_self(labels), temperature=0.03),
         "hard_negative": hard_negative(video, labels),
         "self_similarity": self_similarity(video, labels),
         "regularization": similarities.regularization,
@@ -73,7 +77,7 @@ def test_objective_gradient_reaches_positive_frame_pairs_only(
 ) -> None:
     """Frame similarities of negative video pairs, and of a clip with itself, are not ranked."""
     similarities, labels, frame_labels, pairs = views
-    Objective()(similarities, labels, frame_labels, pairs).total.backward()
+    Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs).total.backward()
     touched = similarities.frame.grad.flatten(2).any(-1)
     assert torch.equal(touched, without_self(labels) > 0)
     assert similarities.video.grad.any()
@@ -89,7 +93,7 @@ def test_objective_leaves_out_terms_of_weight_zero(views: tuple[Similarities, Te
 def test_objective_counts_queries_without_positives() -> None:
     """A lone view is left out of the means, and counted."""
     similarities, labels, frame_labels, pairs = batch([("a",), ("b",), ("a",)])
-    found = Objective()(similarities, labels, frame_labels, pairs)
+    found = Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)
     assert found.counts == {
         "queries": 3,
         "queries_without_positives": 1,
@@ -104,7 +108,7 @@ def test_objective_counts_queries_without_positives() -> None:
 def test_objective_of_a_batch_without_any_positive_is_finite() -> None:
     """Every query is left out: the ranking terms are 0, the total and its gradient are numbers."""
     similarities, labels, frame_labels, pairs = batch([("a",), ("b",), ("c",)])
-    found = Objective()(similarities, labels, frame_labels, pairs)
+    found = Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)
     found.total.backward()
     assert found.terms["frame_ap"].item() == found.terms["video_ap"].item() == found.terms["infonce"].item() == 0
     assert torch.isfinite(found.total)
@@ -132,10 +136,10 @@ def test_training_on_each_loss_lowers_it(name: str) -> None:
     labels = video_pair_labels([(f"v{i % 4}",) for i in range(8)])
     pairs = positive_pairs(labels)
     teacher = noise.mean(2)
-    frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]])
+    frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]], PseudoLabelSettings())
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = SimilarityNetwork(dims=16)
+        network = SimilarityNetwork(NetworkSettings(), dims=16)
     objective = Objective(ObjectiveSettings(video_ap_loss=name, frame_ap_loss=name))
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     totals, ranking = [], []
@@ -166,7 +170,7 @@ def test_objective_refuses_what_does_not_fit(
     similarities, labels, frame_labels, pairs = views
     arguments = {"labels": labels, "frame_labels": frame_labels, "pair_index": pairs, **change}
     with pytest.raises(ArgumentError, match=message):
-        Objective()(similarities, **arguments)
+        Objective(ObjectiveSettings())(similarities, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -175,14 +179,19 @@ def test_objective_refuses_what_does_not_fit(
         ({"video_ap_loss": "softmax"}, "got 'softmax', wanted one of blackbox_ap, circle"),
         ({"video_ap_options": {"sigma": 1.0}}, "quadlinear_ap: unknown option sigma; allowed are delta, rho"),
         ({"frame_ap_loss": "mae", "frame_ap_options": {"rho": 1.0}}, "mae: unknown option rho; allowed are none"),
-        ({"infonce_weight": -1.0}, "infonce_weight: got -1"),
-        ({"video_ap_weight": float("nan")}, "video_ap_weight: got nan"),
     ],
 )
 def test_objective_refuses_bad_settings(settings: dict[str, object], message: str) -> None:
     """The error names the key and what is allowed."""
     with pytest.raises(ConfigError, match=message):
         Objective(ObjectiveSettings(**settings))
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_settings_refuse_bad_weights(weight: float) -> None:
+    """A weight is a finite number of at least 0."""
+    with pytest.raises(ValidationError, match="infonce_weight"):
+        ObjectiveSettings(infonce_weight=weight)
 
 
 def test_ranking_loss_sets_options() -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import re
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError
 from hapvr.labels.pairs import video_pair_labels
-from hapvr.losses.objective import Objective, ObjectiveSettings
+from hapvr.losses.objective import Objective
+from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model import network as network_module
-from hapvr.model.network import NetworkSettings, SimilarityNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
+from hapvr.settings import explain
 
 DIMS = 16
 
@@ -46,7 +50,7 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 def build(variant: str = "hap-vr") -> SimilarityNetwork:
     """A small network with weights large enough that the comparator's output matters."""
-    network = SimilarityNetwork(dims=DIMS, generator=torch_rng("network"), **VARIANTS[variant])
+    network = SimilarityNetwork(NetworkSettings(**VARIANTS[variant]), dims=DIMS, generator=torch_rng("network"))
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if name.startswith("comparator"):
@@ -122,9 +126,9 @@ def test_one_mask_is_enough() -> None:
 
 def test_symmetric_scores_are_symmetric_and_the_mean_of_both() -> None:
     """Plain scores are not; the rates are honoured in both directions."""
-    options = {"dims": DIMS, "spatial_rate": 0.34, "temporal_rate": 0.5}
-    plain = SimilarityNetwork(**options, generator=torch_rng("symmetric")).eval()
-    symmetric = SimilarityNetwork(**options, symmetric=True).eval()
+    options = {"spatial_rate": 0.34, "temporal_rate": 0.5}
+    plain = SimilarityNetwork(NetworkSettings(**options), dims=DIMS, generator=torch_rng("symmetric")).eval()
+    symmetric = SimilarityNetwork(NetworkSettings(**options, symmetric=True), dims=DIMS).eval()
     symmetric.load_state_dict(plain.state_dict())
     query = plain.embed(clips("query", num_videos=2, num_frames=9))
     reference = plain.embed(clips("reference", num_videos=3, num_frames=12))
@@ -137,7 +141,7 @@ def test_symmetric_scores_are_symmetric_and_the_mean_of_both() -> None:
 def test_binary_codes_score_by_hamming_distance() -> None:
     """One frame and one region: 1 - 2 * (differing bits) / bits."""
     network = SimilarityNetwork(
-        dims=DIMS, attention=False, binary_bits=24, comparator=False, generator=torch_rng("codes")
+        NetworkSettings(attention=False, binary_bits=24, comparator=False), dims=DIMS, generator=torch_rng("codes")
     ).eval()
     features = clips("codes", num_videos=5, num_frames=1)[:, :, :1]
     codes = network.embed(features)
@@ -149,7 +153,9 @@ def test_binary_codes_score_by_hamming_distance() -> None:
 
 def test_binary_codes_can_be_trained() -> None:
     """In training mode the sign has a gradient."""
-    network = SimilarityNetwork(dims=DIMS, attention=False, binary_bits=24, generator=torch_rng("codes")).train()
+    network = SimilarityNetwork(
+        NetworkSettings(attention=False, binary_bits=24), dims=DIMS, generator=torch_rng("codes")
+    ).train()
     codes = network.embed(clips("codes", num_videos=2, num_frames=4))
     network.compare(codes, codes).video.sum().backward()
     gradients = [parameter.grad for parameter in network.parameters()]
@@ -159,11 +165,13 @@ def test_binary_codes_can_be_trained() -> None:
 def test_embeddings_in_a_short_dtype() -> None:
     """Attention is computed in it, as under autocast; codes are those of float32, none turned over by rounding."""
     features = clips("short", num_videos=3, num_frames=4)
-    network = SimilarityNetwork(dims=DIMS, comparator=False, generator=torch_rng("short"))
+    network = SimilarityNetwork(NetworkSettings(comparator=False), dims=DIMS, generator=torch_rng("short"))
     found, exact = network.embed(features, dtype=torch.bfloat16), network.embed(features)
     assert (found.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
     assert_close(found.float(), exact, rtol=2**-6, atol=0)
-    coder = SimilarityNetwork(dims=DIMS, attention=False, binary_bits=64, generator=torch_rng("codes")).eval()
+    coder = SimilarityNetwork(
+        NetworkSettings(attention=False, binary_bits=64), dims=DIMS, generator=torch_rng("codes")
+    ).eval()
     assert torch.equal(coder.embed(features, dtype=torch.bfloat16), coder.embed(features).bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(network.embed(features).bfloat16(), found)
@@ -173,7 +181,7 @@ def test_linear_attention_weighs_by_the_angle_to_its_context() -> None:
     """Along the context vector the weight is 1, against it 0; "cosine" makes that so for a vector of any length."""
     features = F.one_hot(torch.arange(2), DIMS).float() * torch.tensor([[1.0], [-1.0]])
     for form, length, expected in (("linear", 1.0, 1.0), ("cosine", 5.0, 1.0), ("linear", 5.0, 3.0)):
-        network = SimilarityNetwork(dims=DIMS, attention_form=form, comparator=False)
+        network = SimilarityNetwork(NetworkSettings(attention_form=form, comparator=False), dims=DIMS)
         with torch.no_grad():
             network.attention.context_vector.weight.copy_(length * F.one_hot(torch.tensor([0]), DIMS))
         weights = network.embed(features[None, None])[0, 0].norm(dim=-1)
@@ -210,7 +218,7 @@ def test_regularization_sums_the_overshoot() -> None:
 
 def test_an_identity_comparator_starts_from_the_largest_similarity_of_each_block() -> None:
     """What comes out is the maximum of every 4 x 4 block, of negative similarities too, and all layers can be trained."""
-    network = SimilarityNetwork(dims=DIMS, comparator_init="identity", generator=torch_rng("identity"))
+    network = SimilarityNetwork(NetworkSettings(comparator_init="identity"), dims=DIMS, generator=torch_rng("identity"))
     embedded = network.embed(clips("identity", num_videos=3, num_frames=9))
     found = network.compare(embedded, torch.cat([embedded, -embedded]))
     blocks = found.frame[:, :, :8, :8].reshape(3, 6, 2, 4, 2, 4).amax((3, 5))
@@ -246,22 +254,21 @@ def test_autocast_keeps_similarities_in_float32() -> None:
 def test_the_same_generator_gives_the_same_weights() -> None:
     """And the global generator is neither used nor moved."""
     before = torch.random.get_rng_state()
-    first, second = (SimilarityNetwork(dims=DIMS, generator=torch_rng("weights")) for _ in range(2))
+    first, second = (SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("weights")) for _ in range(2))
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
     assert not torch.equal(
         first.attention.transform.weight,
-        SimilarityNetwork(dims=DIMS, generator=torch_rng("others")).attention.transform.weight,
+        SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("others")).attention.transform.weight,
     )
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_from_settings_keeps_every_field() -> None:
-    """Settings describe a network completely, but for its weights."""
-    settings = NetworkSettings(
-        dims=8, spatial_rate=0.2, temporal_rate=0.4, attention=False, binary_bits=12, symmetric=True, comparator=False
-    )
-    assert asdict(SimilarityNetwork.from_settings(settings).settings) == asdict(settings)
+def test_scoring_settings_leave_out_how_weights_are_drawn() -> None:
+    """They are the settings of the file beside the weights, with the dimensions."""
+    settings = NetworkSettings(spatial_rate=0.2, comparator_init="identity")
+    found = SimilarityNetwork(settings, dims=8).scoring_settings()
+    assert found == {"dims": 8, **settings.model_dump(exclude={"comparator_init"})}
 
 
 def test_compare_does_not_touch_its_arguments() -> None:
@@ -309,18 +316,25 @@ def test_embed_refuses_other_dimensions() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"spatial_rate": 1.5}, r"spatial_rate: got 1\.5"),
-        ({"temporal_rate": -0.1}, r"temporal_rate: got -0\.1"),
-        ({"dims": 0}, "dims: got 0"),
-        ({"attention_form": "softmax"}, "attention_form: got 'softmax', wanted one of gated, cosine, linear"),
-        ({"temporal_pooling": "mean"}, "temporal_pooling: got 'mean', wanted one of chamfer, max"),
-        ({"binary_bits": 8}, "binary_bits: got 8 with attention=True"),
+        ({"spatial_rate": 1.5}, "spatial_rate: .* less than or equal to 1 .*1.5"),
+        ({"temporal_rate": -0.1}, "temporal_rate: .* greater than or equal to 0 .*-0.1"),
+        ({"attention_form": "softmax"}, "attention_form: .* 'gated', 'cosine' or 'linear' .*softmax"),
+        ({"temporal_pooling": "mean"}, "temporal_pooling: .* 'chamfer' or 'max' .*mean"),
+        ({"binary_bits": 8}, "binary_bits: got 8 with attention: true"),
+        ({"dims": 8}, "dims: Extra inputs"),
     ],
 )
-def test_network_refuses_bad_settings(settings: dict[str, Any], message: str) -> None:
-    """The error names the setting and what is allowed."""
-    with pytest.raises(ArgumentError, match=message):
-        SimilarityNetwork(**settings)
+def test_settings_refuse_bad_values(settings: dict[str, Any], message: str) -> None:
+    """The error names the setting, the value and what is allowed."""
+    with pytest.raises(ValidationError) as caught:
+        NetworkSettings(**settings)
+    assert re.search(message, explain(caught.value))
+
+
+def test_network_refuses_no_dimensions() -> None:
+    """A region has one value or more."""
+    with pytest.raises(ArgumentError, match="dims: got 0"):
+        SimilarityNetwork(NetworkSettings(), dims=0)
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "visil_f"])
@@ -330,7 +344,7 @@ def test_training_lowers_the_loss_of_each_variant(variant: str) -> None:
     videos = torch.randn(4, 1, 1, DIMS, generator=generator).repeat(2, 1, 1, 1)
     features = F.normalize(videos + 1.5 * torch.randn(8, 6, 9, DIMS, generator=generator), dim=-1)
     labels = video_pair_labels([(f"v{i % 4}",) for i in range(8)])
-    network = SimilarityNetwork(dims=DIMS, generator=torch_rng("network"), **VARIANTS[variant]).train()
+    network = SimilarityNetwork(NetworkSettings(**VARIANTS[variant]), dims=DIMS, generator=torch_rng("network")).train()
     objective = Objective(ObjectiveSettings(frame_ap_weight=0))
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
     totals = []

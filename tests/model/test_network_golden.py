@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import to_unit_interval
 
 RATES = {"paper": (0.10, 0.03), "wide": (0.34, 0.25)}
@@ -16,7 +17,7 @@ RATES = {"paper": (0.10, 0.03), "wide": (0.34, 0.25)}
 def network_of(golden: dict[str, Tensor], rates: str) -> SimilarityNetwork:
     """A network with the reference weights under the project's names."""
     spatial_rate, temporal_rate = RATES[rates]
-    network = SimilarityNetwork(dims=48, spatial_rate=spatial_rate, temporal_rate=temporal_rate)
+    network = SimilarityNetwork(NetworkSettings(spatial_rate=spatial_rate, temporal_rate=temporal_rate), dims=48)
     names = {
         name: name.replace("comparator.", "comparator_module.").replace("output.", "fconv.")
         for name in network.state_dict()

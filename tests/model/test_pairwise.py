@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hapvr.errors import ArgumentError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.pairwise import Limits, PackedVideos, refine_in_strips, score_packed
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
 DIMS, REGIONS = 16, 9
@@ -32,7 +33,7 @@ def make_videos(lengths, *, name="videos"):
 
 
 def make_network(**options):
-    return SimilarityNetwork(dims=DIMS, generator=torch_rng(1, "network"), **options).eval()
+    return SimilarityNetwork(NetworkSettings(**options), dims=DIMS, generator=torch_rng(1, "network")).eval()
 
 
 def one_by_one(network, queries, references):

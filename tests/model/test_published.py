@@ -22,6 +22,7 @@ from hapvr.errors import ArgumentError, DataError
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_pca, import_published
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
 DIMS = 16
@@ -36,7 +37,9 @@ HAP_VR, S2VS, VISIL, WHOLE_VISIL = (
 def released(prefix: str, *, form: str = "gated", bits: int = 0, dims: int = DIMS) -> dict[str, Tensor]:
     """A state dict under a release's names, with random weights."""
     network = SimilarityNetwork(
-        dims=dims, attention=not bits, attention_form=form, binary_bits=bits, generator=torch_rng("released")
+        NetworkSettings(attention=not bits, attention_form=form, binary_bits=bits),
+        dims=dims,
+        generator=torch_rng("released"),
     )
     attention = "visil_head.attention." if prefix == WHOLE_VISIL else "attention."
     names = {
@@ -65,7 +68,7 @@ def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -
     assert report.release == "hap-vr"
     assert report.recorded["workers"] == [1, 2]
     assert report.inert == ("argparse.Namespace",)
-    assert (report.settings.dims, report.settings.spatial_rate, report.settings.temporal_rate) == (48, 0.34, 0.25)
+    assert (network.dims, network.settings.spatial_rate, network.settings.temporal_rate) == (48, 0.34, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +97,10 @@ def test_each_release_is_recognised(
         content = state if layout == "bare" else {"model": state, "args": argparse.Namespace(dims=DIMS)}
         torch.save(content, file, _use_new_zipfile_serialization=layout != "old format")
     network, report = import_published(file)
-    assert (report.release, report.settings.attention_form) == (release, found_form)
-    assert (report.settings.dims, report.settings.binary_bits) == (DIMS, bits)
+    assert (report.release, network.settings.attention_form) == (release, found_form)
+    assert (network.dims, network.settings.binary_bits) == (DIMS, bits)
     expected_rate = (0.10, 0.03) if release == "hap-vr" else (0.0, 0.0)
-    assert (report.settings.spatial_rate, report.settings.temporal_rate) == expected_rate
+    assert (network.settings.spatial_rate, network.settings.temporal_rate) == expected_rate
     for published, own in report.tensors.items():
         assert torch.equal(network.state_dict()[own], state[published])
     assert set(report.tensors) == set(state)
@@ -116,7 +119,7 @@ def test_recorded_pooling_is_honoured(
 ) -> None:
     """The HAP-VR release records which similarity each level uses."""
     torch.save({"model": released(HAP_VR), "args": argparse.Namespace(**recorded)}, tmp_path / "model.pth")
-    settings = import_published(tmp_path / "model.pth")[1].settings
+    settings = import_published(tmp_path / "model.pth")[0].settings
     found = (settings.spatial_pooling, settings.spatial_rate, settings.temporal_pooling, settings.temporal_rate)
     assert found == expected
 
@@ -125,9 +128,9 @@ def test_rates_can_be_overridden_and_symmetry_is_noted(tmp_path: Path) -> None:
     """What the caller says wins over what the file records."""
     arguments = argparse.Namespace(f_topk_rate=0.2, v_topk_rate=0.2, symmetric=True)
     torch.save({"model": released(HAP_VR), "args": arguments}, tmp_path / "model.pth")
-    _, report = import_published(tmp_path / "model.pth", spatial_rate=0.5)
-    assert (report.settings.spatial_rate, report.settings.temporal_rate) == (0.5, 0.2)
-    assert report.settings.symmetric_chamfer
+    network, report = import_published(tmp_path / "model.pth", spatial_rate=0.5)
+    assert (network.settings.spatial_rate, network.settings.temporal_rate) == (0.5, 0.2)
+    assert network.settings.symmetric_chamfer
     assert any("falls back to 0.3" in note for note in report.notes)
 
 
@@ -158,8 +161,8 @@ def test_a_head_without_attention_needs_its_dimensions(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "model.pth")
     with pytest.raises(DataError, match="give dims"):
         import_published(tmp_path / "model.pth")
-    network, report = import_published(tmp_path / "model.pth", dims=DIMS)
-    assert not report.settings.attention
+    network, _ = import_published(tmp_path / "model.pth", dims=DIMS)
+    assert not network.settings.attention
     assert network.score(clips(1, 8), clips(2, 9)).shape == (1, 2)
 
 
@@ -214,7 +217,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         "comparator_module.fconv.bias has NaN": {**good, "comparator_module.fconv.bias": torch.tensor([torch.nan])},
         "do not fit: comparator_module.fconv.bias": {**good, "comparator_module.fconv.bias": torch.tensor([1])},
         "do not fit: .*visil_head.conv1.weight": {**good, "visil_head.conv1.weight": torch.ones(32, 1, 3, 3)},
-        "binary_bits: got 8 with attention=True": {**good, "binarization.W": torch.ones(DIMS, 8)},
+        "binary_bits: got 8 with attention: true": {**good, "binarization.W": torch.ones(DIMS, 8)},
         "holds no state dict": {"epoch": 3},
     }
     for message, state in damaged.items():

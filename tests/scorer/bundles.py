@@ -14,6 +14,7 @@ from hapvr.features.backbone import center_crop, load_backbone
 from hapvr.features.whitening import fit_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.seeding import numpy_rng, torch_rng
@@ -53,7 +54,7 @@ def make_bundle(folder: Path, *, calibration: Calibration | None = None, card: s
     pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
     with torch.inference_mode():
         regions = backbone.regions(center_crop(pictures, BACKBONE.crop_px)).flatten(0, 1)
-    network = SimilarityNetwork(dims=DIMS, generator=torch_rng("bundle"))
+    network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("bundle"))
     return write_bundle(
         folder / "bundle",
         network_folder=save_network(network, folder / "network", metadata={}),

@@ -13,12 +13,13 @@ from hapvr.config_file import load_config, read_mapping
 from hapvr.errors import ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.losses.objective import Objective
 from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.sweeps import Row, read_rows
 from hapvr.train.report import read_history
-from hapvr.train.step import TrainingModule, build_network, build_objective
+from hapvr.train.step import TrainingModule, build_network
 from tests.conftest import CHECKOUT
 from tests.train.runs import run
 
@@ -40,9 +41,8 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
     labels = video_pair_labels([{name} for name in "aabbcc"])
     pairs = positive_pairs(labels, include_self=True)
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
-    rates = {name: getattr(config.pseudo_labels, name) for name in ("top_rate", "bottom_rate", "exact")}
-    frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], **rates) for q, r in pairs.tolist()])
-    total, *_ = TrainingModule(network, build_objective(config.train.objective))(regions, labels, frame_labels, pairs)
+    frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
+    total, *_ = TrainingModule(network, Objective(config.train.objective))(regions, labels, frame_labels, pairs)
     total.backward()
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
     assert torch.isfinite(total)

@@ -12,6 +12,7 @@ import torch
 from hapvr.errors import DataError
 from hapvr.features.images import decode_frames
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames
 from hapvr.stages.manifest import make_manifest
@@ -103,7 +104,7 @@ def test_stored_pseudo_labels_equal_those_of_the_stored_embeddings(small_project
     labels = LabelFile(shard)
     for video_id in labels.video_ids:
         values = embeddings.read(video_id).float()
-        assert torch.equal(labels.read(video_id)[1, 2], pseudo_labels(values[1], values[2]))
+        assert torch.equal(labels.read(video_id)[1, 2], pseudo_labels(values[1], values[2], PseudoLabelSettings()))
     rates = label_rates(shard)
     assert 0 < rates["positive"] < 1
     np.testing.assert_allclose(sum(rates.values()), 1, rtol=1e-6)

@@ -13,6 +13,7 @@ from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.benchmark_features import stored_ids
 from hapvr.stages.evaluation import make_benchmark_scores, stored_scores
@@ -43,7 +44,9 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
         for policy in ("strict", "frozen")
     )
     run = prepare_training(strict, "frozen", tags={})
-    save_network(SimilarityNetwork(dims=32, generator=torch_rng("frozen")), run.network_folder, metadata={})
+    save_network(
+        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("frozen")), run.network_folder, metadata={}
+    )
     before = make_benchmark_scores(strict, run, "own-test")
     manifest = read_availability(frozen.root, "own-test")
     assert set(manifest["status"]) == {"ok"}

@@ -16,6 +16,7 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest
@@ -186,7 +187,9 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
     tracker = tracker_of(project)
     whitening = load_whitening(project.root)
     save_network(
-        SimilarityNetwork(dims=whitening.dims, generator=torch_rng("champion")), tmp_path / "network", metadata={}
+        SimilarityNetwork(NetworkSettings(), dims=whitening.dims, generator=torch_rng("champion")),
+        tmp_path / "network",
+        metadata={},
     )
     bundle = write_bundle(
         tmp_path / "bundle",

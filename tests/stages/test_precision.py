@@ -14,6 +14,7 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening, whitening_provenance
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.provenance import Provenance
 from hapvr.scorer.bundle import write_bundle
 from hapvr.scorer.similarity_model import load_similarity_model
@@ -51,7 +52,9 @@ def changed(project: Project, folder: Path, **networks: dict[str, object]) -> Pr
 def run_of(project: Project) -> TrainingRun:
     """A current model of a network as it is drawn."""
     run = prepare_training(project, "precision", tags={})
-    save_network(SimilarityNetwork(dims=32, generator=torch_rng("precision")), run.network_folder, metadata={})
+    save_network(
+        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("precision")), run.network_folder, metadata={}
+    )
     project.root.write_json("models/current.json", {"key": run.key})
     return run
 

@@ -13,6 +13,7 @@ from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import EvaluationConfig
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.calibration import broadest_task, calibrate, held_out_checks
 from hapvr.stages.evaluation import make_benchmark_scores, stored_scores
@@ -25,7 +26,9 @@ from hapvr.stages.training import TrainingRun, prepare_training
 def run(small_project: Project) -> TrainingRun:
     """A run whose network is untrained: attention and comparator as they are drawn."""
     run = prepare_training(small_project, "card", tags={})
-    save_network(SimilarityNetwork(dims=32, generator=torch_rng("card")), run.network_folder, metadata={})
+    save_network(
+        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("card")), run.network_folder, metadata={}
+    )
     small_project.root.write_json("models/current.json", {"key": run.key})
     return run
 

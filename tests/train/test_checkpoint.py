@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.config import NetworkConfig
 from hapvr.errors import DataError
+from hapvr.model.settings import NetworkSettings
 from hapvr.stages.project import Project
 from hapvr.train.checkpoint import list_checkpoints
 from tests.train.runs import run, same_weights, with_train
@@ -105,7 +105,7 @@ def test_checkpoint_of_another_architecture_is_refused(small_project: Project, t
     """So does another network, before any weight is loaded."""
     run(small_project, tmp_path)
     with pytest.raises(DataError, match=r"train\.network\.comparator: wanted False, found True"):
-        run(small_project, tmp_path, with_train(small_project, network=NetworkConfig(comparator=False)))
+        run(small_project, tmp_path, with_train(small_project, network=NetworkSettings(comparator=False)))
 
 
 def test_how_the_work_is_done_may_change(small_project: Project, tmp_path: Path) -> None:

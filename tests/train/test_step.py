@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from hapvr.config import OptimizerConfig
+from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.stages.project import Project
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.guards import CompilerError
 from hapvr.train.report import read_history
 from hapvr.train.schedule import copy_for_ema, update_ema
-from hapvr.train.step import TrainingModule, build_network, build_objective
+from hapvr.train.step import TrainingModule, build_network
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 
@@ -24,7 +26,7 @@ def test_accumulated_step_has_the_mean_gradient_of_its_batches(small_project: Pr
     run(small_project, tmp_path, with_train(small_project, steps=1, accumulate_batches=2))
     settings = small_project.config.train
     network = build_network(settings.network, dims=32, seed=settings.seed)
-    step = TrainingModule(network, build_objective(settings.objective))
+    step = TrainingModule(network, Objective(settings.objective))
     for number in (0, 1):
         batch = cached_views(small_project)[number]
         total = step(batch.regions.float(), batch.labels, batch.frame_labels, batch.pair_index)[0]
@@ -45,7 +47,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(small_project: Project, tmp
 
 def test_ema_follows_the_weights_by_its_decay() -> None:
     """Two updates by hand: the second step's decay is 2/11, and later ones the decay asked for."""
-    network = SimilarityNetwork(dims=4, generator=torch.Generator().manual_seed(0))
+    network = SimilarityNetwork(NetworkSettings(), dims=4, generator=torch.Generator().manual_seed(0))
     ema = copy_for_ema(network)
     before = ema.attention.transform.bias.clone()
     with torch.no_grad():

@@ -15,13 +15,13 @@ from hapvr.config import OptimizerConfig
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
 from hapvr.stages.project import Project
 from hapvr.train.batch import Batch
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.guards import NotFiniteError
 from hapvr.train.report import read_history
 from hapvr.train.schedule import build_optimizer, build_scheduler
-from hapvr.train.step import build_objective
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 
@@ -174,7 +174,7 @@ def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_
 def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
     """Linear from 1 % to the full rate, then cosine to 10 %."""
     config = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
-    optimizer = build_optimizer(SimilarityNetwork(dims=4), config)
+    optimizer = build_optimizer(SimilarityNetwork(NetworkSettings(), dims=4), config)
     scheduler = build_scheduler(optimizer, config, steps=110)
     rates = []
     for _ in range(110):
@@ -186,16 +186,3 @@ def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
     assert rates[60] == pytest.approx(0.55)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
     assert rates.index(max(rates)) == 10
-
-
-def test_objective_defaults_equal_the_configurations(small_project: Project) -> None:
-    """The library's objective and the configuration state the paper's numbers alike."""
-    from dataclasses import asdict
-
-    from hapvr.config import ObjectiveConfig
-    from hapvr.losses.objective import ObjectiveSettings
-
-    ours, theirs = asdict(build_objective(ObjectiveConfig()).settings), asdict(ObjectiveSettings())
-    assert {k: v for k, v in ours.items() if not k.endswith("options")} == {
-        k: v for k, v in theirs.items() if not k.endswith("options")
-    }

@@ -1,0 +1,55 @@
+"""Settings of the similarity network."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from hapvr.settings import Rate, Settings
+
+Pooling = Literal["chamfer", "max"]
+AttentionForm = Literal["gated", "cosine", "linear"]
+ComparatorInit = Literal["random", "identity"]
+
+
+class NetworkSettings(Settings):
+    """The trained part: attention and comparator around TopK-Chamfer (HAP-VR 3.3.1)."""
+
+    spatial_rate: Rate = Field(default=0.10, description="k_s, top-k rate over regions; 0: Chamfer, 1: average")
+    temporal_rate: Rate = Field(default=0.03, description="k_t, top-k rate over frames; 0: Chamfer, 1: average")
+    spatial_pooling: Pooling = Field(
+        default="chamfer", description="`max`: the largest similarity of all pairs of regions"
+    )
+    temporal_pooling: Pooling = Field(
+        default="chamfer", description="`max`: the largest similarity of all pairs of frames"
+    )
+    attention: bool = Field(default=True, description="weigh regions")
+    attention_form: AttentionForm = Field(
+        default="gated",
+        description="`gated`: HAP-VR, S2VS, DnS; `linear`: ViSiL's release; `cosine`: that with a context vector of norm 1",
+    )
+    binary_bits: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="length of the binary codes that replace attention (DnS); 0: none"
+    )
+    comparator: bool = Field(default=True, description="refine frame similarities by the convolutional network")
+    comparator_init: ComparatorInit = Field(
+        default="random", description="`identity`: training starts from the largest similarity of each 4 x 4 block"
+    )
+    symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
+    symmetric: bool = Field(
+        default=False, description="the mean of score(q, r) and score(r, q), which differ otherwise"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> NetworkSettings:
+        if self.binary_bits and self.attention:
+            raise ValueError(
+                f"binary_bits: got {self.binary_bits} with attention: true; codes replace attention, so set "
+                "attention: false or binary_bits: 0"
+            )
+        return self
+
+    def scoring(self) -> dict[str, Any]:
+        """The settings that decide a score, as values of JSON. How weights are drawn is left out."""
+        return self.model_dump(mode="json", exclude={"comparator_init"})
