@@ -43,7 +43,10 @@ class Backbone:
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
-    """The backbone of a configuration; it is compiled, if at all, when it first runs. Raises WeightsUnavailableError."""
+    """Load the backbone of a configuration.
+
+    If it is to be compiled, its first call does so. Raises WeightsUnavailableError.
+    """
     network, identity = create_network(config.architecture, config.weights, features_only=True, out_indices=STAGES)
     network.to(memory_format=torch.channels_last)
     if config.compile:
@@ -52,7 +55,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
 
 
 def normalize_imagenet(frames: Tensor) -> Tensor:
-    """[B, 3, H, W] uint8 -> float32 with ImageNet's mean and standard deviation taken out."""
+    """[B, 3, H, W] uint8 -> float32 normalised by ImageNet's mean and standard deviation."""
     mean = torch.tensor(IMAGENET_MEAN, device=frames.device).view(3, 1, 1)
     std = torch.tensor(IMAGENET_STD, device=frames.device).view(3, 1, 1)
     return (frames.float() / 255 - mean) / std

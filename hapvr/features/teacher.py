@@ -35,9 +35,9 @@ class Teacher:
 
 
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
-    """The teacher of a configuration, for frames of crop_px (its position embeddings are resampled if they must be).
+    """Load the teacher of a configuration for frames of crop_px. Position embeddings are resampled if the size differs.
 
-    It is compiled, if at all, when it first runs. Raises WeightsUnavailableError.
+    If it is to be compiled, its first call does so. Raises WeightsUnavailableError.
     """
     network, identity = create_network(
         config.architecture, config.weights, num_classes=0, global_pool="token", img_size=crop_px

@@ -71,7 +71,10 @@ def state_sha256(state: dict[str, Tensor]) -> str:
 
 
 def _random(architecture: str, seed: int, timm_options: dict[str, Any]) -> nn.Module:
-    """Seeded weights; zero-initialised last norms are left out, since such residual blocks would compute nothing."""
+    """Seeded random weights.
+
+    Last norms are not initialised with zero, because such residual blocks would compute nothing.
+    """
     options = dict(timm_options)
     if architecture.startswith("resnet"):
         options["zero_init_last"] = False
@@ -82,7 +85,10 @@ def _random(architecture: str, seed: int, timm_options: dict[str, Any]) -> nn.Mo
 
 
 def _published_file(architecture: str) -> Path:
-    """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
+    """The path of the published weights in the hub's cache, which are downloaded if necessary.
+
+    Raises OSError or HfHubHTTPError.
+    """
     published = timm.get_pretrained_cfg(architecture)
     if published is None or not published.hf_hub_id:
         raise OSError(f"no weights of {architecture} are published")
@@ -97,7 +103,10 @@ def _published_file(architecture: str) -> Path:
 
 
 def _require_hub() -> None:
-    """Raises OSError within seconds if the hub cannot be reached; the hub's client would try again for a minute per file."""
+    """Raises OSError within seconds if the hub cannot be reached.
+
+    The hub's own client retries for a minute per file.
+    """
     if urllib.request.getproxies().get("https"):
         return
     address = urllib.parse.urlsplit(constants.ENDPOINT)
