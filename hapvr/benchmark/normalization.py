@@ -1,8 +1,9 @@
 """Similarity normalisation against a background set (S2VS Fig. 5).
 
-A query that is similar to everything pushes its irrelevant pairs above the relevant pairs of other queries. What it
-scores on videos known to be unrelated says how much, and is taken off: s'(q, r) = s(q, r) - weight * mean of the top_k
-similarities of q to the background. A constant per query, so it moves micro-AP and leaves mAP as it is.
+A query that is similar to everything pushes its irrelevant pairs above the relevant pairs of other queries. Its
+similarity to unrelated videos, the background, measures this, and the normalised score subtracts it:
+s'(q, r) = s(q, r) - weight * mean of the top_k similarities of q to the background. This is a constant per query, so it
+changes micro-AP and not mAP.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hapvr.benchmark.pairs import COLUMNS, check_columns
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
 
@@ -33,14 +35,14 @@ def background_levels(background: pl.DataFrame, *, top_k: int) -> pl.DataFrame:
 def normalize_similarities(
     similarities: Path, background: Path, out_path: Path, *, top_k: int = 1, weight: float = 1.0
 ) -> Path:
-    """Writes `similarities` less the level of each query in `background`, a row group at a time; returns `out_path`.
+    """Write `similarities` less the level of each query in `background`, a row group at a time; returns `out_path`.
 
-    All three are Parquet files with columns query_id, reference_id, similarity. DataError where a query has no
-    background similarity.
+    All three are Parquet files with columns query_id, reference_id, similarity. Raises DataError for a file that cannot
+    be read, and where a query has no background similarity.
     """
-    levels = dict(background_levels(pl.read_parquet(background), top_k=top_k).iter_rows())
+    levels = dict(background_levels(_table(background), top_k=top_k).iter_rows())
     with (
-        pq.ParquetFile(similarities) as source,
+        _open(similarities) as source,
         write_atomic(out_path) as part,
         pq.ParquetWriter(part, source.schema_arrow) as writer,
     ):
@@ -58,3 +60,21 @@ def normalize_similarities(
             scores = table.column(column).to_numpy() - weight * np.array([levels[video] for video in ids])
             writer.write_table(table.set_column(column, field, pa.array(scores, field.type)))
     return out_path
+
+
+def _table(path: Path) -> pl.DataFrame:
+    with _open(path) as file:
+        table = pl.from_arrow(file.read(columns=list(COLUMNS)))
+    assert isinstance(table, pl.DataFrame)
+    return table
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: not a readable Parquet file ({error}); wanted columns {', '.join(COLUMNS)}"
+        ) from error
+    check_columns(file.schema_arrow, what=str(path))
+    return file

@@ -84,7 +84,7 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
 def _batches(similarities: pl.DataFrame | Path | str, *, what: str) -> Iterator[pa.RecordBatch]:
     if isinstance(similarities, pl.DataFrame):
         table = similarities.to_arrow()
-        _check_columns(table.schema, what=what)
+        check_columns(table.schema, what=what)
         yield from table.select(COLUMNS).to_batches(max_chunksize=ROWS_PER_BATCH)
         return
     path = Path(similarities)
@@ -97,11 +97,12 @@ def _batches(similarities: pl.DataFrame | Path | str, *, what: str) -> Iterator[
             f"{path}: not a readable Parquet file ({error}); wanted columns {', '.join(COLUMNS)}"
         ) from error
     with file:
-        _check_columns(file.schema_arrow, what=what)
+        check_columns(file.schema_arrow, what=what)
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(COLUMNS))
 
 
-def _check_columns(schema: pa.Schema, *, what: str) -> None:
+def check_columns(schema: pa.Schema, *, what: str) -> None:
+    """DataError unless a table of this schema holds similarities: COLUMNS, ids as strings, similarity as numbers."""
     for column in COLUMNS:
         if column not in schema.names:
             raise DataError(f"{what}: no column {column!r}; found {schema.names}, wanted {list(COLUMNS)}")

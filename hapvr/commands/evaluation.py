@@ -10,12 +10,14 @@ import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
 from hapvr.commands.terminal import JsonOption, data_root, exit_codes, show
-from hapvr.config import Policy
 
 if TYPE_CHECKING:
     from hapvr.benchmark.definition import BenchmarkDefinition
     from hapvr.benchmark.result import EvaluationResult
     from hapvr.benchmark.scoring import ScoringSettings
+    from hapvr.config import NormalizationConfig
+
+RAW, NORMALIZED = "raw", "normalized"
 
 
 @exit_codes
@@ -42,7 +44,9 @@ def evaluate(
     benchmark_files: Annotated[
         Path | None, typer.Option(help="Read the benchmark from this folder of its authors' files.")
     ] = None,
-    policy: Annotated[Policy, typer.Option(help="For missing videos.")] = "strict",
+    policy: Annotated[
+        Literal["official", "strict", "frozen"], typer.Option(help="What missing videos count as.")
+    ] = "strict",
     available: Annotated[
         Path | None,
         typer.Option(
@@ -51,10 +55,25 @@ def evaluate(
         ),
     ] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
+    normalize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BACKGROUND",
+            help="Also give the metrics of normalised scores. BACKGROUND is a Parquet file with the similarities of the "
+            "queries to unrelated videos; with --features it is the source of those videos, e.g. own.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--normalize-top-k", min=1, help="Background similarities that make a query's level.")
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option("--normalize-weight", min=0, help="How much of the level is taken off.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.benchmark.normalization import normalize_similarities
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
     from hapvr.benchmark.scoring import ScoringSettings
     from hapvr.errors import ArgumentError
@@ -62,18 +81,50 @@ def evaluate(
     from_features = similarities is None and features is not None and model is not None
     if not from_features and (similarities is None or features is not None or model is not None or out is not None):
         raise ArgumentError("wanted --similarities FILE, or both --features DIR and --model MODEL [--out FILE]")
+    if normalize is None and (top_k is not None or weight is not None):
+        raise ArgumentError("--normalize-top-k and --normalize-weight need --normalize BACKGROUND")
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = _video_ids(available, definition) if available is not None else None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
+        files = {RAW: similarities or out or Path(folder) / "similarities.parquet"}
+        if normalize is not None:
+            files[NORMALIZED] = Path(folder) / "normalized.parquet"
         if from_features:
+            config = _normalization(top_k, weight, source=normalize)
             settings = ScoringSettings(dtype=dtype, symmetric=symmetric)
-            scores = out or Path(folder) / "similarities.parquet"
-            found = _score(definition, str(features), str(model), tracking_uri, scores, settings)
+            found = _score(definition, str(features), str(model), tracking_uri, files, settings, config)
             ids = found if ids is None and policy != "frozen" else ids
-        else:
-            scores = Path(str(similarities))
-        result = evaluate_benchmark(definition, scores, policy=policy, available=ids, bootstrap_samples=bootstrap)
-    show(result.to_json(), as_json=as_json, text=_text(definition, result))
+        elif normalize is not None:
+            config = _normalization(top_k, weight)
+            normalize_similarities(
+                files[RAW], Path(normalize), files[NORMALIZED], top_k=config.top_k, weight=config.weight
+            )
+        results = {
+            name: evaluate_benchmark(definition, file, policy=policy, available=ids, bootstrap_samples=bootstrap)
+            for name, file in files.items()
+        }
+    result = results[RAW].to_json()
+    if NORMALIZED in results:
+        result[NORMALIZED] = results[NORMALIZED].to_json()
+    show(result, as_json=as_json, text=_text(definition, results))
+
+
+def _normalization(top_k: int | None, weight: float | None, *, source: str | None = None) -> NormalizationConfig:
+    """The options as a configuration. Raises ArgumentError for a value that it does not take."""
+    from pydantic import ValidationError
+
+    from hapvr.config import NormalizationConfig
+    from hapvr.errors import ArgumentError
+
+    given = {"source": source, "top_k": top_k, "weight": weight}
+    try:
+        return NormalizationConfig.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ArgumentError(
+            f"--normalize: {problem['loc'][0]} is {problem['input']!r}: {problem['msg']}; with --features wanted is the "
+            "name of a source, as in features/SOURCE-00000"
+        ) from error
 
 
 def _score(
@@ -81,14 +132,16 @@ def _score(
     features: str,
     model: str,
     tracking_uri: str,
-    out: Path,
+    files: dict[str, Path],
     settings: ScoringSettings,
+    normalization: NormalizationConfig,
 ) -> frozenset[str]:
-    """Write the similarities of stored features; returns the benchmark's videos that have some."""
+    """Write the similarities of stored features, raw and where wanted normalised; returns the videos that have features."""
     from hapvr.benchmark.scoring import score_benchmark
     from hapvr.features.extract import choose_device
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
+    from hapvr.stages.normalization import normalized_similarities
     from hapvr.storage.features import FeatureStore
     from hapvr.tracking.registry import download_bundle
 
@@ -98,23 +151,44 @@ def _score(
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    files[RAW].parent.mkdir(parents=True, exist_ok=True)
     device = choose_device("auto")
-    score_benchmark(chosen.network, definition, reader, out, device=device, settings=settings)
+    score_benchmark(chosen.network, definition, reader, files[RAW], device=device, settings=settings)
+    if NORMALIZED in files:
+        normalized_similarities(
+            chosen.network,
+            definition,
+            reader,
+            root,
+            files[RAW],
+            files[NORMALIZED],
+            config=normalization,
+            device=device,
+            settings=settings,
+        )
     return frozenset(reader.available())
 
 
-def _text(definition: BenchmarkDefinition, result: EvaluationResult) -> str:
-    """The papers' table with their rows, the tasks it lacks, and how much of the benchmark was scored."""
+def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
+    """The papers' table with their rows, the tasks it lacks, intervals, and how much of the benchmark was scored."""
     from hapvr.benchmark.report import PUBLISHED, metrics_markdown, published_markdown
 
-    row = {f"{definition.name} ({result.policy})": result.metrics}
-    parts = [published_markdown(definition.name, row)]
-    shown = PUBLISHED[definition.name][0] if definition.name in PUBLISHED else tuple(result.metrics)
-    others = [task for task in result.metrics if task not in shown]
+    raw = results[RAW]
+    rows = {f"{definition.name} ({raw.policy})": raw.metrics}
+    if NORMALIZED in results:
+        rows[f"{definition.name} ({raw.policy}), normalised scores"] = results[NORMALIZED].metrics
+    parts = [published_markdown(definition.name, rows)]
+    shown = PUBLISHED[definition.name][0] if definition.name in PUBLISHED else tuple(raw.metrics)
+    others = [task for task in raw.metrics if task not in shown]
     if others:
-        parts.append(metrics_markdown(row, tasks=others))
-    counts: dict[str, Any] = result.to_json()["availability"]  # type: ignore[assignment]
+        parts.append(metrics_markdown(rows, tasks=others))
+    for name, result in results.items():
+        parts += [
+            f"{task.task} ({name}), 95 % interval over queries: {100 * task.interval[0]:.2f} to {100 * task.interval[1]:.2f}"
+            for task in result.tasks
+            if task.interval is not None
+        ]
+    counts: dict[str, Any] = raw.to_json()["availability"]  # type: ignore[assignment]
     parts.append("\n".join(f"{name}: {value}" for name, value in counts.items()))
     return "\n".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
 from torch import Tensor
 
@@ -21,6 +22,11 @@ class BenchmarkFeatures:
     def __init__(self, store: FeatureStore, definition: BenchmarkDefinition) -> None:
         self._store = store
         self._stored_ids = stored_ids(definition, store.available())
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the features were made with."""
+        return self._store.settings
 
     def available(self) -> set[str]:
         """Ids of the benchmark's videos that have features."""

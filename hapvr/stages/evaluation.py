@@ -31,6 +31,7 @@ from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
+from hapvr.stages.normalization import normalized_similarities
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import RUN_NAME, TrainingRun, require_trained_backbone, tracker_of
@@ -40,12 +41,20 @@ from hapvr.storage.features import FeatureStore
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
-SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
+NORMALIZED = "normalised scores of the trained model"
+SIMILARITIES = {
+    BASELINE: "similarities-untrained.parquet",
+    TRAINED: "similarities-trained.parquet",
+    NORMALIZED: "similarities-normalised.parquet",
+}
 
 
 @dataclass(frozen=True)
 class BenchmarkScores:
-    """results: of BASELINE and TRAINED; folder: where similarities, JSON and Markdown lie; figures: by name."""
+    """results: of BASELINE, TRAINED and, where `evaluation.normalization` names a background, NORMALIZED.
+
+    folder: where similarities, JSON and Markdown lie; figures: by name.
+    """
 
     run: TrainingRun
     folder: Path
@@ -75,17 +84,33 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     folder.mkdir(parents=True, exist_ok=True)
     available = _available(project, definition, features)
     files = {row: folder / file for row, file in SIMILARITIES.items()}
-    results = {}
+    device = choose_device(project.config.device)
     for row, network in ((BASELINE, baseline), (TRAINED, trained)):
-        device = choose_device(project.config.device)
         score_benchmark(network, definition, features, files[row], device=device)
-        results[row] = evaluate(
+    rows = [BASELINE, TRAINED]
+    normalization = project.config.evaluation.normalization
+    if normalization.source is not None:
+        normalized_similarities(
+            trained,
+            definition,
+            features,
+            project.root,
+            files[TRAINED],
+            files[NORMALIZED],
+            config=normalization,
+            device=device,
+        )
+        rows.append(NORMALIZED)
+    results = {
+        row: evaluate(
             definition,
             files[row],
             policy=project.config.evaluation.policy,
             available=available,
             bootstrap_samples=1000,
         )
+        for row in rows
+    }
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     markdown = metrics_markdown({row: result.metrics for row, result in results.items()})
     figures = _figures(definition, results, files[TRAINED]) | _heat_map(definition, trained, features, files[TRAINED])

@@ -47,3 +47,14 @@ def test_normalize_similarities_refuses_queries_without_background(tmp_path):
     with pytest.raises(DataError, match=r"1 queries, e\.g\. 'c'"):
         normalize_similarities(tmp_path / "s.parquet", tmp_path / "background.parquet", tmp_path / "n.parquet")
     assert not (tmp_path / "n.parquet").exists()
+
+
+def test_normalize_similarities_names_a_file_that_cannot_be_read(tmp_path):
+    """A damaged background, and one without the wanted columns."""
+    table([("a", "r", 0.9)]).write_parquet(tmp_path / "s.parquet")
+    (tmp_path / "background.parquet").write_bytes(b"no parquet")
+    with pytest.raises(DataError, match=r"background\.parquet: not a readable Parquet file"):
+        normalize_similarities(tmp_path / "s.parquet", tmp_path / "background.parquet", tmp_path / "n.parquet")
+    pl.DataFrame({"query_id": ["a"]}).write_parquet(tmp_path / "background.parquet")
+    with pytest.raises(DataError, match="no column 'reference_id'"):
+        normalize_similarities(tmp_path / "s.parquet", tmp_path / "background.parquet", tmp_path / "n.parquet")

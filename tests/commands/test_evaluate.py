@@ -12,13 +12,15 @@ import torch
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import Whitening, load_whitening
-from hapvr.model.checkpoint import save_network
+from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import write_bundle
 from hapvr.seeding import torch_rng
+from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.stages.project import Project
 from hapvr.storage.availability import write_availability
+from hapvr.storage.features import FeatureStore
 from hapvr.storage.filesystem import DataRoot
 from tests.commands.conftest import Call
 from tests.conftest import GOLDEN
@@ -87,6 +89,73 @@ def test_evaluate_symmetric_scores_differ(
     first, second = (pl.read_parquet(tmp_path / name)["similarity"] for name in ("one way", "symmetric"))
     assert len(first) == len(second)
     assert (first != second).any()
+
+
+def test_evaluate_normalizes_against_a_source(
+    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
+) -> None:
+    """Normalised metrics stand beside the raw ones; the features' way equals that of the two files of similarities."""
+    out = tmp_path / "similarities.parquet"
+    arguments = ("evaluate", "--benchmark", own_test)
+    scored = ("--features", small_project.root.url, "--model", network_folder, "--out", out)
+    plain = call(*arguments, *scored, "--json")
+    done = call(*arguments, *scored, "--normalize", "own-train", "--normalize-weight", 3, "--json")
+    assert done.code == 0, done.error
+    found = done.json
+    normalized = found.pop("normalized")
+    assert found == plain.json
+    assert normalized["availability"] == found["availability"]
+    retrieval = [task for task, row in found["tasks"].items() if row["metric"] == "mAP"]
+    assert retrieval
+    for task in retrieval:
+        assert normalized["metrics"][task] == pytest.approx(found["metrics"][task])
+
+    definition = load_definition(own_test)
+    shards = [key for key in small_project.root.list_folders("features") if key.startswith("own-train-")]
+    store = FeatureStore(small_project.root, shards)
+    own = FeatureStore(small_project.root, shards_with_features(small_project.root, definition))
+    reader = BenchmarkFeatures(own, definition)
+    network, _ = load_network(network_folder)
+    videos = dict(reader.read(definition.queries))
+    with torch.inference_mode():
+        embedded = {query: network.embed(features.float())[None] for query, features in videos.items()}
+        rows = [
+            (query, other, float(network.compare(first, network.embed(features.float())[None]).video))
+            for query, first in embedded.items()
+            for other, features in store.read(sorted(store.available()))
+        ]
+    pl.DataFrame(rows, schema=["query_id", "reference_id", "similarity"], orient="row").write_parquet(
+        tmp_path / "background.parquet"
+    )
+    files = ("--similarities", out, "--normalize", tmp_path / "background.parquet", "--normalize-weight", 3)
+    again = call(*arguments, *files, "--json")
+    assert again.code == 0, again.error
+    assert again.json["normalized"]["metrics"] == pytest.approx(normalized["metrics"])
+    assert "| own-test (strict), normalised scores |" in call(*arguments, *files, "--bootstrap", 20).out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--normalize", "absent"), 1, "no shards of a source 'absent'"),
+        (("--normalize", "../own"), 2, "--normalize: source is '../own'"),
+        (("--normalize-weight", "2"), 2, "need --normalize BACKGROUND"),
+    ],
+)
+def test_evaluate_says_what_is_wrong_with_a_background(
+    call: Call,
+    small_project: Project,
+    own_test: Path,
+    network_folder: Path,
+    options: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    """An unknown source is named with the configuration key; a path is no source."""
+    arguments = ("evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model", network_folder)
+    done = call(*arguments, *options)
+    assert done.code == code
+    assert message in done.error
 
 
 def test_evaluate_refuses_features_of_another_whitening(
