@@ -146,38 +146,65 @@ class RandomWeights(Settings):
     seed: int = 0
 
 
-Weights = Annotated[PretrainedWeights | FileWeights | RandomWeights, Field(discriminator="source")]
+class TorchScriptWeights(Settings):
+    """A TorchScript file: a whole network, such as the published copy-detection networks (SSCD). `architecture` is not used."""
+
+    source: Literal["torchscript"]
+    path: Path
 
 
-class BackboneConfig(Settings):
-    """The frozen network g that gives region features (method 1.2)."""
+ArchitectureName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")]
+Weights = Annotated[PretrainedWeights | FileWeights | RandomWeights | TorchScriptWeights, Field(discriminator="source")]
 
-    architecture: Literal["resnet50.tv_in1k", "resnet18.tv_in1k"] = "resnet50.tv_in1k"
+
+class FrozenNetworkConfig(Settings):
+    """What backbone and teacher share: a network of timm (or a TorchScript file) whose weights are never trained."""
+
+    architecture: ArchitectureName = Field(description="name of a timm network")
+    options: dict[str, bool | int | float | str] = Field(
+        default={}, description="more arguments of `timm.create_model`, e.g. `{pad_type: same}`"
+    )
+    mean: tuple[float, float, float] | None = Field(
+        default=None, description="of pixels in [0, 1]; none: what timm states for the architecture"
+    )
+    std: tuple[float, float, float] | None = Field(default=None, description="as `mean`")
     weights: Weights = PretrainedWeights()
-    crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
     batch_frames: Annotated[int, Field(ge=1)] = 32
     precision: Precision = Field(
         default="float32",
-        description="autocast of the network alone; another one makes other features. bfloat16 needs a processor or GPU "
-        "that has it to be faster, float16 a GPU, and it may overflow",
+        description="autocast of the network alone; changing it invalidates what the network has made. bfloat16 is faster "
+        "only on a processor or GPU that has it, float16 only on a GPU, and it may overflow",
     )
     compile: bool = Field(
         default=False,
-        description="torch.compile; needs a C++ compiler, on a GPU Triton. Features stay valid: only their rounding differs",
+        description="torch.compile; needs a C++ compiler, on a GPU Triton. Results stay valid: only their rounding differs",
     )
 
 
-class TeacherConfig(Settings):
+class BackboneConfig(FrozenNetworkConfig):
+    """The frozen network g that gives region features (method 1.2)."""
+
+    architecture: ArchitectureName = Field(
+        default="resnet50.tv_in1k", description="name of a timm network that gives 3 x 3 regions"
+    )
+    crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
+    class_token: bool = Field(
+        default=False, description="append a vision transformer's class token to each of its regions"
+    )
+
+
+class TeacherConfig(FrozenNetworkConfig):
     """The frozen network g' that gives pseudo labels (method 1.3)."""
 
-    architecture: Literal["vit_small_patch16_224.dino", "vit_tiny_patch16_224"] = "vit_small_patch16_224.dino"
-    weights: Weights = PretrainedWeights()
-    input: Literal["imagenet", "raw"] = Field(
-        default="imagenet", description="`raw` repeats the release: pixels 0..255"
+    architecture: ArchitectureName = Field(
+        default="vit_small_patch16_224.dino", description="name of a timm network that gives one vector per picture"
     )
-    batch_frames: Annotated[int, Field(ge=1)] = 32
-    precision: Precision = Field(default="float32", description="as `backbone.precision`, for the teacher's embeddings")
-    compile: bool = Field(default=False, description="as `backbone.compile`")
+    input: Literal["imagenet", "raw"] = Field(
+        default="imagenet", description="`raw` repeats the release: pixels 0..255, no mean or deviation taken out"
+    )
+    crop_px: Annotated[int, Field(ge=64, le=1024)] | None = Field(
+        default=None, description="side of the frames that the teacher sees; none: the backbone's"
+    )
 
 
 class WhiteningConfig(Settings):

@@ -85,10 +85,7 @@ def _crop(
     flip_probability: float,
     rng: np.random.Generator,
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Select frames by index and crop, scale and perhaps mirror all of them alike.
-
-    Frames without a source become black or noise.
-    """
+    """The indexed frames, cropped, scaled and perhaps mirrored alike; frames without a source become black or noise."""
     box: CropBox = draw_crop(frames.shape[2], frames.shape[3], scale=scale, rng=rng)
     flip = bool(rng.random() < flip_probability)
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)

@@ -28,7 +28,7 @@ class CropBox:
 def draw_crop(height_px: int, width_px: int, *, scale: tuple[float, float], rng: np.random.Generator) -> CropBox:
     """A rectangle with `scale` of the area and an aspect ratio of 3/4..4/3, anywhere in the frame (Inception's crop).
 
-    If ten draws find none, as with very long frames, it is the largest allowed rectangle around the centre.
+    If none is found in ten draws, as in very long frames, the largest one allowed around the centre.
     """
     for _ in range(CROP_ATTEMPTS):
         area = height_px * width_px * rng.uniform(*scale)
@@ -54,7 +54,7 @@ def crop_resize(frames: Tensor, *, box: CropBox, size_px: int, flip: bool) -> Te
 def rand_augment(frames: Tensor, *, num_operations: int, magnitude: int, seed: int) -> Tensor:
     """RandAugment (Cubuk et al., 2020) with one draw for all frames: [T, 3, S, S] uint8 -> the same shape.
 
-    magnitude: of 30. seed: the only source of randomness; the state of the global generator does not change.
+    magnitude: of 30. seed: all randomness; the global generator is left as it was.
     """
     if num_operations == 0:
         return frames

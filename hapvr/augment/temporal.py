@@ -18,7 +18,7 @@ MIN_SEGMENT_FRAMES = 4
 FAST_FORWARD_RATES = (2, 3, 4)
 SLOW_MOTION_RATE = 2
 MIN_REAL_RATE = 0.25
-"""The smallest share of real frames in a clip, if the shuffled window has a stretch with as many."""
+"""A clip keeps at least this part of real frames where the shuffled window has any such stretch."""
 
 Indices = NDArray[np.int64]
 
@@ -31,10 +31,9 @@ def draw_window(num_available: int, *, num_frames: int, rng: np.random.Generator
 
 
 def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
-    """num_frames consecutive entries from a random place; shorter windows are looped.
+    """num_frames consecutive entries at a random place; fewer entries are shown again from the first one on.
 
-    Only places with a share of at least MIN_REAL_RATE real frames are drawn, or those with the most if none has as
-    many.
+    Of the possible places only those with enough real frames are drawn from: MIN_REAL_RATE, or as many as there are.
     """
     if len(indices) <= num_frames:
         return np.resize(indices, num_frames)
@@ -61,18 +60,17 @@ def reverse(window: Indices) -> Indices:
 
 
 def pause(window: Indices, *, position: int, num_paused: int) -> Indices:
-    """Show the frame at `position` num_paused times more, then go on."""
+    """The frame at `position` shown num_paused times more, then on as before."""
     return np.insert(window, position, np.full(num_paused, window[position]))
 
 
 def shuffle_dropout(
     window: Indices, *, max_segment_frames: int, config: AugmentConfig, rng: np.random.Generator
 ) -> Indices:
-    """Cut into segments of 4..max_segment_frames frames, then shuffle them and drop some, each with its probability
-    (S2VS 3.2).
+    """Cut into segments of 4..max_segment_frames frames; by their probabilities shuffle them, drop some (S2VS 3.2).
 
-    With probability `dropped_content_probability` a dropped segment becomes blank or noise (even odds); otherwise it is
-    cut out. One segment is always kept.
+    A dropped segment is blanked or turned to noise (even odds) with probability `dropped_content_probability`,
+    otherwise cut out; one segment is always kept.
     """
     segments: list[Indices] = []
     rest = window
@@ -96,7 +94,7 @@ def shuffle_dropout(
 def draw_temporal(
     window: Indices, *, num_frames: int, config: AugmentConfig, rng: np.random.Generator
 ) -> tuple[Indices, str]:
-    """Apply at most one temporal augmentation, drawn by its probability, and take num_frames of the result.
+    """At most one temporal augmentation of the window, drawn by its probability, then num_frames of the result.
 
     Returns the indices [num_frames] and the name of what was done.
     """

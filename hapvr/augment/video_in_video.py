@@ -13,7 +13,7 @@ from hapvr.seeding import numpy_rng
 
 
 def takes_donor(*, config: AugmentConfig, seed: int, video_id: str, view_index: int) -> bool:
-    """Whether a donor is pasted on this strong view; `config.video_in_video_probability` is the chance."""
+    """Whether this strong view is to get a donor pasted on it, by `config.video_in_video_probability`."""
     draw = numpy_rng(seed, video_id, "takes_donor", view_index).random()
     return bool(draw < config.video_in_video_probability)
 
@@ -21,7 +21,7 @@ def takes_donor(*, config: AugmentConfig, seed: int, video_id: str, view_index: 
 def video_in_video(
     host: View, donor: View, *, config: AugmentConfig, seed: int, video_id: str, view_index: int
 ) -> View:
-    """Paste the donor, scaled by `config.video_in_video_scale`, at one random place in all frames of the host.
+    """The host with the donor, scaled by `config.video_in_video_scale`, at one random place in all frames.
 
     Both have equal shapes [T, 3, S, S]. video_id, view_index: the host's. The result keeps the host's source_index.
     """

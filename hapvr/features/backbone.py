@@ -1,85 +1,182 @@
-"""The backbone g: frames to region vectors (L3-iMAC over four ResNet stages, method 1.2; ViSiL, HAP-VR 3.1)."""
+"""The backbone g: frames to nine region vectors each (method 1.2; ViSiL, HAP-VR 3.1).
+
+Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt, Swin) gives L3-iMAC over
+its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens. A
+TorchScript file that gives one vector per picture is run on nine windows of each frame.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig, Precision
-from hapvr.errors import ArgumentError
-from hapvr.features.execution import network_settings, run_network
-from hapvr.features.weights import WeightsIdentity, create_network
+from hapvr.config import BackboneConfig, Precision, TorchScriptWeights
+from hapvr.errors import ArgumentError, ConfigError
+from hapvr.features.execution import run_network
+from hapvr.features.weights import (
+    WeightsIdentity,
+    create_embedding_network,
+    create_network,
+    load_torchscript,
+    normalize_pixels,
+    pixel_statistics,
+    state_sha256,
+    stated_settings,
+)
 
 NUM_REGIONS = 9
-STAGES = (1, 2, 3, 4)
+GRID = (3, 3)
+LAST_FOUR = (-4, -3, -2, -1)
 # Kernels for the 56, 28, 14 and 7 px maps of a 224 px frame.
 KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen network and what it is."""
+    """A frozen network and what it is.
+
+    network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. mean, std: of pixels in [0, 1]. settings: what determines the
+    maps of a crop (weights, precision and what the configuration changes), as features and models record it.
+    """
 
     network: nn.Module
     identity: WeightsIdentity
+    settings: dict[str, Any]
     crop_px: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     precision: Precision = "float32"
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """What determines the maps of a crop: weights and precision, as features and models record it."""
-        return network_settings(self.identity, self.precision)
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening."""
-        pixels = normalize_imagenet(frames).contiguous(memory_format=torch.channels_last)
+        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
         return region_vectors(run_network(self.network, pixels, self.precision, section="backbone"))
 
 
-def load_backbone(config: BackboneConfig) -> Backbone:
-    """Load the backbone of a configuration.
+class PatchTokens(nn.Module):
+    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3.
 
-    If it is to be compiled, its first call does so. Raises WeightsUnavailableError.
+    class_token: append the class token to every region.
     """
-    network, identity = create_network(config.architecture, config.weights, features_only=True, out_indices=STAGES)
+
+    def __init__(self, transformer: nn.Module, *, class_token: bool) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.class_token = class_token
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """[B, 3, H, W] -> one map [B, C, 3, 3], or two with the class token."""
+        (output,) = self.transformer.forward_intermediates(  # type: ignore[operator]
+            pixels,
+            indices=1,
+            norm=True,
+            intermediates_only=True,
+            **({"return_prefix_tokens": True} if self.class_token else {}),
+        )
+        if not self.class_token:
+            return [average_regions(output)]
+        tokens, prefix = output
+        return [average_regions(tokens), prefix[:, 0, :, None, None].expand(-1, -1, *GRID)]
+
+
+class WindowVectors(nn.Module):
+    """A network that gives one vector per picture, run on nine windows of half the frame's side, a quarter apart."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """[B, 3, H, H] -> one map [B, C, 3, 3]. Raises ArgumentError if the network gives no vector per picture."""
+        batch, side = len(pixels), pixels.shape[-1]
+        windows = pixels.unfold(2, side // 2, side // 4).unfold(3, side // 2, side // 4)[:, :, :3, :3]
+        pictures = windows.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        vectors = self.network(F.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True))
+        if not isinstance(vectors, Tensor) or vectors.dim() != 2:
+            raise ArgumentError(
+                "backbone.weights: the TorchScript file gives no [B, C] vectors; wanted one per picture"
+            )
+        return [vectors.view(batch, *GRID, -1).permute(0, 3, 1, 2)]
+
+
+def load_backbone(config: BackboneConfig) -> Backbone:
+    """The backbone of a configuration; it is compiled, if at all, when it first runs.
+
+    Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
+    crop that gives no 3 x 3 regions.
+    """
+    if isinstance(config.weights, TorchScriptWeights):
+        scripted, identity = load_torchscript(config.weights)
+        network: nn.Module = WindowVectors(scripted)
+    else:
+        network, identity = _timm_backbone(config)
     network.to(memory_format=torch.channels_last)
+    mean, std = pixel_statistics(config)
+    settings = stated_settings(config, identity) | ({"class_token": True} if config.class_token else {})
+    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision)
+    _require_regions(backbone, config)
     if config.compile:
         network.compile()
-    return Backbone(network, identity, config.crop_px, config.precision)
+    return backbone
 
 
-def normalize_imagenet(frames: Tensor) -> Tensor:
-    """[B, 3, H, W] uint8 -> float32 normalised by ImageNet's mean and standard deviation."""
-    mean = torch.tensor(IMAGENET_MEAN, device=frames.device).view(3, 1, 1)
-    std = torch.tensor(IMAGENET_STD, device=frames.device).view(3, 1, 1)
-    return (frames.float() / 255 - mean) / std
+def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
+    """A network of four scales as it is, one of a single scale as `PatchTokens`."""
+    network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
+    is_transformer = len(set(network.feature_info.reduction())) == 1  # type: ignore[operator, union-attr]
+    transformer = create_embedding_network(config)[0] if is_transformer else None
+    if config.class_token and getattr(transformer, "cls_token", None) is None:
+        raise ConfigError(f"backbone.class_token: {config.architecture} has no class token; set it to false")
+    if transformer is None:
+        return network, identity
+    tokens = PatchTokens(transformer, class_token=config.class_token)
+    return tokens, replace(identity, sha256=state_sha256(tokens.state_dict()))
+
+
+@torch.inference_mode()
+def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
+    """Run one black frame, so that a network or crop without 3 x 3 regions is refused before any work is done."""
+    try:
+        backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8))
+    except (ArgumentError, AssertionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"backbone: {backbone.identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
+            f"({str(error).splitlines()[0][:200]}); set backbone.crop_px to 224 or to what the network was made for"
+        ) from error
 
 
 def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     """L3-iMAC: feature maps to unit region vectors.
 
-    maps: one [B, C_l, H_l, W_l] per stage. Each is max-pooled with a kernel of about half its size and half that
-    stride to 3 x 3, L2-normalised over channels, concatenated, L2-normalised. Returns [B, 9, sum C_l].
-    Raises ArgumentError if a map does not give 3 x 3 regions.
+    maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
+    half its size and half that stride to 3 x 3. All are L2-normalised over channels, concatenated, and L2-normalised.
+    Returns [B, 9, sum C_l]. Raises ArgumentError if a map does not give 3 x 3 regions.
     """
     pooled = []
-    for stage, (feature_map, rate) in enumerate(zip(maps, KERNEL_RATES, strict=True)):
-        kernel = max(1, round(rate * feature_map.shape[-1]))
-        regions = F.max_pool2d(feature_map, kernel, stride=(kernel + 1) // 2)
-        if regions.shape[-2:] != (3, 3):
+    for stage, feature_map in enumerate(maps):
+        regions = feature_map
+        if regions.shape[-2:] != GRID:
+            kernel = max(1, round(KERNEL_RATES[stage] * feature_map.shape[-1]))
+            regions = F.max_pool2d(feature_map, kernel, stride=(kernel + 1) // 2)
+        if regions.shape[-2:] != GRID:
             raise ArgumentError(
                 f"regions: map {stage} of size {tuple(feature_map.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, "
-                f"wanted (3, 3); use square frames of 224 px or a similar multiple of 32"
+                f"wanted {GRID}; use square frames of 224 px or a similar multiple of 32"
             )
         pooled.append(F.normalize(regions.float(), dim=1))
     vectors = torch.cat(pooled, dim=1)
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
+
+
+def average_regions(tokens: Tensor) -> Tensor:
+    """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
+    kernel = max(1, round(KERNEL_RATES[-1] * tokens.shape[-1]))
+    return F.avg_pool2d(tokens, kernel, stride=(kernel + 1) // 2)
 
 
 def center_crop(frames: Tensor, size_px: int) -> Tensor:

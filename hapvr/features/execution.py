@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from hapvr.config import Precision
 from hapvr.errors import ConfigError
-from hapvr.features.weights import WeightsIdentity
 
 DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,
@@ -18,17 +17,8 @@ DTYPES: dict[Precision, torch.dtype] = {
 }
 
 
-def network_settings(identity: WeightsIdentity, precision: Precision) -> dict[str, str]:
-    """What determines a frozen network's output, as data and models record it.
-
-    float32 is not named, so data that is older than this setting stays valid. Compilation is not named either: it
-    changes values only by rounding, as another processor or batch size does.
-    """
-    return identity.as_dict() | ({} if precision == "float32" else {"precision": precision})
-
-
 def run_network(network: nn.Module, pixels: Tensor, precision: Precision, *, section: str) -> Any:
-    """Run network(pixels) under autocast of exactly this precision. What follows runs outside of autocast.
+    """network(pixels) under autocast of that precision and no other; what is done with the result is not under it.
 
     pixels: float32. section: of the configuration, for errors. Returns what the network does, partly in half precision.
     Raises ConfigError if the network is to be compiled and cannot be.

@@ -30,9 +30,9 @@ def region_embedder(backbone: Backbone, whitening: Whitening, device: torch.devi
 def embed_in_batches(
     clips: Iterable[tuple[str, Tensor]], embed: Callable[[Tensor], Tensor], *, batch_frames: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """Run `embed` on the frames of many clips, `batch_frames` at a time across clips.
+    """Run `embed` over frames of many clips, `batch_frames` at a time whatever the clips' lengths.
 
-    A thread makes READ_AHEAD clips in advance, so that decoding and the network overlap.
+    The clips are made in a thread, READ_AHEAD of them in advance, so that decoding and network overlap.
 
     clips: (key, [N, 3, H, W] uint8), all of one size. embed: [B, 3, H, W] -> [B, ...]. Yields (key, [N, ...]) in order.
     Memory holds one batch, the results of the clips in it, and the clips made in advance.
@@ -65,10 +65,7 @@ def embed_in_batches(
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
-    """Make the items in a thread, READ_AHEAD of them in advance.
-
-    An exception is raised after the items that precede it.
-    """
+    """The same items, made in a thread READ_AHEAD of them in advance; an exception comes after the items before it."""
     made: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(READ_AHEAD)
     stop = threading.Event()
 
@@ -107,7 +104,7 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` means the first CUDA device if there is one, else the processor."""
+    """`auto` is the first CUDA device where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)

@@ -15,6 +15,6 @@ def decode_frames(jpegs: Sequence[bytes]) -> Tensor:
     frames: list[Tensor] = []
     for jpeg in jpegs:
         decoded = decode_jpeg(torch.from_numpy(np.frombuffer(jpeg, np.uint8).copy()), mode=ImageReadMode.RGB)
-        assert isinstance(decoded, Tensor)  # decode_jpeg returns a list only for a list
+        assert isinstance(decoded, Tensor)  # a list comes back only for a list
         frames.append(decoded)
     return torch.stack(frames)

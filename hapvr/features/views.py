@@ -1,4 +1,4 @@
-"""Views of stored frames, both those that are cached and those that training draws itself."""
+"""Views of stored frames: the cached ones and those that training draws itself are made here, from the same draws."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""Weights of the frozen networks: published, from a file, or seeded random; and their identity."""
+"""The frozen networks of timm and their weights: published, from a file, or seeded random; and their identity."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import inspect
 import socket
 import urllib.parse
 import urllib.request
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,14 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hapvr.config import FileWeights, PretrainedWeights, RandomWeights, Weights
-from hapvr.errors import WeightsUnavailableError
+from hapvr.config import FileWeights, FrozenNetworkConfig, PretrainedWeights, RandomWeights, TorchScriptWeights
+from hapvr.errors import ConfigError, WeightsUnavailableError
+from hapvr.provenance import file_sha256
 
 HUB_FILE = "model.safetensors"
 CONNECT_TIMEOUT_S = 5.0
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -37,27 +43,84 @@ class WeightsIdentity:
         return {"architecture": self.architecture, "source": self.source, "sha256": self.sha256}
 
 
-def create_network(architecture: str, weights: Weights, **timm_options: Any) -> tuple[nn.Module, WeightsIdentity]:
-    """A timm network in eval mode with frozen parameters.
+def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
+    """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
-    Raises WeightsUnavailableError if the weights cannot be had. Only `PretrainedWeights(fallback="random")` replaces
-    them by random ones, with a warning, and the identity then says `random`.
+    Raises ConfigError for an architecture or option that timm refuses, WeightsUnavailableError if the weights cannot be
+    had or do not fit. Only `PretrainedWeights(fallback="random")` replaces them by random ones, with a warning, and the
+    identity then says `random`.
     """
+    weights, architecture = config.weights, config.architecture
     source = weights.source
     if isinstance(weights, RandomWeights):
-        network = _random(architecture, weights.seed, timm_options)
+        network = _build(config, build, seed=weights.seed)
     elif isinstance(weights, FileWeights):
-        network = _random(architecture, 0, timm_options)
-        _load_file(network, weights.path, architecture)
+        network = _build(config, build, state=_read_state(weights.path, architecture), path=weights.path)
+    elif isinstance(weights, TorchScriptWeights):
+        raise ConfigError("weights: a TorchScript file is a network of its own; load it with load_torchscript")
     else:
-        network = _random(architecture, 0, timm_options)
+        _require_known(architecture)
         try:
-            _load_file(network, _published_file(architecture), architecture)
+            path = _published_file(architecture)
         except (OSError, HfHubHTTPError) as error:
             _require_fallback(architecture, weights, error)
-            source = "random"
+            network, source = _build(config, build), "random"
+        else:
+            network = _build(config, build, state=_read_state(path, architecture), path=path)
     network.eval().requires_grad_(False)
     return network, WeightsIdentity(architecture, source, state_sha256(network.state_dict()))
+
+
+def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
+    """A network of timm without its classifier: one vector per picture, of any side where the architecture allows it."""
+    any_side = {"num_classes": 0, "dynamic_img_size": True}
+    try:
+        _build(config, any_side)
+    except ConfigError:  # convolutional networks take any side without this argument
+        return create_network(config, num_classes=0)
+    return create_network(config, **any_side)
+
+
+def load_torchscript(weights: TorchScriptWeights) -> tuple[nn.Module, WeightsIdentity]:
+    """A TorchScript network on the CPU and the digest of its file. Raises WeightsUnavailableError for any other file."""
+    try:
+        network: nn.Module = torch.jit.load(str(weights.path), map_location="cpu")  # type: ignore[no-untyped-call]
+        digest = file_sha256(weights.path)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise WeightsUnavailableError(
+            f"weights: {weights.path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); wanted is a file "
+            f"that torch.jit.save has written"
+        ) from error
+    network.eval()
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    return network, WeightsIdentity("torchscript", weights.source, digest)
+
+
+def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of pixels in [0, 1], per channel: the configuration's, else the architecture's."""
+    known = None if isinstance(config.weights, TorchScriptWeights) else timm.get_pretrained_cfg(config.architecture)
+    mean = config.mean or (known.mean if known else None) or IMAGENET_MEAN
+    std = config.std or (known.std if known else None) or IMAGENET_STD
+    return tuple(mean), tuple(std)
+
+
+def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """[B, 3, H, W] uint8 -> float32 in [0, 1], then mean and standard deviation taken out per channel."""
+    means = torch.tensor(mean, device=frames.device).view(-1, 1, 1)
+    deviations = torch.tensor(std, device=frames.device).view(-1, 1, 1)
+    return (frames.float() / 255 - means) / deviations
+
+
+def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
+    """What determines a frozen network's output, as data and models record it.
+
+    Defaults are not named, so that data made before there was a choice stays valid. Compiling is left out: it changes
+    values by rounding alone, as another processor or batch does.
+    """
+    stated = config.model_dump(mode="json", include={"options", "mean", "std"}, exclude_defaults=True)
+    precision = {} if config.precision == "float32" else {"precision": config.precision}
+    return identity.as_dict() | precision | stated
 
 
 def state_sha256(state: dict[str, Tensor]) -> str:
@@ -70,25 +133,56 @@ def state_sha256(state: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _random(architecture: str, seed: int, timm_options: dict[str, Any]) -> nn.Module:
-    """Seeded random weights.
+def _build(
+    config: FrozenNetworkConfig,
+    build: dict[str, Any],
+    *,
+    seed: int = 0,
+    state: dict[str, Tensor] | None = None,
+    path: Path | None = None,
+) -> nn.Module:
+    """The network with seeded random weights, or with `state`, which timm fits to it (head, position embeddings).
 
-    Last norms are not initialised with zero, because such residual blocks would compute nothing.
+    Zero-initialised last norms of random networks are left out, since such residual blocks would compute nothing.
     """
-    options = dict(timm_options)
+    architecture = config.architecture
+    _require_known(architecture)
+    own = sorted(config.options.keys() & inspect.signature(timm.create_model).parameters.keys())
+    if own:
+        raise ConfigError(
+            f"options: {own[0]} is not an option of a network; where weights come from is said by `weights`"
+        )
+    options: dict[str, Any] = config.options | build
     if architecture.startswith("resnet"):
         options["zero_init_last"] = False
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network: nn.Module = timm.create_model(architecture, pretrained=False, **options)
+    if state is not None:
+        options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network: nn.Module = timm.create_model(architecture, **options)
+    except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())[:300]
+        if state is not None and isinstance(error, RuntimeError):
+            raise WeightsUnavailableError(
+                f"weights: {path} does not fit {architecture}: {said}; wanted is a state dict with timm's names"
+            ) from error
+        raise ConfigError(
+            f"architecture: timm cannot make {architecture} with {config.options | build}: {said}"
+        ) from error
     return network
 
 
-def _published_file(architecture: str) -> Path:
-    """The path of the published weights in the hub's cache, which are downloaded if necessary.
+def _require_known(architecture: str) -> None:
+    if not timm.is_model(architecture):
+        similar = difflib.get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.4)
+        raise ConfigError(
+            f"architecture: timm {timm.__version__} does not know {architecture!r}; similar names: {', '.join(similar)}"
+        )
 
-    Raises OSError or HfHubHTTPError.
-    """
+
+def _published_file(architecture: str) -> Path:
+    """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
     published = timm.get_pretrained_cfg(architecture)
     if published is None or not published.hf_hub_id:
         raise OSError(f"no weights of {architecture} are published")
@@ -103,10 +197,7 @@ def _published_file(architecture: str) -> Path:
 
 
 def _require_hub() -> None:
-    """Raises OSError within seconds if the hub cannot be reached.
-
-    The hub's own client retries for a minute per file.
-    """
+    """Raises OSError within seconds if the hub cannot be reached; the hub's client would try again for a minute per file."""
     if urllib.request.getproxies().get("https"):
         return
     address = urllib.parse.urlsplit(constants.ENDPOINT)
@@ -128,27 +219,17 @@ def _require_fallback(architecture: str, weights: PretrainedWeights, error: Exce
     ) from error
 
 
-def _load_file(network: nn.Module, path: Path, architecture: str) -> None:
+def _read_state(path: Path, architecture: str) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a .pth file, of which nothing else is unpickled."""
     if not path.is_file():
         raise WeightsUnavailableError(f"weights: {path} for {architecture} does not exist; correct weights.path")
     try:
         if path.suffix == ".safetensors":
-            state: dict[str, Tensor] = load_file(path)
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-            state = loaded.get("state_dict", loaded)
-        wanted = network.state_dict()
-        missing = sorted(name for name in wanted if name not in state and not name.endswith("num_batches_tracked"))
-        if missing:
-            raise WeightsUnavailableError(
-                f"weights: {path} lacks {len(missing)} tensors of {architecture}, e.g. {missing[0]}; "
-                f"wanted is a state dict with timm's names"
-            )
-        # A classifier head may be in the file; the frozen networks have none.
-        network.load_state_dict({name: state[name] for name in wanted if name in state}, strict=False)
-    except WeightsUnavailableError:
-        raise
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        return dict(loaded.get("state_dict", loaded))
     except Exception as error:
         raise WeightsUnavailableError(
-            f"weights: {path} cannot be read as weights of {architecture}: {error}; wanted is .safetensors, or .pth of plain tensors"
+            f"weights: {path} cannot be read as weights of {architecture}: {error}; wanted is .safetensors, or .pth of plain "
+            f"tensors"
         ) from error

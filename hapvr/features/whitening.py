@@ -105,7 +105,7 @@ def load_whitening(root: DataRoot) -> Whitening:
 
 
 def whitening_provenance(root: DataRoot) -> Provenance | None:
-    """What the stored whitening was fitted on; None if there is no whitening yet."""
+    """What the stored whitening was fitted on; None while there is none."""
     if not root.exists(PROVENANCE_NAME):
         return None
     return Provenance.from_json(root.read_json(PROVENANCE_NAME)["provenance"])

@@ -3,7 +3,9 @@
 scorer.json               format, sampling, backbone identity and precision, crop, limits, where it came from; written last
 calibration.json          similarity to probability; not there where the model has none
 model_card.md             data, settings, metrics and limits, for people; may be absent
-backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded; absent where the
+                          backbone is a TorchScript file, which is code: whoever loads the bundle names it by
+                          HAPVR_BACKBONE_FILE, and its digest must be the recorded one
 whitening.safetensors
 network/                  network.safetensors, network.json
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from hapvr import __version__
-from hapvr.config import BackboneConfig, RandomWeights, SamplingConfig, ServingConfig
+from hapvr.config import BackboneConfig, SamplingConfig, ServingConfig
 from hapvr.errors import DataError
 from hapvr.features.backbone import Backbone, load_backbone
 from hapvr.features.weights import WeightsIdentity, state_sha256
@@ -38,6 +41,8 @@ NETWORK_FOLDER = "network"
 CALIBRATION_FILE = "calibration.json"
 CARD_FILE = "model_card.md"
 FORMAT_VERSION = 2
+TORCHSCRIPT = "torchscript"
+TORCHSCRIPT_VARIABLE = "HAPVR_BACKBONE_FILE"
 READ_VERSIONS = (1, 2)
 """Format 1 is format 2 without calibration, model card, limits and the version of this package."""
 
@@ -59,9 +64,10 @@ def write_bundle(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copytree(network_folder, folder / NETWORK_FOLDER)
-    state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
-    with write_atomic(folder / BACKBONE_FILE) as part:
-        save_file(state, part)
+    if backbone.identity.source != TORCHSCRIPT:
+        state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
+        with write_atomic(folder / BACKBONE_FILE) as part:
+            save_file(state, part)
     with write_atomic(folder / WHITENING_FILE) as part:
         part.write_bytes(whitening_to_bytes(whitening))
     if calibration is not None:
@@ -119,16 +125,14 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     """
     description = read_description(folder)
     try:
-        weights = dict(description["backbone"])
-        precision = weights.pop("precision", "float32")
-        identity = WeightsIdentity(**weights)
+        stated = dict(description["backbone"])
+        identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
         config = BackboneConfig.model_validate(
-            {
-                "architecture": identity.architecture,
-                "weights": RandomWeights(source="random"),
+            stated
+            | {
+                "weights": _torchscript_weights(folder) if identity.source == TORCHSCRIPT else {"source": "random"},
                 "crop_px": description["crop_px"],
                 "batch_frames": description["batch_frames"],
-                "precision": precision,
             }
         )
         sampling = SamplingConfig.model_validate(description["sampling"])
@@ -138,14 +142,22 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
             f"model: {folder / SCORER_FILE} cannot be used by HAP-VR {__version__} ({error}); it was made by "
             f"{description.get('hapvr_version', 'another version')}: install that, or register the model again"
         ) from error
-    empty = load_backbone(config)
-    state = load_file(folder / BACKBONE_FILE)
-    if state_sha256(state) != identity.sha256:
-        raise DataError(f"model: {folder / BACKBONE_FILE} differs from what {SCORER_FILE} says; fetch the model again")
-    empty.network.load_state_dict(state)
+    backbone = load_backbone(config)
+    if identity.source != TORCHSCRIPT:
+        state = load_file(folder / BACKBONE_FILE)
+        if state_sha256(state) != identity.sha256:
+            raise DataError(
+                f"model: {folder / BACKBONE_FILE} differs from what {SCORER_FILE} says; fetch the model again"
+            )
+        backbone.network.load_state_dict(state)
+    elif backbone.identity != identity:
+        raise DataError(
+            f"model: {os.environ[TORCHSCRIPT_VARIABLE]} is not the TorchScript file that {folder} was made with; wanted is "
+            f"the one of SHA-256 {identity.sha256}"
+        )
     network, _ = load_network(folder / NETWORK_FOLDER)
     return VideoScorer(
-        backbone=dataclasses.replace(empty, identity=identity),
+        backbone=dataclasses.replace(backbone, identity=identity, settings=description["backbone"]),
         whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
         network=network,
         sampling=sampling,
@@ -155,3 +167,14 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         calibration=read_calibration(folder),
         limits=limits_from_environment(stored),
     )
+
+
+def _torchscript_weights(folder: Path) -> dict[str, str]:
+    """The TorchScript file that this machine's owner names; a bundle never brings one along."""
+    path = os.environ.get(TORCHSCRIPT_VARIABLE)
+    if not path:
+        raise DataError(
+            f"model: {folder} was made with a TorchScript backbone, which no bundle contains because it is code; set "
+            f"{TORCHSCRIPT_VARIABLE} to your copy of that file"
+        )
+    return {"source": TORCHSCRIPT, "path": path}

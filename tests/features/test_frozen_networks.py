@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 
 from hapvr.config import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TeacherConfig
 from hapvr.errors import ArgumentError, WeightsUnavailableError
-from hapvr.features.backbone import center_crop, load_backbone, normalize_imagenet, region_vectors
+from hapvr.features.backbone import center_crop, load_backbone, region_vectors
 from hapvr.features.extract import embed_in_batches
 from hapvr.features.teacher import load_teacher
-from hapvr.features.weights import create_network
+from hapvr.features.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
 from hapvr.features.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.seeding import torch_rng
 from tests.conftest import GOLDEN
@@ -70,22 +70,22 @@ def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, su
     assert backbone.identity.source == "file"
     frames = torch.randint(0, 256, (1, 3, 128, 128), generator=torch_rng(1), dtype=torch.uint8)
     with torch.no_grad():
-        last = source.forward_features(normalize_imagenet(frames))
-        torch.testing.assert_close(backbone.network(normalize_imagenet(frames))[-1], last)
+        pixels = normalize_pixels(frames, IMAGENET_MEAN, IMAGENET_STD)
+        torch.testing.assert_close(backbone.network(pixels)[-1], source.forward_features(pixels))
 
 
 def test_file_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """Missing files, other networks' tensors and pickled objects are refused by name; nothing is unpickled."""
     path = tmp_path / "weights.pth"
-    config = FileWeights(source="file", path=path)
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
     with pytest.raises(WeightsUnavailableError, match="does not exist"):
-        create_network("resnet18.tv_in1k", config)
+        create_network(config)
     torch.save({"conv1.weight": torch.zeros(1)}, path)
-    with pytest.raises(WeightsUnavailableError, match=r"lacks \d+ tensors of resnet18"):
-        create_network("resnet18.tv_in1k", config)
+    with pytest.raises(WeightsUnavailableError, match=r"weights\.pth does not fit resnet18.*Missing key"):
+        create_network(config)
     torch.save({"state_dict": {}, "args": Path("an object")}, path)
     with pytest.raises(WeightsUnavailableError, match="cannot be read"):
-        create_network("resnet18.tv_in1k", config)
+        create_network(config)
 
 
 @pytest.fixture
@@ -101,14 +101,16 @@ def empty_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pretrained_weights_out_of_reach_are_an_error_with_two_ways_out() -> None:
     """Without cache and hub, the message names the weights and both ways out; nothing falls back by itself."""
     with pytest.raises(WeightsUnavailableError, match=r"resnet18\.tv_in1k .* Two ways out: .* HF_HOME.*source: file"):
-        create_network("resnet18.tv_in1k", PretrainedWeights())
+        create_network(BackboneConfig(architecture="resnet18.tv_in1k", weights=PretrainedWeights()))
 
 
 @pytest.mark.usefixtures("empty_hub_cache")
 def test_pretrained_weights_fall_back_only_where_the_configuration_says_so() -> None:
     """The fallback warns, and the identity says random."""
     with pytest.warns(UserWarning, match="going on with seeded random weights"):
-        _, identity = create_network("resnet18.tv_in1k", PretrainedWeights(fallback="random"))
+        _, identity = create_network(
+            BackboneConfig(architecture="resnet18.tv_in1k", weights=PretrainedWeights(fallback="random"))
+        )
     assert identity.source == "random"
 
 

@@ -48,19 +48,22 @@ def write_scenes(path: Path, scenes: Sequence[int], *, fps: int = 8) -> Path:
     return path
 
 
-def make_bundle(folder: Path, *, calibration: Calibration | None = None, card: str = "") -> Path:
+def make_bundle(
+    folder: Path, *, calibration: Calibration | None = None, card: str = "", backbone_config: BackboneConfig = BACKBONE
+) -> Path:
     """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, an untrained network of 32 dimensions."""
-    backbone = load_backbone(BACKBONE)
+    backbone = load_backbone(backbone_config)
     pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
     with torch.inference_mode():
-        regions = backbone.regions(center_crop(pictures, BACKBONE.crop_px)).flatten(0, 1)
-    network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("bundle"))
+        regions = backbone.regions(center_crop(pictures, backbone.crop_px)).flatten(0, 1)
+    dims = min(DIMS, regions.shape[1] // 2)
+    network = SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng("bundle"))
     return write_bundle(
         folder / "bundle",
         network_folder=save_network(network, folder / "network", metadata={}),
         backbone=backbone,
-        backbone_config=BACKBONE,
-        whitening=fit_whitening(regions, dims=DIMS),
+        backbone_config=backbone_config,
+        whitening=fit_whitening(regions, dims=dims),
         sampling=SAMPLING,
         provenance={},
         calibration=calibration,

@@ -1,0 +1,85 @@
+"""Bundles of other backbones than ResNet: transformers with options, and TorchScript files, which no bundle contains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hapvr.config import BackboneConfig, RandomWeights, TorchScriptWeights
+from hapvr.errors import DataError
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import whitening_from_bytes
+from hapvr.model.checkpoint import load_network
+from hapvr.scorer.bundle import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, load_bundle, read_description
+from hapvr.scorer.scorer import VideoScorer
+from tests.scorer.bundles import SAMPLING, make_bundle
+
+
+class OtherVector(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.mean((2, 3))
+
+
+class ColourVector(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return torch.cat([pixels.mean((2, 3)), pixels.amax((2, 3)), pixels.amin((2, 3))], 1)
+
+
+@pytest.fixture
+def torchscript(tmp_path: Path) -> Path:
+    path = tmp_path / "copies.pt"
+    torch.jit.save(torch.jit.script(ColourVector()), str(path))
+    return path
+
+
+def features(folder: Path, config: BackboneConfig, clip: Path) -> Tensor:
+    """[T, 9, D]: what a scorer with the configuration's own backbone gives for a clip."""
+    scorer = VideoScorer(
+        backbone=load_backbone(config),
+        whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
+        network=load_network(folder / NETWORK_FOLDER)[0],
+        sampling=SAMPLING,
+        batch_frames=config.batch_frames,
+        device="cpu",
+        description={},
+    )
+    return scorer.features(clip)
+
+
+def test_a_bundle_keeps_what_the_configuration_says_of_its_backbone(scenes: Path, tmp_path: Path) -> None:
+    """Options, statistics and class token come back with the weights, so features are the same."""
+    config = BackboneConfig(
+        architecture="vit_tiny_patch16_224",
+        weights=RandomWeights(source="random", seed=1),
+        options={"qkv_bias": False},
+        mean=(0.4, 0.4, 0.4),
+        class_token=True,
+        crop_px=128,
+        batch_frames=16,
+    )
+    folder = make_bundle(tmp_path, backbone_config=config)
+    assert read_description(folder)["backbone"] == load_backbone(config).settings
+    torch.testing.assert_close(
+        load_bundle(folder).features(scenes / "a.mp4"), features(folder, config, scenes / "a.mp4")
+    )
+
+
+def test_a_torchscript_backbone_is_never_part_of_a_bundle(
+    torchscript: Path, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code is taken only from the file that this machine's owner names, and only if it is the recorded one."""
+    config = BackboneConfig(weights=TorchScriptWeights(source="torchscript", path=torchscript), crop_px=128)
+    folder = make_bundle(tmp_path, backbone_config=config)
+    assert not (folder / BACKBONE_FILE).exists()
+    with pytest.raises(DataError, match="set HAPVR_BACKBONE_FILE to your copy of that file"):
+        load_bundle(folder)
+    monkeypatch.setenv("HAPVR_BACKBONE_FILE", str(torchscript))
+    torch.testing.assert_close(
+        load_bundle(folder).features(scenes / "a.mp4"), features(folder, config, scenes / "a.mp4")
+    )
+    torch.jit.save(torch.jit.script(OtherVector()), str(torchscript))
+    with pytest.raises(DataError, match="is not the TorchScript file"):
+        load_bundle(folder)
