@@ -31,12 +31,13 @@ def specs(asset: str, checks: dict[str, str]) -> list[dg.AssetCheckSpec]:
     return [dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in checks.items()]
 
 
-def results(findings: Iterable["Finding"]) -> list[dg.AssetCheckResult]:
-    """Findings as Dagster shows them."""
+def results(findings: Iterable["Finding"], *, asset: str | None = None) -> list[dg.AssetCheckResult]:
+    """Findings as Dagster shows them. asset: of a function that makes several assets, the one that they are about."""
     severities = {"warn": dg.AssetCheckSeverity.WARN, "error": dg.AssetCheckSeverity.ERROR}
     return [
         dg.AssetCheckResult(
             check_name=finding.name,
+            asset_key=asset,
             passed=finding.passed,
             severity=severities[finding.severity],
             description=None if finding.passed else finding.remedy,

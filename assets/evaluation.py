@@ -1,13 +1,19 @@
-"""Evaluation: similarities, metrics and plots of each benchmark."""
+"""Evaluation: similarities, metrics and plots of every benchmark."""
+
+import hashlib
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets import metadata
-from assets.chain import chain_model
 from assets.features import features
-from assets.partitions import BENCHMARKS, GPU_POOL
+from assets.partitions import GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
-from assets.training import similarity_model
+from assets.training import model_of_run, similarity_model
+
+if TYPE_CHECKING:
+    from hapvr.benchmark.result import TaskResult
+    from hapvr.stages.evaluation import BenchmarkScores
 
 
 @dg.asset(
@@ -15,7 +21,6 @@ from assets.training import similarity_model
     kinds={"pytorch", "mlflow"},
     pool=GPU_POOL,
     owners=[MODEL_TEAM],
-    partitions_def=BENCHMARKS,
     deps=[similarity_model, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
     metadata=metadata.columns(
         {
@@ -24,27 +29,66 @@ from assets.training import similarity_model
             "similarity": "float: in [-1, 1], higher is closer",
         }
     ),
-    description=metadata.retrained(
-        "mAP and micro-AP of every task, of the trained model and of the untrained baseline, with plots."
-    ),
+    description="mAP and micro-AP of every task of every benchmark, of the trained model and of the untrained baseline, with plots.",
 )
 def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.provenance import file_sha256
     from hapvr.stages.evaluation import TRAINED, make_benchmark_scores
 
     opened = project.open()
-    scores = make_benchmark_scores(opened, chain_model(context.run, opened), context.partition_key)
-    availability = scores.results[TRAINED].availability
+    run = model_of_run(context.run, opened)
+    made = {}
+    for name in opened.config.evaluation.benchmarks:
+        context.log.info(f"scoring {name}")
+        made[name] = make_benchmark_scores(opened, run, name)
+    files = {name: file_sha256(scores.folder / "scores.json") for name, scores in made.items()}
+    digest = hashlib.sha256("".join(f"{name} {file}\n" for name, file in sorted(files.items())).encode()).hexdigest()
+    # One number per entry: Dagster draws these over time.
+    metrics = {
+        f"{name}: {_title(task)}": task.value for name, scores in made.items() for task in scores.results[TRAINED].tasks
+    }
+    figures = {
+        f"{name}: {title}": metadata.figure(figure)
+        for name, scores in made.items()
+        for title, figure in scores.figures.items()
+    }
     return dg.MaterializeResult(
         metadata={
-            "metrics": dg.MetadataValue.md(scores.markdown),
-            **{f"mAP or micro-AP: {task}": value for task, value in scores.results[TRAINED].metrics.items()},
-            "queries_scored": f"{availability.num_queries_scored} of {availability.num_queries}",
-            "references_scored": f"{availability.num_references_scored} of {availability.num_references}",
-            "mlflow_run": project.run_link(opened, scores.run.mlflow_run_id),
-            "path": dg.MetadataValue.path(str(scores.folder)),
-            "digest": scores.digest,
-            **{name: metadata.figure(figure) for name, figure in scores.figures.items()},
+            "benchmarks": _table(made),
+            "metrics": dg.MetadataValue.md("\n\n".join(f"**{name}**\n\n{made[name].markdown}" for name in made)),
+            **metrics,
+            "mlflow_run": project.run_link(opened, run.mlflow_run_id),
+            "path": dg.MetadataValue.path(str(run.folder / "benchmarks")),
+            "digest": digest,
+            **figures,
         },
-        data_version=dg.DataVersion(file_sha256(scores.folder / "scores.json")),
+        data_version=dg.DataVersion(digest),
     )
+
+
+def _table(made: dict[str, "BenchmarkScores"]) -> dg.TableMetadataValue:
+    """A row per benchmark: metrics of the trained model, both means in percent, and how much could be scored."""
+    import polars as pl
+
+    from hapvr.stages.evaluation import BASELINE, TRAINED
+
+    rows = []
+    for name, scores in made.items():
+        result = scores.results[TRAINED]
+        counts = result.availability
+        rows.append(
+            {
+                "benchmark": name,
+                **{_title(task): round(100 * task.value, 2) for task in result.tasks},
+                "mean": round(100 * scores.target_means[TRAINED], 2),
+                "mean of the untrained baseline": round(100 * scores.target_means[BASELINE], 2),
+                "queries scored": f"{counts.num_queries_scored} of {counts.num_queries}",
+                "references scored": f"{counts.num_references_scored} of {counts.num_references}",
+            }
+        )
+    return metadata.table(pl.DataFrame(rows))
+
+
+def _title(task: "TaskResult") -> str:
+    """Name of a task's metric, e.g. `mAP DSVR`."""
+    return f"{task.metric} {task.task}"

@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.frames import frames
-from assets.partitions import GPU_POOL, MISSING, MISSING_WITH_SHARDS, SHARDS, TRAINING_SHARDS
+from assets.partitions import GPU_POOL, MISSING, MISSING_WITH_SHARDS, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
 
 
@@ -21,10 +21,11 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     from hapvr.features.whitening import WEIGHTS_NAME
     from hapvr.progress import ProgressLines
     from hapvr.stages.whitening import make_whitening
+    from hapvr.storage.manifest import read_manifest, training_shard_keys
 
     opened = project.open()
-    shards = context.instance.get_dynamic_partitions(TRAINING_SHARDS.name)
-    result = make_whitening(opened, sorted(shards), progress=ProgressLines(context.log.info, "fitting whitening"))
+    shards = training_shard_keys(read_manifest(opened.root))
+    result = make_whitening(opened, shards, progress=ProgressLines(context.log.info, "fitting whitening"))
     return dg.MaterializeResult(
         metadata={
             "dims": result.whitening.dims,

@@ -26,14 +26,6 @@ INDEX = {
 }
 
 
-def retrained(text: str) -> str:
-    """The description of an asset that `retrain` makes. Dagster cannot tell: a job that is a row of ops has no asset in it."""
-    return (
-        f"{text}\n\nMade by the job [retrain](/locations/hapvr/jobs/retrain), which the schedule `retrain_on_schedule` and the "
-        "sensor `enough_new_videos` start."
-    )
-
-
 def columns(named: dict[str, str]) -> dict[str, dg.TableSchemaMetadataValue]:
     """An asset's column schema. named: per column "type" or "type: description"."""
     schema = dg.TableSchema(

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from hapvr.stages.project import Project
 
 PROCESS_TAG = "hapvr/process"
+# Seconds before the first retry of a run; it doubles with each retry.
+RETRY_WAIT_TAG = "hapvr/retry_wait_s"
 DATA_TEAM = "team:data"
 MODEL_TEAM = "team:models"
 
@@ -26,11 +29,15 @@ class ProjectResource(dg.ConfigurableResource):
     dagster_page: str = "http://127.0.0.1:3000"
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Note on the run which process executes it: `host@pid:start time`."""
-        if context.run is not None and context.instance is not None:
-            started = psutil.Process().create_time()
-            tag = f"{socket.gethostname()}@{os.getpid()}:{started:.2f}"
-            context.instance.add_run_tags(context.run.run_id, {PROCESS_TAG: tag})
+        """Note on the run which process executes it: `host@pid:start time`. A retry waits if the tags of its job say so."""
+        run = context.run
+        if run is None or context.instance is None:
+            return
+        started = psutil.Process().create_time()
+        context.instance.add_run_tags(run.run_id, {PROCESS_TAG: f"{socket.gethostname()}@{os.getpid()}:{started:.2f}"})
+        number = int(run.tags.get("dagster/retry_number", "0"))
+        if number and RETRY_WAIT_TAG in run.tags:
+            time.sleep(float(run.tags[RETRY_WAIT_TAG]) * 2 ** (number - 1))
 
     def open(self) -> "Project":
         """Raises ConfigError naming key and allowed values."""

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets import metadata
-from assets.chain import chain_id, chain_model
 from assets.evaluation import benchmark_scores
 from assets.project import MODEL_TEAM, ProjectResource
-from assets.training import similarity_model
+from assets.training import model_of_run, similarity_model, training_key
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import CalibrationCheck
@@ -27,7 +26,7 @@ REMEDY = (
     group_name="registry",
     kinds={"mlflow"},
     owners=[MODEL_TEAM],
-    deps=[similarity_model, dg.AssetDep(benchmark_scores, partition_mapping=dg.AllPartitionMapping())],
+    deps=[similarity_model, benchmark_scores],
     check_specs=[
         dg.AssetCheckSpec(
             BETTER,
@@ -38,7 +37,7 @@ REMEDY = (
             NOT_WORSE, asset="registered_model", description="No required metric is lower than the champion's."
         ),
     ],
-    description=metadata.retrained(
+    description=(
         "A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere. "
         "A new version is challenger; it becomes champion if it is better on the target and worse on no required metric."
     ),
@@ -47,8 +46,8 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
     from hapvr.stages.registration import make_registered_model
 
     opened = project.open()
-    tags = {"dagster.run_id": chain_id(context.run)}
-    result = make_registered_model(opened, chain_model(context.run, opened), tags=tags)
+    tags = {"dagster.run_id": training_key(context.run)}
+    result = make_registered_model(opened, model_of_run(context.run, opened), tags=tags)
     decision = result.decision
     links = {"mlflow_run": project.run_link(opened, result.run.mlflow_run_id)}
     if decision.champion_run:

@@ -1,13 +1,34 @@
 """Training: one torchrun process through Dagster Pipes, one MLflow run."""
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
 from assets import metadata
-from assets.chain import chain_id
 from assets.features import features
 from assets.partitions import GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
-from assets.views import pseudo_labels, training_views
+from assets.views import training_data
+
+if TYPE_CHECKING:
+    from hapvr.stages.project import Project
+    from hapvr.stages.training import TrainingRun
+
+
+def training_key(run: dg.DagsterRun) -> str:
+    """The id of the run's first attempt. It names the training, so a retry goes on from the checkpoint of that attempt."""
+    return run.root_run_id or run.run_id
+
+
+def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
+    """What this run, or an earlier attempt of it, has trained; else the model that was trained last.
+
+    So a run evaluates and registers its own model, also if another training ended meanwhile. Raises DataError if there is
+    no model yet.
+    """
+    from hapvr.stages.training import trained_run
+
+    return trained_run(project, training_key(run))
 
 
 @dg.asset(
@@ -15,10 +36,8 @@ from assets.views import pseudo_labels, training_views
     kinds={"pytorch", "mlflow"},
     pool=GPU_POOL,
     owners=[MODEL_TEAM],
-    deps=[training_views, pseudo_labels, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
-    description=metadata.retrained(
-        "Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint."
-    ),
+    deps=[*training_data.keys, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
+    description="Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint.",
 )
 def similarity_model(
     context: dg.AssetExecutionContext, project: ProjectResource, pipes_subprocess_client: dg.PipesSubprocessClient
@@ -34,7 +53,7 @@ def similarity_model(
     from hapvr.train.report import read_history
 
     opened = project.open()
-    dagster_run = chain_id(context.run)
+    dagster_run = training_key(context.run)
     run = prepare_training(opened, dagster_run, tags=project.dagster_tags(dagster_run))
     link = project.run_link(opened, run.mlflow_run_id)
     context.log.info(f"MLflow run {run.mlflow_run_id}: {link.value}")

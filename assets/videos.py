@@ -3,7 +3,7 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.partitions import BENCHMARKS, MISSING, SHARDS, TRAINING_SHARDS, synchronize
+from assets.partitions import MISSING, SHARDS, synchronize
 from assets.project import DATA_TEAM, ProjectResource
 
 
@@ -20,7 +20,7 @@ from assets.project import DATA_TEAM, ProjectResource
             "uri": "string: path, http(s) URL or youtube:<id>",
         }
     ),
-    description="One row per video of all sources, assigned to shards of a fixed size; append-only. Registers the partitions.",
+    description="One row per video of all sources, assigned to shards of a fixed size; append-only. Registers the shards as partitions.",
 )
 def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
@@ -32,10 +32,7 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
     # Looked at before the manifest is made: what arrives meanwhile is noticed the next time.
     offer = offered(opened, settle_s=0)
     result = make_manifest(opened, progress=ProgressLines(context.log.info, "preparing sources"))
-    synchronize(context.instance, SHARDS, list(result.shards))
-    synchronize(context.instance, TRAINING_SHARDS, list(result.training_shards))
-    evaluation = opened.config.evaluation
-    synchronize(context.instance, BENCHMARKS, list(evaluation.benchmarks))
+    synchronize(context.instance, list(result.shards))
     manifest = read_manifest(opened.root)
     return dg.MaterializeResult(
         metadata={

@@ -1,85 +1,115 @@
 """Training data: augmented views as features, and the teacher's pseudo labels of the same views."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import dagster as dg
 
 from assets import checks, metadata
 from assets.features import whitening
 from assets.frames import frames
-from assets.partitions import GPU_POOL, TRAINING_SHARDS
+from assets.partitions import GPU_POOL, MISSING, MISSING_WITH_WHITENING, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
 
-FRAMES_OF_SHARD = dg.AssetDep(frames, partition_mapping=dg.IdentityPartitionMapping())
+if TYPE_CHECKING:
+    from hapvr.storage.shard_build import StageResult
+
+VIEWS, LABELS = "training_views", "pseudo_labels"
+NOT_TRAINING = "This shard is not of the training split, so there is nothing to make."
 
 
-@dg.asset(
+@dg.multi_asset(
+    name="training_data",
     group_name="training",
-    kinds={"pytorch", "parquet"},
     pool=GPU_POOL,
-    partitions_def=TRAINING_SHARDS,
-    deps=[FRAMES_OF_SHARD, whitening],
-    owners=[DATA_TEAM],
-    metadata=metadata.columns(
-        {
-            "video_id": "string: a row per view; the views of a video are contiguous",
-            "view_index": "int32: from 0 within the video; weak views come first",
-            "strength": "string: weak or strong",
-            "operations": "string: JSON list of what was done to the clip",
-            "donor_id": "string: the video that was put into the picture, else empty",
-            "source_index": "list<int32>: the video's frame that each of the T frames shows",
-            "regions": "fixed_size_binary: [T, 9, whitening.dims] float16, unit vectors",
-        }
-    ),
-    check_specs=checks.specs("training_views", checks.STORED),
-    description=metadata.retrained(
-        "Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was done to them."
-    ),
+    partitions_def=SHARDS,
+    can_subset=True,
+    specs=[
+        dg.AssetSpec(
+            VIEWS,
+            deps=[frames, whitening],
+            kinds={"pytorch", "parquet"},
+            owners=[DATA_TEAM],
+            skippable=True,
+            automation_condition=MISSING,
+            metadata=metadata.columns(
+                {
+                    "video_id": "string: a row per view; the views of a video are contiguous",
+                    "view_index": "int32: from 0 within the video; weak views come first",
+                    "strength": "string: weak or strong",
+                    "operations": "string: JSON list of what was done to the clip",
+                    "donor_id": "string: the video that was put into the picture, else empty",
+                    "source_index": "list<int32>: the video's frame that each of the T frames shows",
+                    "regions": "fixed_size_binary: [T, 9, whitening.dims] float16, unit vectors",
+                }
+            ),
+            description=(
+                "Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was "
+                "done to them. A shard that is not of the training split gets an empty record."
+            ),
+        ),
+        dg.AssetSpec(
+            LABELS,
+            deps=[frames],
+            kinds={"pytorch", "parquet"},
+            owners=[DATA_TEAM],
+            skippable=True,
+            automation_condition=MISSING_WITH_WHITENING,
+            metadata=metadata.columns(
+                {
+                    "video_id": "string: a row per pair of views of the video",
+                    "query_view": "int32: view_index of the rows of the label matrix",
+                    "reference_view": "int32: view_index of its columns",
+                    "labels": "fixed_size_binary: [T, T] int8: 1 the same content, -1 other content, 0 not used",
+                }
+            ),
+            description=(
+                "The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a "
+                "video. A shard that is not of the training split gets an empty record."
+            ),
+        ),
+    ],
+    check_specs=[*checks.specs(VIEWS, checks.STORED), *checks.specs(LABELS, checks.STORED)],
 )
-def training_views(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
     from hapvr.progress import ProgressLines
-    from hapvr.stages.quality import check_stored
-    from hapvr.stages.views import make_training_views
+    from hapvr.stages.views import label_rates, make_pseudo_labels, make_training_views
+    from hapvr.storage.manifest import is_training_shard
     from hapvr.storage.views import operations_table
 
-    result = make_training_views(
-        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "making views")
-    )
-    return dg.MaterializeResult(
-        metadata=metadata.stage(result) | {"operations": metadata.table(operations_table(result.shard))},
-        data_version=metadata.version(result),
-        check_results=checks.results([check_stored(result.shard)]),
-    )
+    opened, shard = project.open(), context.partition_key
+    wanted = {key.to_user_string() for key in context.selected_asset_keys}
+    if not is_training_shard(opened.root, shard):
+        context.log.info(NOT_TRAINING)
+        yield from (_empty(name) for name in (VIEWS, LABELS) if name in wanted)
+        return
+    if VIEWS in wanted:
+        views = make_training_views(opened, shard, progress=ProgressLines(context.log.info, "making views"))
+        yield _made(VIEWS, views, {"operations": metadata.table(operations_table(views.shard))})
+    if LABELS in wanted:
+        labels = make_pseudo_labels(opened, shard, progress=ProgressLines(context.log.info, "embedding views"))
+        yield _made(LABELS, labels, {"label_rates": dg.MetadataValue.json(label_rates(labels.shard))})
 
 
-@dg.asset(
-    group_name="training",
-    kinds={"pytorch", "parquet"},
-    pool=GPU_POOL,
-    partitions_def=TRAINING_SHARDS,
-    deps=[FRAMES_OF_SHARD],
-    owners=[DATA_TEAM],
-    metadata=metadata.columns(
-        {
-            "video_id": "string: a row per pair of views of the video",
-            "query_view": "int32: view_index of the rows of the label matrix",
-            "reference_view": "int32: view_index of its columns",
-            "labels": "fixed_size_binary: [T, T] int8: 1 the same content, -1 other content, 0 not used",
-        }
-    ),
-    check_specs=checks.specs("pseudo_labels", checks.STORED),
-    description=metadata.retrained(
-        "The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a video."
-    ),
-)
-def pseudo_labels(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    from hapvr.progress import ProgressLines
+def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.MaterializeResult:
     from hapvr.stages.quality import check_stored
-    from hapvr.stages.views import label_rates, make_pseudo_labels
 
-    result = make_pseudo_labels(
-        project.open(), context.partition_key, progress=ProgressLines(context.log.info, "embedding views")
-    )
     return dg.MaterializeResult(
-        metadata=metadata.stage(result) | {"label_rates": dg.MetadataValue.json(label_rates(result.shard))},
+        asset_key=name,
+        metadata=metadata.stage(result) | more,
         data_version=metadata.version(result),
-        check_results=checks.results([check_stored(result.shard)]),
+        check_results=checks.results([check_stored(result.shard)], asset=name),
+    )
+
+
+def _empty(name: str) -> dg.MaterializeResult:
+    """The record of a shard for which there is nothing to make; its check has nothing to find."""
+    return dg.MaterializeResult(
+        asset_key=name,
+        metadata={"dagster/row_count": 0, "reason": NOT_TRAINING},
+        data_version=dg.DataVersion("nothing"),
+        check_results=[
+            dg.AssetCheckResult(check_name=check, asset_key=name, passed=True, description=NOT_TRAINING)
+            for check in checks.STORED
+        ],
     )

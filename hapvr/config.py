@@ -399,6 +399,9 @@ class QualityConfig(Settings):
     max_norm_error: Rate = Field(default=0.01, description="how far the norm of a region vector may be off 1")
 
 
+Job = Literal["find_videos", "ingest", "whiten", "extract", "retrain", "sweep"]
+
+
 class AutomationConfig(Settings):
     """What runs by itself. The switches give the state in which schedules and sensors start; the UI turns them on and off."""
 
@@ -416,6 +419,10 @@ class AutomationConfig(Settings):
     )
     retry_wait_s: Annotated[float, Field(ge=0)] = Field(
         default=60.0, description="before the first retry of `retrain`; it doubles with each"
+    )
+    run_resources: dict[Job, dict[Literal["num_cpus", "num_gpus", "memory"], Annotated[float, Field(ge=0)]]] = Field(
+        default={},
+        description="by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.project import ProjectResource
-from pipelines.jobs import RETRIES, find_videos, retrain
+from pipelines.jobs import EXTRACTED, INGESTED, find_videos, retrain, run_tags
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings
 
@@ -42,13 +42,23 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     return dg.RunRequest(run_key=offer.digest)
 
 
+# Two sensors, as runs that decode need no GPU and other resources of a cluster.
 new_shards = dg.AutomationConditionSensorDefinition(
     "new_shards",
-    target=dg.AssetSelection.assets("videos", "frames", "whitening", "features"),
+    target=dg.AssetSelection.assets(*INGESTED),
     minimum_interval_seconds=min(SETTINGS.watch_every_s, 60),
     default_status=SENSOR_STATUS,
-    run_tags=RETRIES,
-    description="Takes shards that the manifest registered to `features`, a run per shard.",
+    run_tags=run_tags("ingest"),
+    description="Takes shards that the manifest registered to `frames`, a run per shard.",
+)
+
+new_frames = dg.AutomationConditionSensorDefinition(
+    "new_frames",
+    target=dg.AssetSelection.assets("whitening", *EXTRACTED),
+    minimum_interval_seconds=min(SETTINGS.watch_every_s, 60),
+    default_status=SENSOR_STATUS,
+    run_tags=run_tags("extract"),
+    description="Takes shards that have frames to `features`, `training_views` and `pseudo_labels`, a run per shard.",
 )
 
 
@@ -122,4 +132,4 @@ def _running(instance: dg.DagsterInstance, job: str) -> str | None:
 
 
 schedules = [retrain_on_schedule]
-sensors = [new_videos, new_shards, enough_new_videos]
+sensors: list[dg.SensorDefinition] = [new_videos, new_shards, new_frames, enough_new_videos]

@@ -2,16 +2,17 @@
 
 import dagster as dg
 
+from assets import evaluation, features, frames, registry, training, videos, views
 from pipelines import automation, monitoring
-from pipelines.chain import assets, resources
 from pipelines.jobs import jobs
+from pipelines.resources import pipes_client, project_resource
 from pipelines.sweeps import sweep
 
 defs = dg.Definitions(
-    assets=assets,
+    assets=dg.load_assets_from_modules([videos, frames, features, views, training, evaluation, registry]),
     jobs=[*jobs, sweep],
     schedules=automation.schedules,
     sensors=[*automation.sensors, *monitoring.sensors],
-    resources=resources,
+    resources={"project": project_resource(), "pipes_subprocess_client": pipes_client()},
     executor=dg.in_process_executor,
 )

@@ -1,56 +1,190 @@
-"""`make demo`: the demo job in this process, without a daemon; its runs are in the UI afterwards.
+"""`make demo`: the jobs from the sources to a registered model, one after the other, and a table of scores at the end.
 
 python -m pipelines.demo
+
+It starts Dagster for as long as it works, since the daemon launches the runs; `make ui` shows them afterwards.
 """
 
-import logging
 import os
+import signal
+import subprocess
 import sys
-import warnings
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import dagster as dg
+from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
+from filelock import Timeout
 from rich.console import Console
 
+from assets.partitions import SHARDS
+from hapvr.errors import HapvrError
+from pipelines.jobs import EXTRACTED, INGESTED, RETRAINED
 from pipelines.resources import CHECKOUT, project_resource
+from pipelines.summary import print_summary
+from pipelines.ui import LOOPBACK, QUIET, dagster_command, free_port, only_server
+
+JOBS = {
+    "find_videos": ("video_manifest",),
+    "ingest": INGESTED,
+    "whiten": ("whitening",),
+    "extract": EXTRACTED,
+    "retrain": RETRAINED,
+}
+PARTITIONED = ("ingest", "extract")
+ASSETS = [asset for assets in JOBS.values() for asset in assets]
+POLL_S = 0.5
+START_TIMEOUT_S = 300.0
 
 
-class _Once:
-    """Prints each warning once, without the place in the code that it came from."""
+class DemoFailure(Exception):
+    """A run or the server failed; the message is for people."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._seen: set[str] = set()
 
-    def __call__(self, message: Warning | str, category: type[Warning], *_place: object) -> None:
-        text = str(message)
-        if text not in self._seen and not issubclass(category, dg.BetaWarning | dg.PreviewWarning):
-            self._seen.add(text)
-            self._console.print(f"warning: {text}", markup=False, highlight=False)
+@dataclass
+class Runs:
+    """The runs of one job, and how far they are.
+
+    cursors: by run id, up to where its events were read; moments: when its last step or asset ended; seconds: by asset, summed
+    over its runs.
+    """
+
+    instance: dg.DagsterInstance
+    console: Console
+    cursors: dict[str, str | None]
+    moments: dict[str, float] = field(default_factory=dict)
+    made: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def wait(self) -> None:
+        """Follow all runs to their end. Raises DemoFailure with the reason of the first that fails."""
+        unfinished = list(self.cursors)
+        while unfinished:
+            time.sleep(POLL_S)
+            for run_id in list(unfinished):
+                run = self.instance.get_run_by_id(run_id)
+                self._read(run_id)
+                if run is not None and run.is_finished:
+                    unfinished.remove(run_id)
+                    if not run.is_success:
+                        raise DemoFailure(
+                            f"{failure_reason(self.instance, run_id)}\n"
+                            f"The log is in the UI (`make ui`) under run {run_id}."
+                        )
+
+    def _read(self, run_id: str) -> None:
+        """Print what is new in the log of a run."""
+        connection = self.instance.get_records_for_run(run_id, cursor=self.cursors[run_id])
+        self.cursors[run_id] = connection.cursor
+        for record in connection.records:
+            entry, event = record.event_log_entry, record.event_log_entry.dagster_event
+            if event is None:
+                if entry.step_key == "similarity_model":
+                    self.console.print(f"        {entry.user_message}", markup=False, highlight=False)
+            elif event.is_step_start:
+                self.moments[run_id] = entry.timestamp
+            elif event.is_step_materialization and event.asset_key is not None:
+                self._count(
+                    event.asset_key.to_user_string(), entry.timestamp - self.moments.get(run_id, entry.timestamp)
+                )
+                self.moments[run_id] = entry.timestamp
+
+    def _count(self, asset: str, seconds: float) -> None:
+        """Print the line of an asset when it was made for the last of its partitions."""
+        self.made[asset] += 1
+        self.seconds[asset] = self.seconds.get(asset, 0.0) + seconds
+        if self.made[asset] == len(self.cursors):
+            count = f"{len(self.cursors)} shards" if asset in (*INGESTED, *EXTRACTED) else ""
+            position = f"[{ASSETS.index(asset) + 1:2d}/{len(ASSETS)}]"
+            line = f"{position} {asset:<18} {count:<14} {self.seconds[asset]:6.1f} s"
+            self.console.print(line, markup=False, highlight=False)
+
+
+def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
+    """The innermost error of the failed step: what the library said, without the framework's trace."""
+    for entry in instance.all_logs(run_id):
+        event = entry.dagster_event
+        if event is not None and event.is_step_failure:
+            error = event.step_failure_data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
+            return error.message.strip() if error is not None else "no error was recorded"
+    return "the run ended before its first step; see its log"
+
+
+@contextmanager
+def dagster_server(home: Path) -> Iterator[DagsterGraphQLClient]:
+    """Dagster's web server and daemon on a free port of this machine, once they answer; they end with the context."""
+    port = free_port()
+    log = home / "demo.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            dagster_command(host=LOOPBACK, port=port),
+            cwd=CHECKOUT,
+            env=QUIET | os.environ,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        _wait_for(f"http://{LOOPBACK}:{port}/server_info", process, log)
+        yield DagsterGraphQLClient(LOOPBACK, port_number=port)
+    finally:
+        process.terminate()
+        process.wait(timeout=120)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_TIMEOUT_S
+    while True:
+        with suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(url, timeout=10):
+            return
+        if process.poll() is not None or time.monotonic() > end:
+            raise DemoFailure(f"Dagster did not start within {START_TIMEOUT_S:.0f} s; see {log}")
+        time.sleep(POLL_S)
+
+
+def run_all(client: DagsterGraphQLClient, instance: dg.DagsterInstance, console: Console) -> None:
+    """Launch the jobs one after the other; those of shards once for each shard. Raises DemoFailure for the first that fails."""
+    for job in JOBS:
+        shards = sorted(instance.get_dynamic_partitions(SHARDS.name or "")) if job in PARTITIONED else [None]
+        launched: list[str] = []
+        try:
+            for shard in shards:
+                tags = {"dagster/partition": shard} if shard else None
+                launched.append(client.submit_job_execution(job, tags=tags))
+            Runs(instance, console, dict.fromkeys(launched)).wait()
+        except BaseException:
+            with suppress(DagsterGraphQLClientError):  # the server may have been interrupted, too
+                client.terminate_runs(launched)
+            raise
 
 
 def main() -> int:
-    """0: registered; 1: a stage failed; 2: the configuration is wrong."""
-    from hapvr.errors import HapvrError
-    from pipelines.chain import QUIET, failure_reason
-    from pipelines.jobs import demo
-    from pipelines.summary import print_summary
-
+    """0: registered; 1: a stage failed; 2: the configuration is wrong, or the instance is in use; 130: interrupted."""
     console = Console(soft_wrap=True)
-    os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home"))
-    warnings.showwarning = _Once(console)
-    for library in ("alembic", "mlflow"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs and server are ended
+    home = Path(os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home")))
     try:
         project = project_resource().open()
+        with only_server(home), dagster_server(home) as client, dg.DagsterInstance.get() as instance:
+            run_all(client, instance, console)
     except HapvrError as error:
         console.print(str(error), markup=False)
         return 2
-    with dg.DagsterInstance.get() as instance:
-        result = demo.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
-    if not result.success:
-        console.print(failure_reason(result), markup=False)
-        console.print(f"The log is in the UI (`make ui`) under run {result.run_id}.", markup=False)
+    except Timeout:
+        console.print(f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to another folder.")
+        return 2
+    except DemoFailure as error:
+        console.print(str(error), markup=False)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print_summary(project, console)
     return 0
 

@@ -44,7 +44,7 @@ def is_lost(process: str) -> bool:
     if host != socket.gethostname() or not pid.isdigit():
         return False
     try:
-        return abs(psutil.Process(int(pid)).create_time() - float(created)) > 2
+        return bool(abs(psutil.Process(int(pid)).create_time() - float(created)) > 2)
     except psutil.NoSuchProcess:
         return True
 

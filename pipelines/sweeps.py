@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.project import ProjectResource
-from pipelines.jobs import RETRIES
+from pipelines.jobs import run_tags
 
 
 class SweepConfig(dg.Config):
@@ -44,7 +44,7 @@ def train_sweep(context: dg.OpExecutionContext, config: SweepConfig, project: Pr
 @dg.job(
     name="sweep",
     executor_def=dg.in_process_executor,
-    tags=RETRIES,
+    tags=run_tags("sweep"),
     description="Trainings over seeds and settings on what there is, with a table of mean and spread; none is registered.",
 )
 def sweep() -> None:

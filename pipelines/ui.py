@@ -10,10 +10,14 @@ import argparse
 import ipaddress
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from hapvr.stages.project import Project
 from pipelines.resources import CHECKOUT, project_resource
@@ -35,10 +39,28 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def only_server(home: Path) -> FileLock:
+    """A lock that one server and daemon of an instance holds; two daemons would launch a run twice. Raises filelock.Timeout."""
+    home.mkdir(parents=True, exist_ok=True)
+    return FileLock(home / "server.lock", timeout=0)
+
+
+def dagster_command(*, host: str, port: int) -> list[str]:
+    """Dagster's UI with its daemon."""
+    command = [sys.executable, "-m", "dagster", "dev", "--workspace", "workspace.yaml"]
+    return [*command, "--host", host, "--port", str(port)]
+
+
 def commands(project: Project, *, host: str, dagster_port: int, mlflow_port: int) -> list[list[str]]:
     """MLflow, unless the configuration names a server; then Dagster's UI with its daemon."""
-    dagster = [sys.executable, "-m", "dagster", "dev", "--workspace", "workspace.yaml"]
-    dagster += ["--host", host, "--port", str(dagster_port)]
+    dagster = dagster_command(host=host, port=dagster_port)
     if project.config.tracking.uri:
         return [dagster]
     artifacts = project.root.local_path("mlflow/artifacts")
@@ -49,7 +71,7 @@ def commands(project: Project, *, host: str, dagster_port: int, mlflow_port: int
 
 
 def main() -> int:
-    """Runs until interrupted, terminated, or until one of the servers ends; then ends the others. 2: refused address."""
+    """Runs until it is interrupted or one of the servers ends. 2: the address is refused, or the instance is in use."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dagster-port", type=int, default=3000)
     parser.add_argument("--mlflow-port", type=int, default=5000)
@@ -63,18 +85,25 @@ def main() -> int:
             f"leave it at {LOOPBACK}, or add --allow-remote"
         )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the servers are ended below
-    os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home"))
+    home = Path(os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home")))
     os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{host}:{options.mlflow_port}")
     os.environ.setdefault("HAPVR_DAGSTER_PAGE", f"http://{host}:{options.dagster_port}")
-    environment = QUIET | os.environ
     project = project_resource().open()
+    try:
+        with only_server(home):
+            return _serve(project, host=host, dagster_port=options.dagster_port, mlflow_port=options.mlflow_port)
+    except Timeout:
+        parser.error(f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to another folder")
+
+
+def _serve(project: Project, *, host: str, dagster_port: int, mlflow_port: int) -> int:
     servers = [
-        subprocess.Popen(command, cwd=CHECKOUT, env=environment)
-        for command in commands(project, host=host, dagster_port=options.dagster_port, mlflow_port=options.mlflow_port)
+        subprocess.Popen(command, cwd=CHECKOUT, env=QUIET | os.environ)
+        for command in commands(project, host=host, dagster_port=dagster_port, mlflow_port=mlflow_port)
     ]
     sys.stdout.write(
-        f"Dagster: http://{host}:{options.dagster_port}  "
-        f"MLflow: {project.config.tracking.uri or f'http://{host}:{options.mlflow_port}'}  (Ctrl-C ends what runs here)\n"
+        f"Dagster: http://{host}:{dagster_port}  "
+        f"MLflow: {project.config.tracking.uri or f'http://{host}:{mlflow_port}'}  (Ctrl-C ends what runs here)\n"
     )
     sys.stdout.flush()
     try:

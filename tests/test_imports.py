@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,41 @@ def test_layers_of_the_library_run_one_way() -> None:
             if level["settings" if parts[-1] == "settings" else parts[1]] > level[own]:
                 wrong.append(f"{relative} imports {name}")
     assert wrong == []
+
+
+# Each with its reason.
+PRIVATE_IMPORTS: dict[str, set[str]] = {}
+
+
+def test_nothing_private_is_imported() -> None:
+    """A module that begins with an underscore is its owner's affair: no such import, of another package or of the
+    standard library, and none of the parts of multiprocessing that are not documented."""
+    undocumented = re.compile(
+        r"multiprocessing\.(popen_\w+|spawn|reduction|resource_\w+|semaphore_tracker|util|forkserver)"
+    )
+    found: dict[str, set[str]] = {}
+    for folder in ("hapvr", "assets", "pipelines"):
+        for path in sorted((CHECKOUT / folder).rglob("*.py")):
+            names = {
+                name
+                for name in imported_names(path)
+                if not name.startswith(("__future__", "hapvr.", "assets.", "pipelines."))
+                if any(part.startswith("_") for part in name.split(".")) or undocumented.match(name)
+            }
+            if names:
+                found[path.relative_to(CHECKOUT).as_posix()] = names
+    assert found == PRIVATE_IMPORTS
+
+
+def imported_names(path: Path) -> set[str]:
+    """Dotted names of all modules and of what is taken from them, wherever in a file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
 
 
 def test_importing_the_package_is_cheap() -> None:

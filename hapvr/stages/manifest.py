@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
 from hapvr.stages.sources import resolve_sources
-from hapvr.storage.manifest import MANIFEST_STAGE, ManifestRow, read_manifest, shard_keys, write_manifest_shard
+from hapvr.storage.manifest import (
+    MANIFEST_STAGE,
+    ManifestRow,
+    read_manifest,
+    shard_keys,
+    training_shard_keys,
+    write_manifest_shard,
+)
 
 
 @dataclass(frozen=True)
@@ -54,10 +61,9 @@ def _append(project: Project, progress: Progress) -> ManifestResult:
             write_manifest_shard(project.root, key, rows)
             new_shards.append(key)
     manifest = read_manifest(project.root)
-    training = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
     return ManifestResult(
         tuple(shard_keys(project.root)),
-        tuple(training),
+        tuple(training_shard_keys(manifest)),
         tuple(new_shards),
         dict(sorted(Counter(manifest["source"].to_list()).items())),
         num_ignored,

@@ -23,7 +23,7 @@ from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
-from hapvr.storage.manifest import read_manifest
+from hapvr.storage.manifest import read_manifest, training_shard_keys
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
 from hapvr.tracking.lineage import LINEAGE_FILE, data_digest
@@ -60,19 +60,23 @@ def tracker_of(project: Project) -> Tracker:
 
 def training_shards(project: Project) -> list[str]:
     """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if there are none."""
-    manifest = read_manifest(project.root)
-    keys = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
+    keys = training_shard_keys(read_manifest(project.root))
     if not keys:
         raise DataError(
             "training: the manifest has no training videos; run `hapvr download` with a source whose split is train"
         )
     stages = _stages_read(project)
-    ready = [key for key in keys if all(Shard(project.root, stage, key).provenance() is not None for stage in stages)]
+    ready = [key for key in keys if has_training_data(project, key)]
     if not ready:
         raise DataError(
             f"training: none of the {len(keys)} training shards has {' and '.join(stages)}; materialise them first"
         )
     return ready
+
+
+def has_training_data(project: Project, key: str) -> bool:
+    """Whether a shard has what `train.source` reads: frames, or cached views and their labels."""
+    return all(Shard(project.root, stage, key).provenance() is not None for stage in _stages_read(project))
 
 
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:

@@ -13,10 +13,10 @@ from hapvr.config_file import load_config
 from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.stages.project import Project
-from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, RUN_NAME, current_run
+from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, RUN_NAME, current_run, has_training_data
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
-from hapvr.storage.manifest import read_manifest
+from hapvr.storage.manifest import read_manifest, training_shard_keys
 from hapvr.storage.shards import STATUS_OK
 from hapvr.video.sources import path_of_text, scan_folder
 
@@ -32,7 +32,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Unseen:
-    """Training data that the current model has not seen. shards: with features; num_videos: usable ones in them;
+    """Training data that the current model has not seen. shards: with features and views; num_videos: usable ones in them;
     settings_changed: the configuration asks for another training; no_model: there is none yet; awaited: shards that the
     evaluation reads and that have no features yet, without which a training would fail."""
 
@@ -75,9 +75,8 @@ def offered(project: Project, *, settle_s: float) -> Offer:
 
 def unseen_training(project: Project) -> Unseen:
     """What a re-training would see that the current model has not."""
-    manifest = read_manifest(project.root)
-    keys = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
-    ready = [key for key in keys if _has_features(project, key)]
+    keys = training_shard_keys(read_manifest(project.root))
+    ready = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
     awaited = tuple(key for key in _evaluation_shards(project) if not _has_features(project, key))
     if not project.root.exists(CURRENT_NAME):
         return Unseen(tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited)

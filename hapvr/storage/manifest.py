@@ -15,6 +15,7 @@ from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 MANIFEST_STAGE = "manifest"
 MANIFEST_VERSION = "1"
 VIDEOS_STAGE = "videos"
+TRAIN = "train"
 _VERSION_KEY = b"hapvr.manifest_version"
 MANIFEST_SCHEMA = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")],
@@ -46,6 +47,16 @@ class ManifestRow:
 def shard_keys(root: DataRoot) -> list[str]:
     """All shards of the manifest, sorted."""
     return [name for name in root.list_folders(MANIFEST_STAGE) if root.exists(_name(name))]
+
+
+def training_shard_keys(manifest: pl.DataFrame) -> list[str]:
+    """The manifest's shards of the training split, sorted."""
+    return manifest.filter(manifest["split"] == TRAIN)["shard"].unique().sort().to_list()
+
+
+def is_training_shard(root: DataRoot, shard: str) -> bool:
+    """Whether the videos of a shard are of the training split. Raises DataError if there is no shard of that name."""
+    return read_manifest_shard(root, shard)[0].split == TRAIN
 
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:

@@ -1,8 +1,10 @@
-"""The UI as people use it: `pipelines.ui` over a project of its own, and a headless Chromium."""
+"""The UI as people use it: `make demo`, then `make ui` over what it made, and a headless Chromium."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.conftest import CHECKOUT, small_settings
-from tests.orchestration.servers import Servers, serving
+from tests.orchestration.servers import Servers, environment_in, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -28,11 +30,21 @@ SCREENSHOTS = CHECKOUT / "test-artifacts" / "browser"
 
 @pytest.fixture(scope="module")
 def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Both servers and the daemon; nothing has been run yet."""
+    """Both servers and the daemon, over what `make demo` has made."""
     folder = tmp_path_factory.mktemp("ui")
     settings = small_settings(clips_folder, folder / "data")
     settings["shard_videos"] = 50
     settings["automation"] = {"retry_wait_s": 1}
+    demo = subprocess.run(
+        [sys.executable, "-m", "pipelines.demo"],
+        cwd=CHECKOUT,
+        env=environment_in(folder, settings),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    (folder / "demo.txt").write_text(demo.stdout, encoding="utf-8")
     with serving(folder, settings) as found:
         yield found
 

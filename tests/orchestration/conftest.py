@@ -1,4 +1,4 @@
-"""Both storages of Dagster's and MLflow's records: SQLite files, and a PostgreSQL server that ends with the tests."""
+"""Both storages of Dagster's and MLflow's records, SQLite files and a PostgreSQL server; and the jobs without a daemon."""
 
 from __future__ import annotations
 
@@ -11,15 +11,56 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from pipelines.ui import QUIET as QUIET_SERVERS
+from pipelines.ui import free_port
 from tests.conftest import CHECKOUT
-from tests.orchestration.servers import free_port, wait_for
+from tests.orchestration.servers import wait_for
 
 NewDatabase = Callable[[str], str]
+QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+JOBS = ("find_videos", "ingest", "whiten", "extract", "retrain")
+
+
+def execute(
+    instance: dg.DagsterInstance, job: str, shard: str | None = None, **options: Any
+) -> dg.ExecuteInProcessResult:
+    """Run a job in this process, as the daemon would elsewhere; the result says whether it failed."""
+    from pipelines.definitions import defs
+
+    return defs.resolve_job_def(job).execute_in_process(
+        instance=instance, partition_key=shard, run_config=QUIET, raise_on_error=False, **options
+    )
+
+
+def materialize(
+    instance: dg.DagsterInstance, *assets: str, shard: str | None = None, **options: Any
+) -> dg.ExecuteInProcessResult:
+    """Make these assets in this process, as the button in the UI does elsewhere."""
+    from pipelines.definitions import defs
+
+    return defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance,
+        asset_selection=[dg.AssetKey(asset) for asset in assets],
+        partition_key=shard,
+        run_config=QUIET,
+        raise_on_error=False,
+        **options,
+    )
+
+
+def execute_all(instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """All jobs in order, those of shards once for each shard, as `make demo` launches them; returns the re-training."""
+    for job in JOBS:
+        shards = instance.get_dynamic_partitions("shards") if job in ("ingest", "extract") else [None]
+        for shard in shards:
+            result = execute(instance, job, shard)
+            assert result.success, (job, shard)
+    return result
 
 
 @dataclass(frozen=True)
@@ -93,33 +134,27 @@ def new_database() -> Iterator[NewDatabase]:
             run(pg_ctl, "stop", "--pgdata=data", "--mode=immediate")
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
-def storage(request: pytest.FixtureRequest) -> Storage:
-    """Each of Dagster's storages, empty at the start of a module."""
-    if request.param == "sqlite":
-        return Storage()
+@pytest.fixture(scope="module")
+def postgresql(request: pytest.FixtureRequest, new_database: NewDatabase) -> Storage:
+    """A team's instance, empty at the start of a module."""
     module = request.module.__name__.rpartition(".")[2]
-    database = request.getfixturevalue("new_database")(f"{module}_dagster")
-    return Storage("team", {"HAPVR_DAGSTER_DATABASE": database})
+    return Storage("team", {"HAPVR_DAGSTER_DATABASE": new_database(f"{module}_dagster")})
 
 
 @pytest.fixture(scope="module")
-def tracking(
-    request: pytest.FixtureRequest, storage: Storage, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, str]]:
-    """A configuration's `tracking` beside that storage: its own SQLite file, or an MLflow server with a PostgreSQL database."""
-    if not storage.environment:
-        yield {}
-        return
+def mlflow_server(
+    request: pytest.FixtureRequest, new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of an MLflow server with a PostgreSQL database."""
     port = free_port()
     module = request.module.__name__.rpartition(".")[2]
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", request.getfixturevalue("new_database")(f"{module}_mlflow")]
+    command += ["--backend-store-uri", new_database(f"{module}_mlflow")]
     command += ["--artifacts-destination", tmp_path_factory.mktemp("artifacts").as_uri()]
     server = subprocess.Popen(command, env=os.environ | QUIET_SERVERS, stdout=subprocess.DEVNULL)
     try:
         wait_for(f"http://127.0.0.1:{port}/health")
-        yield {"uri": f"http://127.0.0.1:{port}"}
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait(timeout=60)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,14 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.stages.project import Project
+from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, write_settings
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(url: str, *, body: bytes | None = None, timeout_s: float = 120) -> bytes:
@@ -57,11 +50,12 @@ def wait_until(condition: Any, what: str, *, timeout_s: float = 900) -> Any:
 
 @dataclass(frozen=True)
 class Servers:
-    """Addresses of Dagster and MLflow, and the project that they show."""
+    """Addresses of Dagster and MLflow, the project that they show, and the folder of its configuration and instance."""
 
     dagster: str
     mlflow: str
     project: Project
+    folder: Path
 
     def graphql(self, query: str, **variables: Any) -> Any:
         """Data of a GraphQL answer."""
@@ -69,22 +63,30 @@ class Servers:
         return json.loads(wait_for(f"{self.dagster}/graphql", body=body))["data"]
 
 
+def environment_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Variables of a configuration with these settings and an instance, both in `folder`."""
+    config = write_settings(folder / "config.yaml", dict(settings))
+    home = folder / "dagster_home"
+    home.mkdir(exist_ok=True)
+    shutil.copy(CHECKOUT / "dagster_home" / "dagster.yaml", home)
+    return os.environ | {"HAPVR_CONFIG": str(config), "DAGSTER_HOME": str(home)}
+
+
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
     """`make ui` with these settings and an instance in `folder`: both servers and the daemon, once they answer."""
-    config = write_settings(folder / "config.yaml", dict(settings))
-    home = folder / "dagster_home"
-    home.mkdir()
-    shutil.copy(CHECKOUT / "dagster_home" / "dagster.yaml", home)
+    environment = environment_in(folder, settings)
+    config = Path(environment["HAPVR_CONFIG"])
     dagster_port, mlflow_port = free_port(), free_port()
-    environment = os.environ | {"HAPVR_CONFIG": str(config), "DAGSTER_HOME": str(home)}
     arguments = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
     with (folder / "ui.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipelines.ui", *arguments], cwd=CHECKOUT, env=environment, stdout=log, stderr=log
         )
         try:
-            found = Servers(f"http://127.0.0.1:{dagster_port}", f"http://127.0.0.1:{mlflow_port}", Project.open(config))
+            found = Servers(
+                f"http://127.0.0.1:{dagster_port}", f"http://127.0.0.1:{mlflow_port}", Project.open(config), folder
+            )
             wait_for(f"{found.mlflow}/health", timeout_s=300)
             wait_for(f"{found.dagster}/server_info", timeout_s=300)
             wait_until(lambda: found.graphql("{ assetNodes { id } }")["assetNodes"], "the code location", timeout_s=300)

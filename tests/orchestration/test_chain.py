@@ -24,59 +24,70 @@ from hapvr.stages.summary import summarize
 from hapvr.stages.training import current_run, tracker_of
 from hapvr.tracking.lineage import lineage_of, versions_from
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
-from tests.orchestration.conftest import Storage
+from tests.orchestration.conftest import Storage, execute, execute_all, materialize
+
+PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels")
+ASSETS = ("video_manifest", "whitening", *PARTITIONED, "similarity_model", "benchmark_scores", "registered_model")
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A finished demo job."""
+    """All jobs have run. result: of the re-training."""
 
     project: Project
     instance: dg.DagsterInstance
     result: dg.ExecuteInProcessResult
-    job: dg.JobDefinition
 
 
 @pytest.fixture(scope="module")
-def chain(
-    storage: Storage, tracking: dict[str, str], clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Chain]:
-    """The demo job, run once for this module with each storage of Dagster's and MLflow's databases."""
+def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """All jobs, run once for this module; test_week.py runs them over PostgreSQL."""
     folder = tmp_path_factory.mktemp("chain")
-    settings = small_settings(clips_folder, folder / "data") | {"tracking": tracking}
-    config = write_settings(folder / "config.yaml", settings)
-    with storage.instance(folder, config) as instance:
-        from pipelines.chain import QUIET
-        from pipelines.jobs import demo
-
-        result = demo.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
-        yield Chain(Project.open(config), instance, result, demo)
+    config = write_settings(folder / "config.yaml", small_settings(clips_folder, folder / "data"))
+    with Storage().instance(folder, config) as instance:
+        result = execute_all(instance)
+        yield Chain(Project.open(config), instance, result)
 
 
-def test_demo_job_materialises_every_asset_and_partition(chain: Chain) -> None:
-    """All ten assets are there, partitioned ones for each shard or benchmark, with count, path and digest."""
-    assert chain.result.success
+def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
+    """All ten assets are there, partitioned ones for each shard, with count, path and digest."""
     keys = chain.instance.get_asset_keys()
-    assert {key.to_user_string() for key in keys} == set(stage_names())
+    assert {key.to_user_string() for key in keys} == set(ASSETS)
     shards = set(chain.instance.get_dynamic_partitions("shards"))
     assert shards >= {"own-train-00000", "own-validation-00000", "own-test-00000"}
-    assert set(chain.instance.get_materialized_partitions(dg.AssetKey("features"))) == shards
-    assert set(chain.instance.get_dynamic_partitions("training_shards")) == {
-        shard for shard in shards if shard.startswith("own-train")
-    }
-    for key in keys:
-        event = chain.instance.get_latest_materialization_event(key)
-        assert event is not None
-        assert event.asset_materialization is not None
-        metadata = event.asset_materialization.metadata
-        assert {"path", "digest"} <= set(metadata), key
+    for asset in PARTITIONED:
+        assert set(chain.instance.get_materialized_partitions(dg.AssetKey(asset))) == shards, asset
+    for asset in ASSETS:
+        assert {"path", "digest"} <= set(latest(chain, asset).metadata), asset
 
 
-def stage_names() -> list[str]:
-    """The assets in order."""
-    from pipelines.chain import STAGES
+def latest(chain: Chain, asset: str, shard: str = "own-train-00000") -> dg.AssetMaterialization:
+    """The last materialisation of an asset; of a partitioned one, that of this shard."""
+    partitions = [shard] if asset in PARTITIONED else None
+    records = chain.instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=partitions), limit=1
+    ).records
+    assert records, asset
+    assert records[0].asset_materialization is not None
+    return records[0].asset_materialization
 
-    return [stage.asset for stage in STAGES]
+
+def test_a_shard_of_another_split_gets_an_empty_record_in_training(chain: Chain) -> None:
+    """Views and labels of a test shard are materialised with a reason, and no folder is made for them."""
+    for asset in ("training_views", "pseudo_labels"):
+        metadata = latest(chain, asset, "own-test-00000").metadata
+        assert metadata["dagster/row_count"].value == 0
+        assert "not of the training split" in str(metadata["reason"].value)
+        assert chain.project.shard(asset, "own-test-00000").provenance() is None
+        assert chain.project.shard(asset, "own-train-00000").provenance() is not None
+
+
+def test_pseudo_labels_can_be_made_alone(chain: Chain) -> None:
+    """One of the two assets that one function makes."""
+    result = materialize(chain.instance, "pseudo_labels", shard="own-train-00000")
+    assert result.success
+    made = [event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key]
+    assert made == ["pseudo_labels"]
 
 
 def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
@@ -87,14 +98,18 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
         "training_views": {"operations"},
         "pseudo_labels": {"label_rates"},
         "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
-        "benchmark_scores": {"metrics", "precision-recall-DSVR", "frame-similarity-most-similar", "mlflow_run"},
+        "benchmark_scores": {
+            "benchmarks",
+            "metrics",
+            "own-test: mAP DSVR",
+            "own-test: precision-recall-DSVR",
+            "own-test: frame-similarity-most-similar",
+            "mlflow_run",
+        },
         "registered_model": {"version", "decision", "mlflow_run", "model_card"},
     }
     for asset, names in wanted.items():
-        event = chain.instance.get_latest_materialization_event(dg.AssetKey(asset))
-        assert event is not None
-        assert event.asset_materialization is not None
-        assert names <= set(event.asset_materialization.metadata), asset
+        assert names <= set(latest(chain, asset).metadata), asset
 
 
 def test_training_is_tracked(chain: Chain) -> None:
@@ -133,28 +148,24 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     for asset in ("training_views", "pseudo_labels"):
         for record in chain.instance.fetch_materializations(dg.AssetKey(asset), limit=100).records:
             assert record.asset_materialization is not None
-            shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata["data_digest"].value
+            if "data_digest" in record.asset_materialization.metadata:  # else the shard is not of the training split
+                shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata["data_digest"].value
     assert {part: digest for part, digest in lineage.data.items() if part != "whitening"} == shown
     for digest in shown.values():
         assert [found.version for found in versions_from("hapvr", str(digest), tracker.uri)] == [lineage.version]
     used = {row.dataset.name: row for row in tracked.inputs.dataset_inputs}
     assert used["own-test"].tags[0].value == "evaluation"
     assert used["small training data"].dataset.digest == version.tags["data.digest"][:32]
-    nested = chain.instance.get_runs(dg.RunsFilter(tags={"hapvr/parent_run_id": dagster_run}))
-    assert {run.tags["mlflow/run_id"] for run in nested if "mlflow/run_id" in run.tags} == {version.run_id}
+    assert chain.instance.get_run_by_id(dagster_run).tags["mlflow/run_id"] == version.run_id
     found = tracker.client.search_model_versions(f"tags.`data.digest` = '{version.tags['data.digest']}'")
     assert [row.version for row in found] == [version.version]
 
 
 def test_data_versions_say_what_was_made_from_what(chain: Chain) -> None:
     """Each materialisation has its content's digest as data version, and those of what it was made from as inputs."""
-    made = {}
-    for asset in stage_names():
-        event = chain.instance.get_latest_materialization_event(dg.AssetKey(asset))
-        assert event is not None
-        assert event.asset_materialization is not None
-        made[asset] = event.asset_materialization
-        tags = event.asset_materialization.tags or {}
+    made = {asset: latest(chain, asset) for asset in ASSETS}
+    for asset in ASSETS:
+        tags = made[asset].tags or {}
         assert len(tags["dagster/data_version"]) == 64, asset
         assert tags["dagster/data_version_is_user_provided"] == "true", asset
     whitening = (made["whitening"].tags or {})["dagster/data_version"]
@@ -172,7 +183,7 @@ def type_name(found: pa.DataType) -> str:
 
 def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
     """The column schemas on the assets name the stored columns, with their types, in their order."""
-    from pipelines.chain import assets
+    from pipelines.definitions import defs
 
     run = current_run(chain.project)
     files = {
@@ -185,10 +196,11 @@ def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
         "benchmark_scores": f"models/{run.key}/benchmarks/own-test/similarities-trained.parquet",
     }
     shown = {}
-    for asset in assets:
-        schema = asset.metadata_by_key[asset.key].get("dagster/column_schema")
+    graph = defs.resolve_asset_graph()
+    for key in graph.get_all_asset_keys():
+        schema = graph.get(key).metadata.get("dagster/column_schema")
         if schema is not None:
-            shown[asset.key.to_user_string()] = [(column.name, column.type) for column in schema.value.columns]
+            shown[key.to_user_string()] = [(column.name, column.type) for column in schema.value.columns]
     assert set(shown) == set(files)
     for name, columns in shown.items():
         stored = pq.read_schema(chain.project.root.local_path(files[name]))
@@ -262,9 +274,10 @@ def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_pat
     assert similarity == pytest.approx(here.score(clip, clip), abs=1e-5)
 
 
-def test_a_chain_works_on_what_it_has_trained(chain: Chain) -> None:
-    """Another training that ends meanwhile does not change which model a chain evaluates; outside a chain it is the last one."""
-    from pipelines.chain import QUIET, asset_job
+def test_a_run_works_on_what_it_has_trained(chain: Chain) -> None:
+    """Another training that ends meanwhile does not change which model a retry evaluates; a run of its own takes the last."""
+    from assets.training import model_of_run
+    from pipelines.definitions import defs
 
     own = current_run(chain.project)
     models = own.folder.parent
@@ -273,18 +286,10 @@ def test_a_chain_works_on_what_it_has_trained(chain: Chain) -> None:
     (models / "another" / "run.json").write_text(json.dumps(record), encoding="utf-8")
     chain.project.root.write_json("models/current.json", {"key": "another"})
     try:
-        paths = []
-        for tags in ({"hapvr/parent_run_id": own.key}, {"hapvr/parent_run_id": "has-not-trained"}, {}):
-            result = asset_job.execute_in_process(
-                instance=chain.instance,
-                asset_selection=[dg.AssetKey("benchmark_scores")],
-                partition_key="own-test",
-                run_config=QUIET,
-                tags=tags,
-            )
-            (made,) = result.asset_materializations_for_node("benchmark_scores")
-            paths.append(Path(str(made.metadata["path"].value)))
-        assert [path.parent.parent.name for path in paths] == [own.key, "another", "another"]
+        job = defs.resolve_job_def("retrain")
+        retry = chain.instance.create_run_for_job(job, root_run_id=own.key, parent_run_id=own.key)
+        alone = chain.instance.create_run_for_job(job)
+        assert [model_of_run(run, chain.project).key for run in (retry, alone)] == [own.key, "another"]
     finally:
         chain.project.root.write_json("models/current.json", {"key": own.key})
 
@@ -317,20 +322,11 @@ def test_failed_stage_stops_the_job_with_the_librarys_message(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that is not there ends the job at its first stage, and the reason names the folder."""
-    from pipelines.chain import QUIET, assets, failure_reason
-    from pipelines.resources import pipes_client, project_resource
+    from pipelines.demo import failure_reason
+    from pipelines.resources import project_resource
 
     settings = small_settings(tmp_path / "missing folder", tmp_path / "data")
     monkeypatch.setenv("HAPVR_CONFIG", str(write_settings(tmp_path / "c.yaml", settings)))
-    resources = {"project": project_resource(), "pipes_subprocess_client": pipes_client()}
-    definitions = dg.Definitions(assets=assets, resources=resources, executor=dg.in_process_executor)
-    job = definitions.resolve_implicit_global_asset_job_def()
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = job.execute_in_process(
-            instance=instance,
-            asset_selection=[dg.AssetKey("video_manifest")],
-            run_config=QUIET,
-            raise_on_error=False,
-        )
+    result = execute(chain.instance, "find_videos", resources={"project": project_resource()})
     assert not result.success
-    assert "missing folder" in failure_reason(result)
+    assert "missing folder" in failure_reason(chain.instance, result.run_id)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, get_args
 
-import dagster as dg
+import pytest
 import yaml
+from pydantic import ValidationError
 
-from pipelines.cluster import most_wanted, steps_of
-from tests.conftest import CHECKOUT
+from hapvr.config import AutomationConfig, Job
+from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.orchestration.conftest import Storage
 
 
 def instance_file(folder: str) -> dict[str, Any]:
@@ -20,7 +24,6 @@ def instance_file(folder: str) -> dict[str, Any]:
 def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
     """A team's instance is the default one but for its storage; a cluster's also launches elsewhere and has other limits."""
     default, team, cluster = instance_file("."), instance_file("team"), instance_file("cluster")
-    assert default.pop("event_log_storage")["class"] == "SqliteEventLog"
     for storage in ("run_storage", "schedule_storage", "event_log_storage"):
         assert cluster.pop(storage) == team.pop(storage)
     assert team == default
@@ -34,28 +37,27 @@ def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
     }
 
 
-def test_resources_are_given_to_steps_that_exist() -> None:
-    """Each name under `steps` is a step of an asset or a job."""
+def test_runs_ask_for_what_the_configuration_says(tmp_path: Path) -> None:
+    """`automation.run_resources` is on the runs of that job, also where the automation starts them; other jobs ask for nothing."""
+    settings = small_settings(tmp_path, tmp_path / "data")
+    settings["automation"] = {"run_resources": {"extract": {"num_cpus": 2, "num_gpus": 0.5}}}
+    config = write_settings(tmp_path / "config.yaml", settings)
+    with Storage().instance(tmp_path, config):
+        from pipelines.automation import new_frames, new_shards
+        from pipelines.definitions import defs
+
+        asked = {job.name: job.tags.get("dagster-ray/config") for job in defs.resolve_all_job_defs()}
+        assert json.loads(asked.pop("extract") or "") == {"num_cpus": 2.0, "num_gpus": 0.5}
+        assert set(asked.values()) == {None}
+        assert json.loads(new_frames.run_tags["dagster-ray/config"]) == {"num_cpus": 2.0, "num_gpus": 0.5}
+        assert "dagster-ray/config" not in new_shards.run_tags
+
+
+def test_resources_are_for_jobs_that_there_are() -> None:
+    """The configuration knows the jobs by name."""
     from pipelines.definitions import defs
 
-    jobs = (*defs.resolve_all_job_defs(), defs.resolve_implicit_global_asset_job_def())
-    steps = {node.name for job in jobs for node in job.nodes}
-    assert set(instance_file("cluster")["run_launcher"]["config"]["steps"]) <= steps
-
-
-def test_a_run_asks_for_the_most_of_each_resource() -> None:
-    """By hand."""
-    assert most_wanted([{"num_cpus": 4.0}, {}, {"num_cpus": 2.0, "num_gpus": 0.5}]) == {
-        "num_cpus": 4.0,
-        "num_gpus": 0.5,
-    }
-    assert most_wanted([]) == {}
-
-
-def test_steps_of_a_run_are_those_of_its_job() -> None:
-    """The job's stages, in any order."""
-    from pipelines.jobs import RETRAINED, retrain
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        run = instance.create_run_for_job(retrain)
-        assert set(steps_of(instance, run)) == {f"materialize_{asset}" for asset in RETRAINED}
+    jobs = {job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
+    assert set(get_args(Job)) == jobs
+    with pytest.raises(ValidationError):
+        AutomationConfig.model_validate({"run_resources": {"train": {"num_cpus": 2}}})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,21 +18,28 @@ from tests.conftest import small_settings
 from tests.orchestration.servers import Servers, serving, wait_until
 
 RUNS = """{ runsOrError(limit: 100) { ... on Runs { results {
-  pipelineName status assetMaterializations { assetKey { path } partition } } } } }"""
+  pipelineName status startTime endTime assetMaterializations { assetKey { path } partition } } } } }"""
+ON_A_GPU = {"whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores"}
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 
-def ended_runs(servers: Servers) -> list[dict[str, object]]:
+def ended_runs(servers: Servers) -> list[dict[str, Any]]:
     """All runs, if none is under way."""
     runs = list(servers.graphql(RUNS)["runsOrError"]["results"])
     return runs if all(run["status"] in FINISHED for run in runs) else []
 
 
+def made_by(run: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Assets and partitions that a run has made."""
+    return [(event["assetKey"]["path"][0], event["partition"]) for event in run["assetMaterializations"]]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_files_that_arrive_become_a_champion(clips_folder: Path, tmp_path: Path) -> None:
-    """Switched on before there is anything: the daemon lists the files, takes each shard to features once, trains when it is
-    time, and promotes the model. No run fails, and afterwards it is quiet."""
+    """Switched on before there is anything: the daemon lists the files, takes each shard to features and training data once,
+    trains when it is time, and promotes the model. No run fails, no two runs share the GPU, views and labels come from one
+    run, and afterwards it is quiet."""
     shutil.copytree(clips_folder, tmp_path / "clips")
     for path in tmp_path.rglob("*.mp4"):
         os.utime(path, (time.time() - 3600,) * 2)
@@ -49,11 +58,13 @@ def test_files_that_arrive_become_a_champion(clips_folder: Path, tmp_path: Path)
         "find_videos": 1,
         "retrain": 1,
     }
-    made = Counter(
-        (event["assetKey"]["path"][0], event["partition"])
-        for run in runs
-        for event in run["assetMaterializations"]  # type: ignore[attr-defined]
-    )
+    made = Counter(one for run in runs for one in made_by(run))
     assert set(made.values()) == {1}, made
     assert {asset for asset, _ in made} >= {"video_manifest", "features", "whitening", "registered_model"}
+    for run in runs:
+        assets = {asset for asset, _ in made_by(run)}
+        assert ("training_views" in assets) == ("pseudo_labels" in assets), assets
+    times = sorted((run["startTime"], run["endTime"]) for run in runs if ON_A_GPU & {one for one, _ in made_by(run)})
+    assert len(times) > 4
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(times)), times
     assert champion_of(tracker.client, "hapvr").version == 1  # type: ignore[union-attr]

@@ -10,9 +10,9 @@ from pathlib import Path
 import dagster as dg
 import yaml
 
-from pipelines.chain import STAGES
+from pipelines import demo
 from pipelines.definitions import defs
-from pipelines.jobs import ONE_AT_A_TIME, demo, find_videos, retrain
+from pipelines.jobs import ONE_AT_A_TIME, find_videos, jobs, retrain
 from tests.conftest import CHECKOUT, small_settings, write_settings
 
 ASSETS = {
@@ -21,10 +21,10 @@ ASSETS = {
     "frames": ("ingest", "shards"),
     "whitening": ("features", None),
     "features": ("features", "shards"),
-    "training_views": ("training", "training_shards"),
-    "pseudo_labels": ("training", "training_shards"),
+    "training_views": ("training", "shards"),
+    "pseudo_labels": ("training", "shards"),
     "similarity_model": ("training", None),
-    "benchmark_scores": ("evaluation", "benchmarks"),
+    "benchmark_scores": ("evaluation", None),
     "registered_model": ("registry", None),
 }
 
@@ -41,18 +41,17 @@ def test_asset_keys_groups_and_partitions_are_stable() -> None:
 
 
 JOBS = {
-    "demo": [f"materialize_{stage.asset}" for stage in STAGES],
-    "retrain": [
-        f"materialize_{asset}"
-        for asset in ("training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model")
-    ],
     "find_videos": ["video_manifest"],
-    "ingest_shard": ["videos", "frames", "features"],
+    "ingest": ["videos", "frames"],
+    "whiten": ["whitening"],
+    "extract": ["features", "training_data"],
+    "retrain": ["similarity_model", "benchmark_scores", "registered_model"],
     "sweep": ["train_sweep"],
 }
 SENSORS = {
     "new_videos": ("find_videos", "STOPPED"),
     "new_shards": (None, "STOPPED"),
+    "new_frames": (None, "STOPPED"),
     "enough_new_videos": ("retrain", "STOPPED"),
     "fail_lost_runs": (None, "RUNNING"),
     "close_failed_training": (None, "RUNNING"),
@@ -70,11 +69,13 @@ CHECKS = {
 
 
 def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
-    """Steps of each job in order; all but the demo carry the retry tags."""
-    jobs = {job.name: job for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert {name: [node.name for node in job.nodes_in_topological_order] for name, job in jobs.items()} == JOBS
-    for name, job in jobs.items():
-        assert (job.tags.get("dagster/retry_strategy") == "FROM_FAILURE") == (name != "demo"), name
+    """Steps of each job in order; all carry the retry tags, and those of shards have their partitions."""
+    found = {job.name: job for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
+    assert {name: [node.name for node in job.nodes_in_topological_order] for name, job in found.items()} == JOBS
+    for name, job in found.items():
+        assert job.tags["dagster/retry_strategy"] == "FROM_FAILURE", name
+        assert (job.partitions_def is not None) == (name in ("ingest", "extract")), name
+    assert "hapvr/retry_wait_s" in found["retrain"].tags
 
 
 def test_sensors_and_schedules_are_stable() -> None:
@@ -131,30 +132,32 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
 
 
 def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> None:
-    """Every asset that computes on a GPU is in the pool `gpu`, whose limit in dagster.yaml is one op at a time; chains that
-    train follow each other."""
+    """Every asset that computes on a GPU is in the pool `gpu`, which dagster.yaml gives one run at a time; re-trainings follow
+    each other."""
     pooled = {
-        asset.key.to_user_string()
+        key.to_user_string()
         for asset in defs.resolve_asset_graph().assets_defs
         if "gpu" in {op.pool for op in asset.node_def.iterate_op_defs()}
+        for key in asset.keys
     }
     assert pooled == {
         "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores",
     }  # fmt: skip
     settings = yaml.safe_load((CHECKOUT / "dagster_home" / "dagster.yaml").read_text())
-    assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "op"}
+    assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
     (limit,) = settings["concurrency"]["runs"]["tag_concurrency_limits"]
     assert limit == {"key": ONE_AT_A_TIME, "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
-    tagged = {job.name: job.tags.get(ONE_AT_A_TIME) for job in (demo, retrain, find_videos)}
-    assert tagged == {"demo": "training", "retrain": "training", "find_videos": "manifest"}
+    tagged = {job.name: job.tags[ONE_AT_A_TIME] for job in (retrain, find_videos)}
+    assert tagged == {"retrain": "training", "find_videos": "manifest"}
     assert settings["run_monitoring"]["enabled"]
     assert settings["run_retries"]["enabled"]
 
 
-def test_every_asset_is_described_and_upstream_first_in_the_chain() -> None:
-    """A newcomer reads the graph: each asset says what it is; the chain's order is the graph's."""
+def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() -> None:
+    """A newcomer reads the graph: each asset says what it is; the demo's order is the graph's."""
     graph = defs.resolve_asset_graph()
-    order = [stage.asset for stage in STAGES]
+    order = demo.ASSETS
+    assert set(demo.JOBS) == {job.name for job in jobs}
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description
@@ -162,20 +165,6 @@ def test_every_asset_is_described_and_upstream_first_in_the_chain() -> None:
         assert node.kinds
         for parent in node.parent_keys:
             assert order.index(parent.to_user_string()) < order.index(key.to_user_string())
-
-
-def test_assets_that_retrain_makes_say_so() -> None:
-    """The asset pages of Dagster do not list jobs that are rows of ops; descriptions name job, schedule and sensor that exist."""
-    graph = defs.resolve_asset_graph()
-    said = {
-        key.to_user_string()
-        for key in graph.get_all_asset_keys()
-        if "(/locations/hapvr/jobs/retrain)" in (graph.get(key).description or "")
-    }
-    assert {f"materialize_{asset}" for asset in said} == set(JOBS["retrain"])
-    for name in ("`retrain_on_schedule`", "`enough_new_videos`"):
-        assert name in (graph.get(dg.AssetKey("registered_model")).description or "")
-        assert name.strip("`") in {*SENSORS, *SCHEDULES}
 
 
 def test_workspace_points_at_the_definitions() -> None:

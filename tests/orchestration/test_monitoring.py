@@ -45,7 +45,7 @@ def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str) -
     assert not is_lost("")
 
 
-def test_lost_runs_are_failed_and_living_ones_left_alone(storage: Storage, tmp_path: Path, ended: str) -> None:
+def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: str) -> None:
     """Three started runs: of an ended process, of this one, and one that noted nothing."""
 
     @dg.op
@@ -56,7 +56,7 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(storage: Storage, tmp_p
     def idle() -> None:
         nothing()
 
-    with storage.instance(tmp_path, tmp_path / "no config.yaml") as instance:
+    with Storage().instance(tmp_path, tmp_path / "no config.yaml") as instance:
         tags = {"lost": {PROCESS_TAG: ended}, "alive": {PROCESS_TAG: tag_of(psutil.Process())}, "silent": {}}
         runs = {
             name: instance.create_run_for_job(idle, status=dg.DagsterRunStatus.STARTED, tags=given)
@@ -69,14 +69,10 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(storage: Storage, tmp_p
     assert runs["lost"].run_id in (answer.skip_message or "")
 
 
-def test_the_mlflow_run_of_a_dead_training_is_closed(
-    storage: Storage, tracking: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished, and
     so does one RUNNING in which a retry goes on."""
-    config = write_settings(
-        tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data") | {"tracking": tracking}
-    )
+    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
     tracker = tracker_of(Project.open(config))
     killed = tracker.start("killed", name="killed", params={}, tags={})
     finished = tracker.start("finished", name="finished", params={}, tags={})
@@ -92,7 +88,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(
         broken()
 
     sensor = next(one for one in sensors if one.name == "close_failed_training")
-    with storage.instance(tmp_path, config) as instance:
+    with Storage().instance(tmp_path, config) as instance:
         from pipelines.resources import project_resource
 
         instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags={"mlflow/run_id": retried})

@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipelines.ui import free_port, is_loopback, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
-from tests.orchestration.servers import free_port, wait_for
+from tests.orchestration.servers import wait_for
 
 ASSETS_QUERY = {
     "query": "{ assetNodes { assetKey { path } } "
@@ -24,25 +25,23 @@ ASSETS_QUERY = {
 
 @pytest.mark.slow
 def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
-    storage: Storage, tracking: dict[str, str], tmp_path: Path
+    postgresql: Storage, mlflow_server: str, tmp_path: Path
 ) -> None:
-    """The ten assets and both jobs are served; every listening address is 127.0.0.1; SIGTERM leaves no process behind."""
-    settings = small_settings(tmp_path, tmp_path / "data") | {"tracking": tracking}
+    """A team's instance, as other tests serve the default one. The ten assets and the jobs are served; every listening address
+    is 127.0.0.1; SIGTERM leaves no process behind."""
+    settings = small_settings(tmp_path, tmp_path / "data") | {"tracking": {"uri": mlflow_server}}
     config = write_settings(tmp_path / "config.yaml", settings)
-    dagster_port, mlflow_port = free_port(), free_port()
-    environment = os.environ | storage.home(tmp_path) | {"HAPVR_CONFIG": str(config)}
-    arguments = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
-    command = [sys.executable, "-m", "pipelines.ui", *arguments]
+    dagster_port = free_port()
+    environment = os.environ | postgresql.home(tmp_path) | {"HAPVR_CONFIG": str(config)}
+    command = [sys.executable, "-m", "pipelines.ui", "--dagster-port", str(dagster_port)]
     server = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True)
-    mlflow = tracking.get("uri", f"http://127.0.0.1:{mlflow_port}")
     try:
-        assert wait_for(f"{mlflow}/health") == b"OK"
         body = json.dumps(ASSETS_QUERY).encode()
         answer = json.loads(wait_for(f"http://127.0.0.1:{dagster_port}/graphql", body=body))["data"]
         assert len(answer["assetNodes"]) == 10
         (location,) = answer["repositoriesOrError"]["nodes"]
         assert location["location"]["name"] == "hapvr"
-        assert {"demo", "retrain"} <= {job["name"] for job in location["jobs"]}
+        assert {"ingest", "extract", "retrain"} <= {job["name"] for job in location["jobs"]}
         family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
         listening = {
             connection.laddr.ip
@@ -56,7 +55,7 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
         server.wait(timeout=90)
         assert server.stdout is not None
         printed = server.stdout.read()
-    assert f"MLflow: {mlflow} " in printed
+    assert f"MLflow: {mlflow_server} " in printed
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 
@@ -78,6 +77,17 @@ def test_addresses_that_others_reach_are_refused(host: str) -> None:
 
 def test_loopback_addresses_are_known() -> None:
     """IPv4, IPv6 and the name."""
-    from pipelines.ui import is_loopback
-
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
+
+
+@pytest.mark.parametrize("command", ["pipelines.ui", "pipelines.demo"])
+def test_an_instance_has_one_server(command: str, tmp_path: Path) -> None:
+    """While one serves an instance, a second one ends with exit code 2 and says what to do: two daemons start runs twice."""
+    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
+    environment = os.environ | {"HAPVR_CONFIG": str(config), "DAGSTER_HOME": str(tmp_path)}
+    with only_server(tmp_path):
+        done = subprocess.run(
+            [sys.executable, "-m", command], capture_output=True, text=True, cwd=CHECKOUT, env=environment, check=False
+        )
+    assert done.returncode == 2
+    assert "end it first" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A week of a project in fast-forward: what arrives, what runs by itself, what is promoted and what is not."""
+"""A week of a team's project in fast-forward: what arrives, what runs by itself, what is promoted and what is not."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from hapvr.stages.project import Project
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.champions import champion_of, history, rollback, version_tags
 from tests.conftest import small_settings, write_clip, write_settings
-from tests.orchestration.conftest import Storage
+from tests.orchestration.conftest import Storage, execute, materialize
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
-FLOWING = ("videos", "frames", "features")
+FLOWING = ("videos", "frames", "features", "training_views", "pseudo_labels")
 
 
 def retrain_job(_folder: str) -> dg.JobDefinition:
     """For re-execution: a function that gives the job. Dagster takes the one that it made last if the folder is the same."""
-    from pipelines.jobs import retrain
+    from pipelines.definitions import defs
 
-    return retrain
+    return defs.resolve_job_def("retrain")
 
 
 @dataclass
@@ -45,8 +45,7 @@ class Week:
     settings: dict[str, Any]
     instance: dg.DagsterInstance
     automation: ModuleType
-    cursor: Any = None
-    launched: list[str] = field(default_factory=list)
+    cursors: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> Path:
@@ -88,39 +87,37 @@ class Week:
 
     def run(self, job: str, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """Execute what a tick asked for."""
-        from pipelines.chain import QUIET
-        from pipelines.definitions import defs
-
-        return defs.resolve_job_def(job).execute_in_process(
-            instance=self.instance, run_config=QUIET, tags=dict(request.tags), raise_on_error=False
-        )
+        return execute(self.instance, job, tags=dict(request.tags))
 
     def flow(self) -> Counter[str]:
         """Tick the automation of shards until it asks for nothing; returns how often each asset was asked for."""
-        from pipelines.chain import QUIET, asset_job
-        from pipelines.definitions import defs
-
         asked: Counter[str] = Counter()
         for _ in range(10):
-            result = dg.evaluate_automation_conditions(defs=defs, instance=self.instance, cursor=self.cursor)
-            self.cursor = result.cursor
-            if not result.total_requested:
+            wanted = [assets for name in ("new_shards", "new_frames") for assets in self._requested(name).items()]
+            if not wanted:
                 return asked
-            wanted: dict[str | None, list[dg.AssetKey]] = {}
-            for asset in (*FLOWING, "whitening"):
-                key = dg.AssetKey(asset)
-                if not result.get_num_requested(key):
-                    continue
+            for partition, assets in wanted:
+                asked.update(assets)
+                assert materialize(self.instance, *assets, shard=partition).success
+        raise AssertionError("the automation does not come to rest")
+
+    def _requested(self, name: str) -> dict[str | None, list[str]]:
+        """What an automation sensor asks for now: assets by partition, as it would put them into runs."""
+        from pipelines.definitions import defs
+
+        sensor = getattr(self.automation, name)
+        result = dg.evaluate_automation_conditions(
+            defs=defs, instance=self.instance, asset_selection=sensor.asset_selection, cursor=self.cursors.get(name)
+        )
+        self.cursors[name] = result.cursor
+        wanted: dict[str | None, list[str]] = {}
+        for asset in (*FLOWING, "whitening"):
+            key = dg.AssetKey(asset)
+            if result.get_num_requested(key):
                 partitions = [None] if asset == "whitening" else sorted(result.get_requested_partitions(key))
                 for partition in partitions:
-                    wanted.setdefault(partition, []).append(key)
-                    asked[asset] += 1
-            for partition, keys in wanted.items():
-                done = asset_job.execute_in_process(
-                    instance=self.instance, asset_selection=keys, partition_key=partition, run_config=QUIET
-                )
-                assert done.success
-        raise AssertionError("the automation does not come to rest")
+                    wanted.setdefault(partition, []).append(asset)
+        return wanted
 
 
 def age(folder: Path) -> None:
@@ -131,17 +128,17 @@ def age(folder: Path) -> None:
 
 
 @pytest.fixture
-def week(storage: Storage, tracking: dict[str, str], tmp_path: Path, clips_folder: Path) -> Iterator[Week]:
-    """For each storage, a project with a benchmark of own clips and an inbox, before anything ran."""
+def week(postgresql: Storage, mlflow_server: str, tmp_path: Path, clips_folder: Path) -> Iterator[Week]:
+    """A team's project with a benchmark of own clips and an inbox, before anything ran."""
     shutil.copytree(clips_folder, tmp_path / "clips")
     age(tmp_path / "clips")
     settings = small_settings(tmp_path / "clips", tmp_path / "data")
     settings["sources"].append({"kind": "folder", "name": "inbox", "path": str(tmp_path / "inbox")})
     settings["shard_videos"] = 50
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3}
-    settings["tracking"] = tracking
+    settings["tracking"] = {"uri": mlflow_server}
     config = write_settings(tmp_path / "config.yaml", settings)
-    with storage.instance(tmp_path, config) as instance:
+    with postgresql.instance(tmp_path, config) as instance:
         yield Week(tmp_path, settings, instance, importlib.import_module("pipelines.automation"))
 
 
@@ -173,7 +170,7 @@ def crash_trainer() -> threading.Thread:
 def test_a_week(week: Week) -> None:
     """Videos arrive in batches, shards flow to features by themselves, good models are promoted, bad ones are not, a crash
     is retried, rollback works, and nothing is computed twice."""
-    from pipelines.jobs import find_videos, retrain
+    from pipelines.definitions import defs
 
     # Before anything is there, nothing is asked for: what has failed would not be asked for again.
     assert not week.flow()
@@ -183,7 +180,7 @@ def test_a_week(week: Week) -> None:
     week.configure(**SPOILED)
     request = week.tick("new_videos")
     assert isinstance(request, dg.RunRequest)
-    assert week.run(find_videos.name, request).success
+    assert week.run("find_videos", request).success
     assert isinstance(week.tick("new_videos"), dg.SkipReason)
     first = set(week.instance.get_dynamic_partitions("shards"))
     asked = week.flow()
@@ -191,7 +188,7 @@ def test_a_week(week: Week) -> None:
     assert not week.flow()
     request = week.tick("enough_new_videos")
     assert isinstance(request, dg.RunRequest)
-    assert week.run(retrain.name, request).success
+    assert week.run("retrain", request).success
     client, name = tracker_of(week.project).client, "hapvr"
     champion = champion_of(client, name)
     assert champion is not None
@@ -206,20 +203,20 @@ def test_a_week(week: Week) -> None:
     week.videos_arrive(203, 204, 205)
     request = week.tick("new_videos")
     assert isinstance(request, dg.RunRequest)
-    assert week.run(find_videos.name, request).success
+    assert week.run("find_videos", request).success
     new = set(week.instance.get_dynamic_partitions("shards")) - first
     assert new == {"inbox-00001"}
     assert week.flow() == Counter(dict.fromkeys(FLOWING, 1))
     week.configure()
     request = week.tick("enough_new_videos")
     assert isinstance(request, dg.RunRequest)
-    running = week.instance.create_run_for_job(retrain, status=dg.DagsterRunStatus.STARTED)
+    running = week.instance.create_run_for_job(defs.resolve_job_def("retrain"), status=dg.DagsterRunStatus.STARTED)
     for ticking in ("enough_new_videos", "retrain_on_schedule"):
         answer = week.tick(ticking, day=4)
         assert isinstance(answer, dg.SkipReason)
         assert running.run_id in (answer.skip_message or "")
     week.instance.report_run_canceled(running)
-    assert week.run(retrain.name, request).success
+    assert week.run("retrain", request).success
     tags = version_tags(client, name, 2)
     assert tags["hapvr.gate.decision"] == "promoted", tags
     assert tags["hapvr.gate.champion"] == "1"
@@ -229,7 +226,7 @@ def test_a_week(week: Week) -> None:
     week.configure(**SPOILED, seed=1)
     request = week.tick("retrain_on_schedule", day=5)
     assert isinstance(request, dg.RunRequest)
-    assert week.run(retrain.name, request).success
+    assert week.run("retrain", request).success
     tags = version_tags(client, name, 3)
     assert tags["hapvr.gate.decision"] == "not promoted", tags
     champion = champion_of(client, name)
@@ -248,7 +245,7 @@ def test_a_week(week: Week) -> None:
     request = week.tick("retrain_on_schedule", day=6)
     assert isinstance(request, dg.RunRequest)
     crash_trainer()
-    crashed = week.run(retrain.name, request)
+    crashed = week.run("retrain", request)
     assert not crashed.success
     assert week.instance.get_run_by_id(crashed.run_id).tags["dagster/max_retries"] == "2"
     retried = dg.execute_job(
