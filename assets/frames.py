@@ -30,7 +30,7 @@ def frames(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.Ma
     from hapvr.progress import ProgressLines
     from hapvr.stages.frames import make_frames, open_frames
     from hapvr.stages.quality import check_frames
-    from hapvr.storage.contact_sheet import contact_sheet
+    from hapvr.storage.frames import contact_sheet
 
     opened = project.open()
     result = make_frames(

@@ -82,7 +82,7 @@ def stats(
     as_json: JsonOption = False,
 ) -> None:
     """Count shards, videos, frames and bytes; the data files are not read."""
-    from hapvr.stages.statistics import feature_statistics
+    from hapvr.storage.features import feature_statistics
 
     root = data_root(features, config, option="--features")
     with progress_bar("shards") as progress:

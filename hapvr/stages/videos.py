@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment
+from hapvr.provenance import Provenance
 from hapvr.stages.project import Project
 from hapvr.storage.availability import write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
-from hapvr.storage.shard_build import StageResult
+from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
 from hapvr.video.download import DownloadResult, download_video, remove_download
 from hapvr.video.pool import InspectedVideo, inspect_videos
@@ -36,40 +36,42 @@ def make_videos(
     status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but
     with retry_failed its failed videos are tried again; rows that are not tried stay as they are.
     """
+    rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
+    source = next(iter(rows.values())).source
+    states = {video_id: _file_state(row) for video_id, row in rows.items()}
     shard = project.shard(VIDEOS_STAGE, key)
-    with shard.lock():
-        rows = read_manifest_shard(project.root, key)
-        state = {row.video_id: _file_state(row) for row in rows}
-        settings = {"download": project.config.download.content()}
-        provenance = Provenance(VIDEOS_STAGE, settings, state, environment())
-        kept = _kept(shard, provenance)
-        if shard.is_finished(provenance) and (not retry_failed or len(kept) == len(rows)):
-            return StageResult.from_shard(shard, done=False)
-        pending = [row for row in rows if row.video_id not in kept]
-        made = []
-        for facts in _look(project, pending, anew=_failed_files(shard)):
-            made.append(facts)
-            progress(len(kept) + len(made), len(rows))
-        found = kept | {facts["video_id"]: facts for facts in made}
-        index = [found[row.video_id] for row in rows]
-        statuses = {facts["video_id"]: facts["status"] for facts in index}
-        write_availability(project.root, rows[0].source, key, statuses, kept=frozenset(kept))
-        shard.write_index(index, provenance=provenance, fields=VIDEO_COLUMNS)
-        return StageResult.from_shard(shard, done=True)
+    made: set[str] = set()
 
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        made.update(video_ids)
+        for facts in _look(project, [rows[video_id] for video_id in video_ids], anew=_failed_files(shard)):
+            yield VideoEntry(facts)
 
-def _kept(shard: Shard, wanted: Provenance) -> dict[str, dict[str, Any]]:
-    """Rows of an earlier run with the same settings that need no second look: unchanged, and not failed."""
-    found = shard.provenance()
-    if found is None or found.settings != wanted.settings:
-        return {}
-    return {
-        row["video_id"]: row
-        for row in shard.index().iter_rows(named=True)
-        if row["status"] != STATUS_FAILED
-        and found.inputs.get(row["video_id"]) == wanted.inputs.get(row["video_id"])
-        and (row["status"] != STATUS_OK or path_of_text(row["path"]).exists())
-    }
+    def reuse(row: IndexRow, earlier: Provenance) -> bool:
+        video_id = row["video_id"]
+        unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
+        is_there = row["status"] != STATUS_OK or path_of_text(row["path"]).exists()
+        return unchanged and is_there and row["status"] != STATUS_FAILED
+
+    def record_availability(index: Sequence[IndexRow]) -> None:
+        statuses = {row["video_id"]: row["status"] for row in index}
+        write_availability(project.root, source, key, statuses, kept=frozenset(statuses) - made)
+
+    recipe = ShardRecipe(
+        shard=shard,
+        settings={"download": project.config.download.content()},
+        inputs=states,
+        index_columns=VIDEO_COLUMNS,
+    )
+    return build_shard(
+        recipe,
+        video_ids=list(rows),
+        make=make,
+        reuse=reuse,
+        retry=retry_failed,
+        before_index=record_availability,
+        progress=progress,
+    )
 
 
 def _failed_files(shard: Shard) -> frozenset[str]:

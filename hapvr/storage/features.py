@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,18 +14,16 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import DataError
+from hapvr.progress import Progress, no_progress
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.rows import VideoRows, VideoTensors, places_of_videos
-from hapvr.storage.shards import Columns, Shard
+from hapvr.storage.shards import STATUS_OK, Columns, Shard
 from hapvr.storage.tensors import tensor_field
 
 STAGE = "features"
 ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
-
-# Regions [T, R, D] and the frames' seconds [T].
-VideoFeatures = tuple[npt.NDArray[Any], Sequence[float]]
 
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
@@ -43,15 +43,15 @@ def feature_columns(video_id: str, regions: npt.NDArray[np.floating], timestamps
 
 
 class FeatureFile:
-    """The features of one shard, by video id; memory holds at most one row group besides what was asked for."""
+    """The features of one shard, by video id. Memory holds at most one row group besides what was asked for."""
 
     def __init__(self, shard: Shard) -> None:
         file = shard.open_data()
         self._times = VideoRows(shard, ["timestamp_s"], file=file)
         self._regions = VideoTensors(shard, "regions", file=file)
 
-    def read(self, video_id: str) -> VideoFeatures:
-        """Features of a video as they are stored. Raises DataError if it has none."""
+    def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
+        """(regions [T, R, D] as they are stored, seconds [T]) of a video. Raises DataError if it has none."""
         return self._regions.read(video_id), self._times.read(video_id).column("timestamp_s").to_pylist()
 
 
@@ -65,7 +65,7 @@ class FeatureStore:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
         self._ids: list[tuple[str, ...]] = []
         for shard in self._shards:
-            # all that either of the two names
+            # compares the union of both settings
             shard.require(dict.fromkeys(shard.require({}).settings) | dict(self._shards[0].require({}).settings))
             self._ids.append(tuple(places_of_videos(shard)))
         self._files: dict[str, VideoTensors] = {}
@@ -96,8 +96,64 @@ class FeatureStore:
     def _open(self, shard: Shard) -> VideoTensors:
         """A process may open about a thousand files, and a collection may have more shards."""
         if shard.key not in self._files:
-            shard.require(self.settings)  # still
+            shard.require(self.settings)  # it may have been made again since
             if len(self._files) == MAX_OPEN_FILES:
                 del self._files[next(iter(self._files))]
             self._files[shard.key] = VideoTensors(shard, "regions")
         return self._files[shard.key]
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """What a data root holds of features, from the indexes alone.
+
+    num_videos: videos with features. failures: reason -> number of videos without. frames_per_video: fewest, median and
+    most frames. num_bytes: size of the data files. num_settings: more than 1 if shards were made with different settings.
+    """
+
+    num_shards: int
+    num_unfinished: int
+    num_videos: int
+    failures: dict[str, int]
+    num_frames: int
+    frames_per_video: tuple[int, int, int]
+    num_bytes: int
+    num_settings: int
+
+
+def feature_statistics(
+    root: DataRoot, keys: Iterable[str] | None = None, *, progress: Progress = no_progress
+) -> FeatureStatistics:
+    """Count what is stored. keys: None for every shard there is. Raises DataError where no shard is finished."""
+    chosen = [Shard(root, STAGE, key) for key in (root.list_folders(STAGE) if keys is None else keys)]
+    lengths: list[int] = []
+    failures: Counter[str] = Counter()
+    settings: set[str] = set()
+    num_bytes = num_finished = 0
+    for done, shard in enumerate(chosen, start=1):
+        found = shard.provenance()
+        if found is not None:
+            index = shard.index()
+            good = index["status"] == STATUS_OK
+            lengths += index.filter(good)["num_rows"].to_list()
+            failures.update(index.filter(~good)["reason"].to_list())
+            settings.add(repr(sorted(found.settings.items())))
+            num_bytes += root.num_bytes(shard.data_name)
+            num_finished += 1
+        progress(done, len(chosen))
+    if not num_finished:
+        raise DataError(
+            f"features: none of {len(chosen)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
+        )
+    lengths.sort()
+    shown = (lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0)
+    return FeatureStatistics(
+        num_finished,
+        len(chosen) - num_finished,
+        len(lengths),
+        dict(sorted(failures.items())),
+        sum(lengths),
+        shown,
+        num_bytes,
+        len(settings),
+    )

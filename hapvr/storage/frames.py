@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import struct
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from hapvr.errors import DataError
 from hapvr.storage.rows import VideoRows
@@ -15,6 +18,7 @@ from hapvr.storage.shards import Columns, Shard
 
 STAGE = "frames"
 ROW_GROUP_ROWS = 256
+THUMBNAIL_PX = (160, 90)
 FIELDS = (
     pa.field("video_id", pa.string(), nullable=False),
     pa.field("frame_index", pa.int32(), nullable=False),
@@ -97,3 +101,18 @@ class FrameFile:
         return VideoFrames(
             video_id, tuple(table.column("jpeg").to_pylist()), tuple(table.column("timestamp_s").to_pylist())
         )
+
+
+def contact_sheet(frames: FrameReader, *, num_videos: int = 8, num_frames: int = 6) -> Image.Image:
+    """A row per video, `num_frames` evenly spaced frames in each, padded to thumbnails of 160 x 90 px."""
+    video_ids = frames.video_ids[:num_videos]
+    width, height = THUMBNAIL_PX
+    sheet = Image.new("RGB", (width * num_frames, height * max(1, len(video_ids))), "black")
+    for row, video_id in enumerate(video_ids):
+        jpegs = frames.read(video_id).jpegs
+        for column, index in enumerate(np.linspace(0, len(jpegs) - 1, num_frames).round().astype(int)):
+            with Image.open(io.BytesIO(jpegs[index])) as frame:
+                frame.thumbnail(THUMBNAIL_PX)
+                left = column * width + (width - frame.width) // 2
+                sheet.paste(frame, (left, row * height + (height - frame.height) // 2))
+    return sheet

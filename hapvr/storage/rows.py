@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hapvr.errors import DataError
-from hapvr.storage.plain import plain_tensors
+from hapvr.storage.raw_tensors import raw_tensors
 from hapvr.storage.shards import STATUS_OK, Shard
 from hapvr.storage.tensors import decode_tensors
 
@@ -103,7 +103,7 @@ class VideoTensors:
         """file: the shard's data, where it is open."""
         file = file or shard.open_data()
         self._column, self._field = column, file.schema_arrow.field(column)
-        self._plain = plain_tensors(shard, file, column)
+        self._raw = raw_tensors(shard, file, column)
         self._rows = VideoRows(shard, [column], file=file)
 
     @property
@@ -113,8 +113,8 @@ class VideoTensors:
 
     def read(self, video_id: str) -> npt.NDArray[Any]:
         """[T, *shape] of a video. Raises DataError as `VideoRows.read` does."""
-        if self._plain is not None:
-            return self._plain.read(*self._rows.place(video_id))
+        if self._raw is not None:
+            return self._raw.read(*self._rows.place(video_id))
         values = decode_tensors(self._rows.read(video_id).column(self._column), self._field)
         # a view would keep the whole row group in memory
         return values if values.flags.owndata else values.copy()

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hapvr.storage.plain import PlainTensors, plain_tensors
+from hapvr.storage.raw_tensors import RawTensors, raw_tensors
 from hapvr.storage.shards import Columns, Shard
 from hapvr.storage.tensors import decode_tensors, tensor_field
 
@@ -89,7 +89,7 @@ class ViewFile:
         firsts = accumulate(self._counts.values(), initial=0)
         self._places = dict(zip(self._counts, enumerate(firsts), strict=False))
         # A plain file is not kept open twice: what Parquet knows of its row groups takes memory.
-        self._tensors = plain_tensors(shard, file, self.field.name) or file
+        self._tensors = raw_tensors(shard, file, self.field.name) or file
 
     @property
     def video_ids(self) -> list[str]:
@@ -99,7 +99,7 @@ class ViewFile:
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, in view_index order."""
         group, first = self._places[video_id]
-        if isinstance(self._tensors, PlainTensors):
+        if isinstance(self._tensors, RawTensors):
             return torch.from_numpy(self._tensors.read(first, self._counts[video_id]))
         table = self._tensors.read_row_group(group, columns=[self.field.name])
         return torch.from_numpy(decode_tensors(table.column(0), self.field).copy())

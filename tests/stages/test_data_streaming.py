@@ -17,8 +17,7 @@ from hapvr.stages.verification import verify_shards
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening
-from hapvr.storage.contact_sheet import contact_sheet
-from hapvr.storage.frames import FrameFile, frames_digest
+from hapvr.storage.frames import FrameFile, contact_sheet, frames_digest
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
 

@@ -19,7 +19,7 @@ from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.storage.features import MAX_OPEN_FILES, STAGE, FeatureFile, FeatureStore, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.plain import plain_tensors
+from hapvr.storage.raw_tensors import raw_tensors
 from hapvr.storage.rows import VideoTensors
 from hapvr.storage.shards import Shard, index_row
 from hapvr.storage.tensors import decode_tensors, encode_tensors, tensor_field
@@ -55,7 +55,7 @@ def test_any_row_groups_read_as_parquet_reads_them(
     named = {f"v{number}": length for number, length in enumerate(lengths)}
     shard = write_shard(root, "s-00000", row_group_rows=row_group_rows, lengths=named)
     data = shard.open_data()
-    assert plain_tensors(shard, data, "regions") is not None
+    assert raw_tensors(shard, data, "regions") is not None
     values = decode_tensors(data.read().column("regions"), data.schema_arrow.field("regions"))
     ends = np.cumsum(lengths)
     stored = VideoTensors(shard, "regions")
@@ -99,7 +99,7 @@ def test_files_that_others_wrote_are_read_as_well(tmp_path: Path, options: dict[
     assert all(torch.equal(found[video_id], wanted[video_id]) for video_id in wanted)
     assert FeatureFile(shard).read("d")[1] == list(range(40))
     with_header_alone = {"data_page_version", "write_page_checksum"} & options.keys()
-    assert (plain_tensors(shard, shard.open_data(), "regions") is not None) == bool(with_header_alone)
+    assert (raw_tensors(shard, shard.open_data(), "regions") is not None) == bool(with_header_alone)
 
 
 def test_two_pages_are_never_taken_for_one(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_two_pages_are_never_taken_for_one(tmp_path: Path) -> None:
             data_page_size=page_bytes, write_batch_size=1,
         ) as writer:  # fmt: skip
             writer.write_table(pa.Table.from_arrays([values], schema=schema))
-        assert (plain_tensors(shard, pq.ParquetFile(path), "regions") is not None) == plain
+        assert (raw_tensors(shard, pq.ParquetFile(path), "regions") is not None) == plain
 
 
 def test_a_file_that_lost_its_end_is_named(tmp_path: Path) -> None:

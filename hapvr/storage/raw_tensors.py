@@ -19,11 +19,11 @@ from hapvr.storage.tensors import num_tensor_bytes, tensor_shape
 MAX_HEADER_BYTES = 33
 
 
-class PlainTensors:
+class RawTensors:
     """The rows of one tensor column, each copied once, from the file to its array; Parquet's decoder copies twice."""
 
     def __init__(self, shard: Shard, data: pq.ParquetFile, column: str, starts: Sequence[int]) -> None:
-        """starts: where the values of each row group begin in the file; see `plain_tensors`."""
+        """starts: where the values of each row group begin in the file; see `raw_tensors`."""
         metadata, field = data.metadata, data.schema_arrow.field(column)
         self._name = shard.data_name
         self._shape, self._dtype = tensor_shape(field)
@@ -55,7 +55,7 @@ class PlainTensors:
             target, offset = target[count:], offset + count
 
 
-def plain_tensors(shard: Shard, data: pq.ParquetFile, column: str) -> PlainTensors | None:
+def raw_tensors(shard: Shard, data: pq.ParquetFile, column: str) -> RawTensors | None:
     """A reader of that column; None where its values are compressed, several pages per row group, or in an object store."""
     if shard.root.local is None:
         return None
@@ -74,4 +74,4 @@ def plain_tensors(shard: Shard, data: pq.ParquetFile, column: str) -> PlainTenso
         ):
             return None
         starts.append(chunk.data_page_offset + chunk.total_compressed_size - num_bytes)
-    return PlainTensors(shard, data, column, starts)
+    return RawTensors(shard, data, column, starts)
