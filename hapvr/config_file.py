@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -12,9 +14,14 @@ from pydantic import BaseModel, ValidationError
 from hapvr.config import Config
 from hapvr.errors import ConfigError
 
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Read a YAML file into a `Config`. A file may name another one to start from: `extends: ../paper.yaml`.
+    """Read a YAML file into a `Config`.
+
+    A file may name others to start from, the last one over the first: `extends: ../paper.yaml`, or a list of paths relative to
+    its own folder. `${NAME}` in a value stands for an environment variable.
 
     overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}.
     Raises ConfigError naming the file, the key, the value and what is allowed.
@@ -50,23 +57,41 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml"
         )
-    return data
+    return {key: _with_environment(value, path) for key, value in data.items()}
+
+
+def _with_environment(value: Any, path: Path) -> Any:
+    """The value with `${NAME}` replaced wherever it stands in a string. Raises ConfigError for a variable that is not set."""
+    if isinstance(value, dict):
+        return {key: _with_environment(inner, path) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_environment(inner, path) for inner in value]
+    if not isinstance(value, str):
+        return value
+    unset = [name for name in VARIABLE.findall(value) if name not in os.environ]
+    if unset:
+        raise ConfigError(f"config: {path}: {value!r}: the environment variable {unset[0]} is not set; set it first")
+    return VARIABLE.sub(lambda match: os.environ[match[1]], value)
 
 
 def _read_extended(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
-    """A file merged over the one that its key `extends` names, a path relative to the file's folder."""
+    """A file merged over those that its key `extends` names."""
     chain = (*extended_by, path)
     if path.resolve() in [file.resolve() for file in extended_by]:
         raise ConfigError(f"config: files extend each other in a circle: {' -> '.join(map(str, chain))}")
     if extended_by and not path.exists():
         raise ConfigError(f"config: {extended_by[-1]}: extends: {path} does not exist")
     data = read_mapping(path)
-    if "extends" not in data:
-        return data
-    base = data.pop("extends")
-    if not isinstance(base, str):
-        raise ConfigError(f"config: {path}: extends: wanted the path of one file, relative to this one's, got {base!r}")
-    return _merge(_read_extended(path.parent / base, chain), data)
+    extends = data.pop("extends", [])
+    bases = [extends] if isinstance(extends, str) else extends
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ConfigError(
+            f"config: {path}: extends: wanted the path of a file relative to this one's, or a list of paths, got {extends!r}"
+        )
+    merged: dict[str, Any] = {}
+    for base in bases:
+        merged = _merge(merged, _read_extended(path.parent / base, chain))
+    return _merge(merged, data)
 
 
 def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

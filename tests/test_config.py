@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hapvr.config import PretrainedWeights, RandomWeights, TrainConfig, digest
-from hapvr.config_file import dump_config, load_config, parse_config
+from hapvr.config import FileWeights, PretrainedWeights, RandomWeights, TrainConfig, digest
+from hapvr.config_file import dump_config, load_config, parse_config, read_mapping
 from hapvr.errors import ConfigError
 from tests.conftest import CHECKOUT
 
@@ -46,7 +46,8 @@ def test_parse_config_names_key_value_and_what_is_allowed(change: dict[str, obje
     assert "test.yaml" in str(caught.value)
 
 
-CONFIGURATIONS = [path for path in sorted((CHECKOUT / "configs").rglob("*.yaml")) if path.name != "ablations.yaml"]
+CONFIGURATIONS = [path for path in sorted((CHECKOUT / "configs").glob("*.yaml")) if path.name != "ablations.yaml"]
+BACKBONES = sorted((CHECKOUT / "configs" / "backbones").glob("*.yaml"))
 
 
 def test_defaults_are_the_papers() -> None:
@@ -125,14 +126,49 @@ def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> No
     [
         ("missing.yaml", r"a\.yaml: extends: .*missing\.yaml does not exist"),
         ("b.yaml", r"in a circle: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"),
-        (["b.yaml"], r"a\.yaml: extends: wanted the path of one file"),
+        ({"b": "b.yaml"}, r"a\.yaml: extends: wanted the path of a file .* or a list of paths"),
     ],
 )
 def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: object, message: str) -> None:
-    """A file that is missing, files that extend each other, and anything but one path are refused."""
+    """A file that is missing, files that extend each other, and anything but paths are refused."""
     write(tmp_path / "b.yaml", {"extends": "a.yaml"})
     with pytest.raises(ConfigError, match=message):
         load_config(write(tmp_path / "a.yaml", {"extends": base}))
+
+
+def test_load_config_merges_several_files_in_order(tmp_path: Path) -> None:
+    """The last file of the list wins, and the file itself over all of them."""
+    write(tmp_path / "first.yaml", MINIMAL | {"train": {"steps": 7, "batch_videos": 6}})
+    write(tmp_path / "backbone.yaml", {"backbone": {"architecture": "resnet18"}, "train": {"steps": 8}})
+    own = {"extends": ["first.yaml", "backbone.yaml"], "train": {"seed": 5}}
+    config = load_config(write(tmp_path / "own.yaml", own))
+    assert (config.train.steps, config.train.batch_videos, config.train.seed) == (8, 6, 5)
+    assert config.backbone.architecture == "resnet18"
+
+
+def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`${NAME}` is replaced anywhere in a value; one that is not set is named."""
+    settings = MINIMAL | {
+        "backbone": {"weights": {"source": "file", "path": "${HAPVR_TEST_WEIGHTS}/network.safetensors"}}
+    }
+    path = write(tmp_path / "a.yaml", settings)
+    with pytest.raises(ConfigError, match=r"a\.yaml: .*the environment variable HAPVR_TEST_WEIGHTS is not set"):
+        load_config(path)
+    monkeypatch.setenv("HAPVR_TEST_WEIGHTS", "/models")
+    weights = load_config(path).backbone.weights
+    assert isinstance(weights, FileWeights)
+    assert weights.path == Path("/models/network.safetensors")
+
+
+@pytest.mark.parametrize("path", BACKBONES, ids=lambda path: path.name)
+def test_shipped_backbones_extend_any_configuration(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each preset names the networks alone, in words that the configuration takes."""
+    monkeypatch.setenv("HAPVR_SSCD", "/models/sscd.torchscript.pt")
+    own = MINIMAL | {"extends": str(path)}
+    assert load_config(write(tmp_path / "own.yaml", own)).sources[0].name == "a"
+    assert read_mapping(path).keys() <= {"backbone", "teacher", "whitening"}
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
