@@ -123,8 +123,15 @@ def imported_names(path: Path) -> set[str]:
     return found
 
 
-def test_importing_the_package_is_cheap() -> None:
-    """`import hapvr` and the command line's module load neither torch nor mlflow."""
-    code = "import sys, hapvr, hapvr.cli; print(sorted({'torch', 'mlflow', 'timm', 'polars'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
+        ("hapvr.stages.watch, hapvr.stages.evaluation", {"timm", "torchvision", "lightning", "torch._dynamo"}),
+    ],
+)
+def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
+    """The command line's module loads no library of seconds, and stages without a frozen network do not load timm."""
+    code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
     assert done.stdout.strip() == "[]"

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
 from filelock import FileLock, Timeout
-from lightning.fabric import Fabric
 
 from hapvr.errors import DataError, HapvrError
 from hapvr.train.batch import Batch
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 class TrainingStoppedError(HapvrError):
