@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -99,6 +98,8 @@ def load_torchscript(weights: TorchScriptWeights) -> tuple[nn.Module, WeightsIde
 
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of pixels in [0, 1], per channel: the configuration's, else the architecture's."""
+    import timm  # here, since it loads torchvision and much of torch's compiler, and most processes load no network
+
     known = None if isinstance(config.weights, TorchScriptWeights) else timm.get_pretrained_cfg(config.architecture)
     mean = config.mean or (known.mean if known else None) or IMAGENET_MEAN
     std = config.std or (known.std if known else None) or IMAGENET_STD
@@ -145,6 +146,8 @@ def _build(
 
     Zero-initialised last norms of random networks are left out, since such residual blocks would compute nothing.
     """
+    import timm
+
     architecture = config.architecture
     _require_known(architecture)
     own = sorted(config.options.keys() & inspect.signature(timm.create_model).parameters.keys())
@@ -174,6 +177,8 @@ def _build(
 
 
 def _require_known(architecture: str) -> None:
+    import timm
+
     if not timm.is_model(architecture):
         similar = difflib.get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.4)
         raise ConfigError(
@@ -183,6 +188,8 @@ def _require_known(architecture: str) -> None:
 
 def _published_file(architecture: str) -> Path:
     """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
+    import timm
+
     published = timm.get_pretrained_cfg(architecture)
     if published is None or not published.hf_hub_id:
         raise OSError(f"no weights of {architecture} are published")
