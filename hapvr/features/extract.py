@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -26,42 +28,85 @@ def region_embedder(backbone: Backbone, whitening: Whitening, device: torch.devi
     return lambda frames: moved.apply(backbone.regions(frames.to(device))).cpu()
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class FrameNetwork:
+    """A frozen network and the size of its batches. embed: [B, 3, H, W] uint8 -> [B, ...] on the CPU; batch_frames: B."""
+
+    embed: Callable[[Tensor], Tensor]
+    batch_frames: int
+
+
 def embed_in_batches(
     clips: Iterable[tuple[str, Tensor]], embed: Callable[[Tensor], Tensor], *, batch_frames: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """Run `embed` over frames of many clips, `batch_frames` at a time whatever the clips' lengths.
+    """As `embed_by_networks`, with one network: yields (key, [N, ...]) in order."""
+    for key, (values,) in embed_by_networks(clips, [FrameNetwork(embed, batch_frames)]):
+        yield key, values
 
-    The clips are made in a thread, READ_AHEAD of them in advance, so that decoding and network overlap.
 
-    clips: (key, [N, 3, H, W] uint8), all of one size. embed: [B, 3, H, W] -> [B, ...]. Yields (key, [N, ...]) in order.
-    Memory holds one batch, the results of the clips in it, and the clips made in advance.
+@torch.inference_mode()
+def embed_by_networks(
+    clips: Iterable[tuple[str, Tensor]], networks: Sequence[FrameNetwork]
+) -> Iterator[tuple[str, list[Tensor]]]:
+    """Run each network over the frames of many clips, a full batch at a time whatever the clips' lengths.
+
+    The clips are made in a thread, READ_AHEAD of them in advance, so that decoding and networks overlap.
+
+    clips: (key, [N, 3, H, W] uint8), all of one size. Yields (key, [N, ...] of each network) in order. For each network
+    memory holds one batch and the results of the clips in it, and beside them the clips made in advance.
     """
-    waiting: list[tuple[str, int]] = []
-    pending = torch.empty(0)
-    results: list[Tensor] = []
-    frames_done = 0
+    keys: deque[str] = deque()
+    batchers = [_Batcher(network) for network in networks]
 
-    def finished() -> Iterator[tuple[str, Tensor]]:
-        nonlocal results, frames_done
-        while waiting and frames_done >= waiting[0][1]:
-            key, count = waiting.pop(0)
-            joined = torch.cat(results)
-            yield key, joined[:count]
-            results, frames_done = [joined[count:]], frames_done - count
+    def finished() -> Iterator[tuple[str, list[Tensor]]]:
+        while all(batcher.finished for batcher in batchers):
+            yield keys.popleft(), [batcher.finished.popleft() for batcher in batchers]
 
     for key, frames in read_ahead(clips):
-        waiting.append((key, len(frames)))
-        pending = torch.cat([pending, frames]) if len(pending) else frames
-        while len(pending) >= batch_frames:
-            results.append(embed(pending[:batch_frames]))
-            frames_done += batch_frames
-            pending = pending[batch_frames:]
-            yield from finished()
-    if len(pending):
-        results.append(embed(pending))
-        frames_done += len(pending)
+        keys.append(key)
+        for batcher in batchers:
+            batcher.add(frames)
         yield from finished()
+    for batcher in batchers:
+        batcher.flush()
+    yield from finished()
+
+
+class _Batcher:
+    """Collects the frames of clips into batches, and the batches' results into those of clips."""
+
+    def __init__(self, network: FrameNetwork) -> None:
+        self._network = network
+        self._waiting: deque[int] = deque()
+        """Frames of each clip that is not finished."""
+        self._pending = torch.empty(0)
+        self._results: list[Tensor] = []
+        self._num_results = 0
+        self.finished: deque[Tensor] = deque()
+        """[N, ...] of each finished clip, in order."""
+
+    def add(self, frames: Tensor) -> None:
+        """Take the frames of one clip, and run all batches that are full."""
+        self._waiting.append(len(frames))
+        self._pending = torch.cat([self._pending, frames]) if len(self._pending) else frames
+        size = self._network.batch_frames
+        while len(self._pending) >= size:
+            self._run(self._pending[:size])
+            self._pending = self._pending[size:]
+
+    def flush(self) -> None:
+        """Run the last batch, which need not be full."""
+        if len(self._pending):
+            self._run(self._pending)
+
+    def _run(self, batch: Tensor) -> None:
+        self._results.append(self._network.embed(batch))
+        self._num_results += len(batch)
+        while self._waiting and self._num_results >= self._waiting[0]:
+            count = self._waiting.popleft()
+            joined = torch.cat(self._results)
+            self.finished.append(joined[:count])
+            self._results, self._num_results = [joined[count:]], self._num_results - count
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:

@@ -1,11 +1,14 @@
-"""Stage 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
+"""Stages 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
 
-Both assets make the same pixels: every draw comes from (views.seed, video id, view index), so neither needs the other.
+The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
+through both networks. Each of the two can also be made alone, with the same result: every draw comes from
+(views.seed, video id, view index).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,19 +19,18 @@ from torch import Tensor
 from hapvr.augment.view import View
 from hapvr.errors import DataError
 from hapvr.features.backbone import NUM_REGIONS, load_backbone
-from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.features.extract import FrameNetwork, choose_device, embed_by_networks, region_embedder
 from hapvr.features.teacher import load_teacher
 from hapvr.features.views import ViewDrawer
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment
 from hapvr.stages.features import feature_settings
 from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import FrameReader, frames_digest
-from hapvr.storage.shard_build import StageResult, failed_rows
+from hapvr.storage.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
 from hapvr.storage.shards import STATUS_OK, Columns, Shard, index_row
 from hapvr.storage.tensors import tensor_field
 from hapvr.storage.views import (
@@ -42,24 +44,21 @@ from hapvr.storage.views import (
     view_fields,
 )
 
+OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
+"""The stages that are made from the drawn clips. LABELS_STAGE includes the teacher's embeddings."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A shard whose tensors a network makes of the drawn clips."""
+
+    recipe: ShardRecipe
+    network: FrameNetwork
+
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
     """Region features [V, T, 9, D] of the weak and strong views of every training video of the shard."""
-    backbone = load_backbone(project.config.backbone)
-    whitening = load_whitening(project.root)
-    settings = _view_settings(project) | {"features": feature_settings(project, backbone, whitening)}
-    shard = project.shard(VIEWS_STAGE, key)
-    with shard.lock():
-        return _make_views(
-            project,
-            key,
-            shard=shard,
-            settings=settings,
-            embed=region_embedder(backbone, whitening, choose_device(project.config.device)),
-            fields=view_fields("regions", shape=(project.config.views.num_frames, NUM_REGIONS, whitening.dims)),
-            batch_frames=project.config.backbone.batch_frames,
-            progress=progress,
-        )
+    return make_views_and_labels(project, key, outputs=(VIEWS_STAGE,), progress=progress)[VIEWS_STAGE]
 
 
 def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -67,39 +66,38 @@ def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_pr
 
     Other rates make other labels from the same embeddings.
     """
-    embeddings = _make_embeddings(project, key, progress)
-    shard = project.shard(LABELS_STAGE, key)
-    with shard.lock():
-        return _make_labels(project, shard, embeddings)
+    return make_views_and_labels(project, key, outputs=(LABELS_STAGE,), progress=progress)[LABELS_STAGE]
 
 
-def _make_labels(project: Project, shard: Shard, embeddings: Shard) -> StageResult:
-    config = project.config.pseudo_labels
-    settings = {"pseudo_labels": config.model_dump(mode="json")}
-    provenance = Provenance(LABELS_STAGE, settings, {EMBEDDINGS_STAGE: embeddings.data_digest()}, environment())
-    if shard.is_finished(provenance):
-        return StageResult.from_shard(shard, done=False)
-    frames = project.config.views.num_frames
-    fields = (
-        pa.field("video_id", pa.string(), nullable=False),
-        pa.field("query_view", pa.int32(), nullable=False),
-        pa.field("reference_view", pa.int32(), nullable=False),
-        tensor_field("labels", shape=(frames, frames), dtype="int8"),
+def make_views_and_labels(
+    project: Project, key: str, *, outputs: Sequence[str] = OUTPUTS, progress: Progress = no_progress
+) -> dict[str, StageResult]:
+    """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each.
+
+    outputs: of OUTPUTS. Raises DataError for missing frames or whitening, and for values that half precision does not
+    hold.
+    """
+    frames = project.shard(FRAMES_STAGE, key)
+    frames.require({"sampling": project.config.sampling.content()})
+    index = frames.index()
+    made_by = {VIEWS_STAGE: _regions_output, LABELS_STAGE: _embeddings_output}
+    wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
+
+    def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
+        chosen = [output for output in wanted if output.recipe in unfinished]
+        return _entries(project, key, chosen)
+
+    built = build_shards(
+        [output.recipe for output in wanted],
+        num_videos=int((index["status"] == STATUS_OK).sum()),
+        make=make,
+        lost=failed_rows(index),
+        progress=progress,
     )
-    rows = []
-    file = ViewFile(embeddings)
-    with shard.write_data(fields, row_group_rows=None, compress=True) as writer:
-        for video_id in file.video_ids:
-            values = file.read(video_id).float()
-            labels = pseudo_labels(
-                values[:, None],
-                values[None],
-                config,
-            )
-            writer.write(_label_columns(video_id, labels))
-            rows.append(index_row(video_id, len(values) ** 2))
-    shard.write_index(rows + failed_rows(embeddings.index()), provenance=provenance)
-    return StageResult.from_shard(shard, done=True)
+    results = dict(zip(outputs, built, strict=True))
+    if LABELS_STAGE in results:
+        results[LABELS_STAGE] = _make_labels(project, results[LABELS_STAGE].shard)
+    return results
 
 
 def label_rates(shard: Shard) -> dict[str, float]:
@@ -114,24 +112,33 @@ def label_rates(shard: Shard) -> dict[str, float]:
     return dict(zip(("positive", "ignored", "negative"), rates, strict=True))
 
 
-def _make_embeddings(project: Project, key: str, progress: Progress) -> Shard:
+def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
+    backbone = load_backbone(project.config.backbone)
+    whitening = load_whitening(project.root)
+    recipe = ShardRecipe(
+        shard=project.shard(VIEWS_STAGE, key),
+        settings=_view_settings(project) | {"features": feature_settings(project, backbone, whitening)},
+        inputs=inputs,
+        columns=view_fields("regions", shape=(project.config.views.num_frames, NUM_REGIONS, whitening.dims)),
+    )
+    embed = region_embedder(backbone, whitening, choose_device(project.config.device))
+    return _Output(recipe, FrameNetwork(embed, project.config.backbone.batch_frames))
+
+
+def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
     teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
     device = choose_device(project.config.device)
     teacher.network.to(device)
-    settings = _view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input}
-    shard = project.shard(EMBEDDINGS_STAGE, key)
-    with shard.lock():
-        _make_views(
-            project,
-            key,
-            shard=shard,
-            settings=settings,
-            embed=lambda frames: teacher.embed(frames.to(device)).cpu(),
-            fields=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
-            batch_frames=project.config.teacher.batch_frames,
-            progress=progress,
-        )
-    return shard
+    recipe = ShardRecipe(
+        shard=project.shard(EMBEDDINGS_STAGE, key),
+        settings=_view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input},
+        inputs=inputs,
+        columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
+    )
+    return _Output(
+        recipe,
+        FrameNetwork(lambda frames: teacher.embed(frames.to(device)).cpu(), project.config.teacher.batch_frames),
+    )
 
 
 def _view_settings(project: Project) -> dict[str, Any]:
@@ -143,24 +150,9 @@ def _view_settings(project: Project) -> dict[str, Any]:
     }
 
 
-def _make_views(
-    project: Project,
-    key: str,
-    *,
-    shard: Shard,
-    settings: dict[str, Any],
-    embed: Callable[[Tensor], Tensor],
-    fields: tuple[pa.Field, ...],
-    batch_frames: int,
-    progress: Progress,
-) -> StageResult:
-    frames = project.shard(FRAMES_STAGE, key)
-    frames.require({"sampling": project.config.sampling.content()})
-    provenance = Provenance(shard.stage, settings, {FRAMES_STAGE: frames_digest(frames)}, environment())
-    if shard.is_finished(provenance):
-        return StageResult.from_shard(shard, done=False)
+def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generator[list[VideoEntry], None, None]:
+    """For each video of the shard its entry in every output; its views are drawn once."""
     described: dict[str, list[ViewRow]] = {}
-    num_videos = int((frames.index()["status"] == STATUS_OK).sum())
 
     def clips() -> Iterator[tuple[str, Tensor]]:
         with open_frames(project, key) as file:
@@ -169,22 +161,19 @@ def _make_views(
                 described[video_id] = [row for row, _ in views]
                 yield video_id, torch.cat([view.frames for _, view in views])
 
-    rows, num_frames = [], 0
-    with shard.write_data(fields, row_group_rows=None, compress=False) as writer:
-        for video_id, values in embed_in_batches(clips(), embed, batch_frames=batch_frames):
-            views = described.pop(video_id)
+    for video_id, results in embed_by_networks(clips(), [output.network for output in outputs]):
+        rows = described.pop(video_id)
+        entries = []
+        for output, values in zip(outputs, results, strict=True):
             array = values.numpy().astype(np.float16)
             if not np.isfinite(array).all():
                 raise DataError(
-                    f"{shard.stage}: {video_id}: the network gave values that half precision does not hold; "
-                    f"check its weights and input"
+                    f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "
+                    f"hold; check its weights and input"
                 )
-            writer.write(view_columns(views, array.reshape(len(views), -1, *array.shape[1:])))
-            rows.append(index_row(video_id, len(views)))
-            num_frames += len(values)
-            progress(len(rows), num_videos, num_frames)
-    shard.write_index(rows + failed_rows(frames.index()), provenance=provenance)
-    return StageResult.from_shard(shard, done=True)
+            data = view_columns(rows, array.reshape(len(rows), -1, *array.shape[1:]))
+            entries.append(VideoEntry(index_row(video_id, len(rows)), data, len(values)))
+        yield entries
 
 
 def draw_views(project: Project, file: FrameReader, video_id: str) -> Iterator[tuple[ViewRow, View]]:
@@ -193,6 +182,32 @@ def draw_views(project: Project, file: FrameReader, video_id: str) -> Iterator[t
     drawer = ViewDrawer(file, config=config, size_px=project.config.backbone.crop_px)
     for index in range(config.num_weak + config.num_strong):
         yield drawer.draw(video_id, index, "weak" if index < config.num_weak else "strong")
+
+
+def _make_labels(project: Project, embeddings: Shard) -> StageResult:
+    config = project.config.pseudo_labels
+    frames = project.config.views.num_frames
+    recipe = ShardRecipe(
+        shard=project.shard(LABELS_STAGE, embeddings.key),
+        settings={"pseudo_labels": config.model_dump(mode="json")},
+        inputs={EMBEDDINGS_STAGE: embeddings.data_digest()},
+        columns=(
+            pa.field("video_id", pa.string(), nullable=False),
+            pa.field("query_view", pa.int32(), nullable=False),
+            pa.field("reference_view", pa.int32(), nullable=False),
+            tensor_field("labels", shape=(frames, frames), dtype="int8"),
+        ),
+        compress=True,
+    )
+    file = ViewFile(embeddings)
+
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        for video_id in video_ids:
+            values = file.read(video_id).float()
+            labels = pseudo_labels(values[:, None], values[None], config)
+            yield VideoEntry(index_row(video_id, len(values) ** 2), _label_columns(video_id, labels))
+
+    return build_shard(recipe, video_ids=file.video_ids, make=make, lost=failed_rows(embeddings.index()))
 
 
 def _label_columns(video_id: str, labels: Tensor) -> Columns:
