@@ -136,7 +136,7 @@ def small_project(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     from hapvr.stages.frames import make_frames
     from hapvr.stages.manifest import make_manifest
     from hapvr.stages.videos import make_videos
-    from hapvr.stages.views import make_pseudo_labels, make_training_views
+    from hapvr.stages.views import make_views_and_labels
     from hapvr.stages.whitening import make_whitening
 
     folder = tmp_path_factory.mktemp("project")
@@ -150,6 +150,5 @@ def small_project(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     for key in manifest.shards:
         make_features(project, key)
     for key in manifest.training_shards:
-        make_training_views(project, key)
-        make_pseudo_labels(project, key)
+        make_views_and_labels(project, key)
     return project

@@ -21,7 +21,6 @@ from hapvr.commands.terminal import (
     progress_bar,
     show,
 )
-from hapvr.progress import Progress
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
@@ -77,7 +76,7 @@ def extract(
 ) -> None:
     """Whitening, features of all shards, and views and pseudo labels of the training shards."""
     from hapvr.stages.features import make_features
-    from hapvr.stages.views import make_pseudo_labels, make_training_views
+    from hapvr.stages.views import make_views_and_labels
     from hapvr.stages.whitening import make_whitening
     from hapvr.storage.manifest import read_manifest, shard_keys
 
@@ -87,11 +86,11 @@ def extract(
     training = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
     with progress_bar("whitening") as progress:
         make_whitening(project, training, progress=progress)
-    stages: dict[str, Stage] = {"features": make_features}
-    of_training: dict[str, Stage] = {"training_views": make_training_views, "pseudo_labels": make_pseudo_labels}
-    rows = _stage_rows(project, stages, keys) + _stage_rows(
-        project, of_training, [key for key in keys if key in training]
-    )
+    rows = _stage_rows(project, {"features": make_features}, keys)
+    for key in (key for key in keys if key in training):
+        with progress_bar(f"training_views and pseudo_labels {key}") as progress:
+            results = make_views_and_labels(project, key, progress=progress)
+        rows += [_row(name, key, result) for name, result in results.items()]
     _show_rows(rows, as_json)
 
 
@@ -199,12 +198,11 @@ def _stage_rows(project: Project, stages: dict[str, Stage], keys: list[str]) -> 
     for name, stage in stages.items():
         for key in keys:
             with progress_bar(f"{name} {key}") as progress:
-                rows.append(_row(name, key, stage, project, progress))
+                rows.append(_row(name, key, stage(project, key, progress=progress)))
     return rows
 
 
-def _row(name: str, key: str, stage: Stage, project: Project, progress: Progress) -> dict[str, Any]:
-    result = stage(project, key, progress=progress)
+def _row(name: str, key: str, result: StageResult) -> dict[str, Any]:
     return {
         "stage": name,
         "shard": key,
