@@ -25,12 +25,12 @@ from assets.project import DATA_TEAM, ProjectResource
 def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
     from hapvr.stages.manifest import make_manifest
-    from hapvr.stages.watch import offered
+    from hapvr.stages.watch import snapshot_sources
     from hapvr.storage.manifest import MANIFEST_STAGE, read_manifest
 
     opened = project.open()
     # Looked at before the manifest is made: what arrives meanwhile is noticed the next time.
-    offer = offered(opened, settle_s=0)
+    snapshot = snapshot_sources(opened, settle_s=0)
     result = make_manifest(opened, progress=ProgressLines(context.log.info, "preparing sources"))
     synchronize(context.instance, list(result.shards))
     manifest = read_manifest(opened.root)
@@ -43,7 +43,7 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
             "videos_by_source": dg.MetadataValue.json(result.counts),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{MANIFEST_STAGE}"),
             "digest": result.digest,
-            "offer": offer.digest,
+            "offer": snapshot.digest,
             "rows": metadata.table(manifest),
         },
         data_version=dg.DataVersion(result.digest),

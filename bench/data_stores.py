@@ -23,7 +23,7 @@ from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.features import crops
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
-from hapvr.stages.watch import offered
+from hapvr.stages.watch import snapshot_sources
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureStore, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
@@ -175,7 +175,7 @@ def measure_collection(*, num_videos: int, shard_videos: int = 512) -> dict[str,
 
         timed("manifest", lambda: make_manifest(project))
         timed("manifest_again", lambda: make_manifest(project))
-        timed("sensor", lambda: offered(project, settle_s=0))
+        timed("sensor", lambda: snapshot_sources(project, settle_s=0))
         manifest = timed("scan_manifest", lambda: read_manifest(project.root))
         _write_indexes(project, {key: rows["video_id"].to_list() for (key,), rows in manifest.group_by("shard")})
         keys = shard_keys(project.root)

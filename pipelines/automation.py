@@ -14,7 +14,7 @@ from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings
 
 if TYPE_CHECKING:
-    from hapvr.stages.watch import Unseen
+    from hapvr.stages.watch import PendingData
 
 SETTINGS = automation_settings()
 SETTLE_S = 30.0
@@ -30,16 +30,18 @@ SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.D
     description="Looks at the sources; new files or rows start `find_videos`, which makes shards of exactly those.",
 )
 def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.stages.watch import offered
+    from hapvr.stages.watch import snapshot_sources
 
-    offer = offered(project.open(), settle_s=SETTLE_S)
-    if offer.unsettled:
-        return dg.SkipReason(f"{len(offer.unsettled)} files are still being written, e.g. {offer.unsettled[0].name}")
-    if offer.digest == _last_offer(context.instance):
+    snapshot = snapshot_sources(project.open(), settle_s=SETTLE_S)
+    if snapshot.unsettled:
+        return dg.SkipReason(
+            f"{len(snapshot.unsettled)} files are still being written, e.g. {snapshot.unsettled[0].name}"
+        )
+    if snapshot.digest == _last_offer(context.instance):
         return dg.SkipReason("the sources hold what the manifest was made from")
     if running := _running(context.instance, find_videos.name):
         return dg.SkipReason(f"run {running} is making the manifest")
-    return dg.RunRequest(run_key=offer.digest)
+    return dg.RunRequest(run_key=snapshot.digest)
 
 
 # Two sensors, as runs that decode need no GPU and other resources of a cluster.
@@ -70,20 +72,20 @@ new_frames = dg.AutomationConditionSensorDefinition(
     description="Re-trains when `automation.retrain_new_videos` training videos have features that the model has not seen.",
 )
 def enough_new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.stages.watch import unseen_training
+    from hapvr.stages.watch import pending_data
 
     opened = project.open()
     wanted = opened.config.automation.retrain_new_videos
-    unseen = unseen_training(opened)
-    if unseen.num_videos < wanted:
-        return dg.SkipReason(f"{unseen.num_videos} of {wanted} new training videos")
-    if unseen.awaited:
-        return _awaiting(unseen)
+    pending = pending_data(opened)
+    if pending.num_videos < wanted:
+        return dg.SkipReason(f"{pending.num_videos} of {wanted} new training videos")
+    if pending.awaited:
+        return _awaiting(pending)
     if running := _running(context.instance, retrain.name):
         return dg.SkipReason(f"run {running} is re-training")
     # A digest: run keys are indexed, and PostgreSQL refuses to index a list of hundreds of shards.
-    key = hashlib.sha256(",".join(unseen.shards).encode()).hexdigest()
-    return dg.RunRequest(run_key=key, tags={"hapvr/new_videos": str(unseen.num_videos)})
+    key = hashlib.sha256(",".join(pending.shards).encode()).hexdigest()
+    return dg.RunRequest(run_key=key, tags={"hapvr/new_videos": str(pending.num_videos)})
 
 
 @dg.schedule(
@@ -97,21 +99,21 @@ def enough_new_videos(context: dg.SensorEvaluationContext, project: ProjectResou
 def retrain_on_schedule(
     context: dg.ScheduleEvaluationContext, project: ProjectResource
 ) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.stages.watch import unseen_training
+    from hapvr.stages.watch import pending_data
 
     if running := _running(context.instance, retrain.name):
         return dg.SkipReason(f"run {running} is still re-training")
-    unseen = unseen_training(project.open())
-    if unseen.nothing:
+    pending = pending_data(project.open())
+    if pending.is_empty:
         return dg.SkipReason("no new training videos and no changed settings: it would give the same model again")
-    if unseen.awaited:
-        return _awaiting(unseen)
+    if pending.awaited:
+        return _awaiting(pending)
     return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat())
 
 
-def _awaiting(unseen: "Unseen") -> dg.SkipReason:
+def _awaiting(pending: "PendingData") -> dg.SkipReason:
     return dg.SkipReason(
-        f"{len(unseen.awaited)} shards of the benchmarks have no features yet, e.g. {unseen.awaited[0]}; "
+        f"{len(pending.awaited)} shards of the benchmarks have no features yet, e.g. {pending.awaited[0]}; "
         "if they do not come, see the runs of their assets"
     )
 

@@ -1,4 +1,4 @@
-"""What has changed since the last manifest and the last model: what sensors and schedules ask."""
+"""What has changed since the last manifest and the last model; sensors and schedules ask this."""
 
 from __future__ import annotations
 
@@ -22,19 +22,25 @@ from hapvr.video.sources import path_of_text, scan_folder
 
 
 @dataclass(frozen=True)
-class Offer:
-    """What the sources hold. digest: changes when a video or row comes, goes or is renamed; unsettled: files that were
-    written to a moment ago, perhaps still being copied."""
+class SourceSnapshot:
+    """What the sources hold at one moment.
+
+    digest: changes when a video or row is added, removed or renamed. unsettled: files whose last write was a moment ago,
+    so that they may still be being copied.
+    """
 
     digest: str
     unsettled: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """Training data that the current model has not seen. shards: with features and views; num_videos: usable ones in them;
-    settings_changed: the configuration asks for another training; no_model: there is none yet; awaited: shards that the
-    evaluation reads and that have no features yet, without which a training would fail."""
+class PendingData:
+    """Training data that the current model has not seen.
+
+    shards: shards with features and with what the training reads. num_videos: usable videos in them. settings_changed:
+    the configuration differs from that of the current model in what determines a training. no_model: there is no model
+    yet. awaited: shards of the benchmarks that have no features yet; without them a training would fail.
+    """
 
     shards: tuple[str, ...]
     num_videos: int
@@ -43,12 +49,17 @@ class Unseen:
     awaited: tuple[str, ...]
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
+        """Whether a training would give the current model again."""
         return not (self.shards or self.settings_changed or self.no_model)
 
 
-def offered(project: Project, *, settle_s: float) -> Offer:
-    """Look at the sources without decoding anything. Raises DataError for one that is missing or empty."""
+def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
+    """Look at the sources without decoding anything.
+
+    settle_s: a file that was written to in the last so many seconds is unsettled. Raises DataError for a source that is
+    missing or empty.
+    """
     state = {}
     unsettled: list[Path] = []
     now = time.time()
@@ -70,21 +81,23 @@ def offered(project: Project, *, settle_s: float) -> Offer:
         else:
             assert isinstance(source, DemoCorpusSource | BenchmarkSource)
             state[source.name] = digest(source)
-    return Offer(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
+    return SourceSnapshot(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
 
 
-def unseen_training(project: Project) -> Unseen:
-    """What a re-training would see that the current model has not."""
+def pending_data(project: Project) -> PendingData:
+    """The training data of the project that the current model has not seen."""
     keys = training_shard_keys(read_manifest(project.root))
     ready = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
     awaited = tuple(key for key in _evaluation_shards(project) if not _has_features(project, key))
     if not project.root.exists(CURRENT_NAME):
-        return Unseen(tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited)
+        return PendingData(
+            tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited
+        )
     run = current_run(project)
     seen = set(json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))["shards"])
     new = [key for key in ready if key not in seen]
     changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
-    return Unseen(tuple(new), _usable(project, new), settings_changed=changed, no_model=False, awaited=awaited)
+    return PendingData(tuple(new), _usable(project, new), settings_changed=changed, no_model=False, awaited=awaited)
 
 
 def training_digest(config: Config) -> str:

@@ -12,7 +12,7 @@ import pytest
 from hapvr.errors import DataError
 from hapvr.stages.project import Project
 from hapvr.stages.training import prepare_training
-from hapvr.stages.watch import offered, unseen_training
+from hapvr.stages.watch import pending_data, snapshot_sources
 from hapvr.storage.features import STAGE
 from tests.conftest import small_settings, write_clip, write_settings
 
@@ -32,28 +32,28 @@ def with_seed(project: Project, seed: int) -> Project:
 
 
 def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
-    """Before a training all usable videos are unseen; after it none, unless settings change or shards come."""
-    before = unseen_training(project)
+    """Before a training all usable videos are pending; after it none, unless settings change or shards come."""
+    before = pending_data(project)
     assert before.no_model
-    assert not before.nothing
+    assert not before.is_empty
     assert before.num_videos > 0
     run = prepare_training(project, "seen", tags={})
     project.root.write_json("models/current.json", {"key": run.key})
-    after = unseen_training(project)
-    assert (after.shards, after.num_videos, after.nothing) == ((), 0, True)
-    assert unseen_training(with_seed(project, 5)).settings_changed
+    after = pending_data(project)
+    assert (after.shards, after.num_videos, after.is_empty) == ((), 0, True)
+    assert pending_data(with_seed(project, 5)).settings_changed
     project.root.write_json(f"models/{run.key}/run.json", {"mlflow_run_id": "x", "shards": before.shards[1:]})
-    assert unseen_training(project).shards == before.shards[:1]
+    assert pending_data(project).shards == before.shards[:1]
 
 
 def test_shards_of_the_benchmarks_are_awaited(project: Project) -> None:
     """Validation and test; those of the training split are not, they only count once they have features."""
-    assert unseen_training(project).awaited == ()
+    assert pending_data(project).awaited == ()
     for key in ("own-test-00000", "own-validation-00000", "own-train-00000"):
         project.shard(STAGE, key).delete_data()
-    unseen = unseen_training(project)
-    assert unseen.awaited == ("own-test-00000", "own-validation-00000")
-    assert "own-train-00000" not in unseen.shards
+    pending = pending_data(project)
+    assert pending.awaited == ("own-test-00000", "own-validation-00000")
+    assert "own-train-00000" not in pending.shards
 
 
 def test_an_offer_changes_with_the_files_and_waits_for_those_that_are_written(tmp_path: Path) -> None:
@@ -63,13 +63,13 @@ def test_an_offer_changes_with_the_files_and_waits_for_those_that_are_written(tm
     settings["sources"] = [{"kind": "folder", "name": "inbox", "path": str(inbox)}]
     project = Project.open(write_settings(tmp_path / "config.yaml", settings))
     with pytest.raises(DataError, match="source inbox"):
-        offered(project, settle_s=30)
+        snapshot_sources(project, settle_s=30)
     clip = write_clip(inbox / "a.mp4", seed=0, seconds=0.5)
-    assert [path.name for path in offered(project, settle_s=30).unsettled] == ["a.mp4"]
+    assert [path.name for path in snapshot_sources(project, settle_s=30).unsettled] == ["a.mp4"]
     os.utime(clip, (time.time() - 60,) * 2)
-    first = offered(project, settle_s=30)
+    first = snapshot_sources(project, settle_s=30)
     assert first.unsettled == ()
     write_clip(inbox / "b.mp4", seed=1, seconds=0.5)
-    assert offered(project, settle_s=30).digest != first.digest
+    assert snapshot_sources(project, settle_s=30).digest != first.digest
     (inbox / "b.mp4").unlink()
-    assert offered(project, settle_s=30).digest == first.digest
+    assert snapshot_sources(project, settle_s=30).digest == first.digest
