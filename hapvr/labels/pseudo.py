@@ -13,13 +13,13 @@ from hapvr.labels.settings import PseudoLabelSettings
 def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSettings) -> Tensor:
     """Ternary labels of all frame pairs from teacher embeddings (HAP-VR Eq. 13 and 14).
 
-    query: [..., T, D]; reference: [..., T', D], finite, leading dimensions broadcast. Per query frame the top_rate of
-    reference frames with the largest cosine are positive (1), the bottom_rate with the smallest negative (-1), the
-    rest ignored (0); returns int8 [..., T, T'].
+    query: [..., T, D]; reference: [..., T', D]; both finite, and leading dimensions broadcast. For each query frame, the
+    part `top_rate` of reference frames with the largest cosine is positive (1), the part `bottom_rate` with the smallest
+    is negative (-1), and the rest is ignored (0). Returns int8 [..., T, T'].
 
-    By default a frame is in the top when less than top_rate of its row lies strictly above it: cosines equal to within
-    1e-6 share a label, and one that is both top and bottom is ignored. exact: round(rate * T') frames each as in the
-    release, at least one unless the rate is 0, ties in frame order.
+    By default a frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are equal to
+    within 1e-6 share a label, and a frame that is both top and bottom is ignored. With `exact`, as in the release,
+    round(rate * T') frames get each label, at least one unless the rate is 0, and ties are taken in frame order.
     """
     for name, embeddings in (("query", query), ("reference", reference)):
         if embeddings.ndim < 2 or 0 in embeddings.shape or embeddings.shape[-1] != query.shape[-1]:
@@ -39,7 +39,7 @@ def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSetting
 
 def _select_ranked(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple[Tensor, Tensor]:
     size = cosine.shape[-1]
-    # Frames that are alike must tie, though their products may differ in the last bits.
+    # Products of equal frames may differ in the last bits, but must tie.
     values = (cosine * 2**20).round().contiguous()
     ordered = values.sort(-1).values
     above = size - torch.searchsorted(ordered, values, right=True)
@@ -50,7 +50,7 @@ def _select_ranked(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple
 
 def _select_exact(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple[Tensor, Tensor]:
     size = cosine.shape[-1]
-    # Both counts may round up when the rates add up to 1; the positives then keep theirs.
+    # If the rates add up to 1, both counts may round up; then the negatives get what is left.
     num_top = _exact_count(top_rate, size)
     num_bottom = min(_exact_count(bottom_rate, size), size - num_top)
     rank = cosine.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)

@@ -1,4 +1,4 @@
-"""Other surrogates of average precision, compared with QuadLinear-AP in HAP-VR Table 2.
+"""Surrogates of average precision that HAP-VR Table 2 compares with QuadLinear-AP.
 
 All are 1 - AP, averaged over the queries that have a positive, on similarities [..., N] with a row per query and
 ternary labels of the same shape. Ignored entries take part in no ranking.
@@ -13,8 +13,14 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.labels import check_positive, check_similarities, mean_where
-from hapvr.losses.rows import differences, mean_over_positives, mean_over_rows
+from hapvr.losses.rows import (
+    check_positive,
+    check_similarities,
+    differences,
+    mean_over_positives,
+    mean_over_rows,
+    mean_where,
+)
 
 
 def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) -> Tensor:
@@ -40,7 +46,7 @@ def quantized_ap(
     """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
 
     similarity: [..., N]; labels: same shape, ternary. num_bins centres are evenly spaced from highest to lowest, both
-    included; an entry is shared between its two neighbours, and one beyond the ends belongs to the end.
+    included. An entry is shared between the two centres beside it; an entry beyond the ends belongs to the end.
     Returns [] in [0, 1].
     """
     if num_bins < 2:
@@ -77,8 +83,9 @@ def fast_ap(
 def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02) -> Tensor:
     """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an interpolation.
 
-    similarity: [..., N]; labels: same shape, ternary. margin is taken from positives and given to negatives, half each;
-    strength is lambda, how far the interpolation looks. Ties rank in row order. Returns [] in [0, 1].
+    similarity: [..., N]; labels: same shape, ternary. Half the margin is subtracted from positives, and half is added to
+    negatives. strength is the paper's lambda, the size of the interpolation step. Ties rank in row order. Returns [] in
+    [0, 1].
     """
     check_positive("strength", strength)
     if not margin >= 0:
@@ -93,7 +100,7 @@ def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, ma
 
 
 class _BlackboxRanks(torch.autograd.Function):
-    """Ranks from 1 of the entries that take part; the gradient compares them with the ranks of moved scores."""
+    """Ranks, from 1, of the entries that take part. The gradient compares them with the ranks of moved scores."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, taking_part: Tensor, strength: float) -> Tensor:

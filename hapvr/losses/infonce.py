@@ -1,4 +1,4 @@
-"""The base loss of S2VS on video similarities: InfoNCE, self-similarity, hard negatives (S2VS section 3.4, Eq. 1-2)."""
+"""The base loss of S2VS on video similarities: InfoNCE, self-similarity, hard negatives (S2VS section 3.4, Eq. 1 to 3)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.losses.labels import check_positive, check_similarities, mean_where
-from hapvr.losses.rows import mean_over_positives
+from hapvr.losses.rows import check_positive, check_similarities, mean_over_positives, mean_where
 
 
 def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
     """InfoNCE (S2VS Eq. 1): each positive against the query's negatives.
 
-    similarity: [..., N] in [0, 1], a row per query; labels: same shape, ternary; ignore a square matrix's diagonal with
-    `without_self`. The mean over a row's positives i of -log(e_i / (e_i + sum_{j negative} e_j)), e = exp(s /
-    temperature), then over rows with a positive. Returns [].
+    similarity: [..., N] in [0, 1], a row per query; labels: same shape, ternary. For a square matrix, `without_self`
+    removes the self pairs. With e = exp(s / temperature), the loss of a row is the mean over its positives i of
+    -log(e_i / (e_i + sum_{j negative} e_j)). Returns [], the mean over rows with a positive.
     """
     check_positive("temperature", temperature)
     logits = check_similarities(similarity, labels) / temperature
     positive, negative = labels > 0, labels < 0
-    # A row without negatives has nothing to be told from: the finite floor keeps its loss and gradient at 0, not NaN.
+    # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
     floor = torch.finfo(logits.dtype).min
     negatives = logits.masked_fill(~negative, floor).logsumexp(-1, keepdim=True)
     per_positive = F.softplus(negatives - logits)
@@ -30,7 +29,7 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
 
 
 def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
-    """First half of SSHN (S2VS Eq. 2): mean of -log(s_kk), a clip should match itself.
+    """First half of SSHN (S2VS Eq. 3): mean of -log(s_kk), because a clip should match itself.
 
     similarity: [B, B] in [0, 1], clamped below at `floor`; labels: [B, B], read for its shape only. Returns [].
     """
@@ -39,7 +38,7 @@ def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) 
 
 
 def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
-    """Second half of SSHN (S2VS Eq. 2): mean of -log(1 - max over negatives), the worst confusion should go.
+    """Second half of SSHN (S2VS Eq. 3): mean of -log(1 - s_kj) for the most similar negative j of each row k.
 
     similarity: [..., N] in [0, 1], 1 - s clamped below at `floor`; labels: same shape, ternary. Rows without a
     negative are left out. Returns [].

@@ -1,4 +1,4 @@
-"""Losses on single pairs, pairs of pairs and rows, compared with QuadLinear-AP in HAP-VR Table 2.
+"""Losses of metric learning that HAP-VR Table 2 compares with QuadLinear-AP: MAE, MSE, contrastive, triplet, circle.
 
 Similarities are [..., N] in [0, 1], a row per query, labels ternary of the same shape; ignored entries do not count.
 """
@@ -12,8 +12,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.labels import check_positive, check_similarities, mean_where
-from hapvr.losses.rows import differences, mean_over_positives, mean_over_rows
+from hapvr.losses.rows import (
+    check_positive,
+    check_similarities,
+    differences,
+    mean_over_positives,
+    mean_over_rows,
+    mean_where,
+)
 
 
 def mean_absolute_error(similarity: Tensor, labels: Tensor) -> Tensor:
@@ -31,8 +37,8 @@ def mean_squared_error(similarity: Tensor, labels: Tensor) -> Tensor:
 def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> Tensor:
     """Contrastive loss (Hadsell et al., CVPR 2006, Eq. 4) with distance 1 - s.
 
-    The mean over positives of (1 - s)^2 and the mean over negatives of max(0, margin - (1 - s))^2, added with half
-    weights; the two means keep the many negatives from drowning the positives. Returns [].
+    Returns [], half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives.
+    With separate means, the many negatives do not outweigh the positives.
     """
     check_positive("margin", margin)
     distance = 1 - check_similarities(similarity, labels)
@@ -44,9 +50,9 @@ def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> T
 def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2, negatives: str = "hardest") -> Tensor:
     """Triplet loss (Schroff et al., CVPR 2015, Eq. 2) on similarities: max(0, s_kj - s_ki + margin).
 
-    negatives, for each positive i of a query: "hardest", the most similar one; "semi_hard", the most similar one below
-    the positive, or the hardest where none is; "all", the mean over them. A row's loss is the mean over its positives;
-    rows without a positive are left out, rows without a negative lose nothing. Returns [].
+    negatives: which of them a positive i meets: "hardest" is the most similar one, "semi_hard" the most similar one below
+    the positive (or the hardest, if none is below), "all" takes the mean over all. A row's loss is the mean over its
+    positives. Rows without a positive are left out; rows without a negative have a loss of 0. Returns [].
     """
     check_positive("margin", margin)
     if negatives not in ("hardest", "semi_hard", "all"):
@@ -85,7 +91,7 @@ def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: f
     constant = rows.detach()
     pull = -scale * (1 + margin - constant).clamp(min=0) * (rows - (1 - margin))
     push = scale * (constant + margin).clamp(min=0) * (rows - margin)
-    # A finite floor, as logsumexp over nothing but -inf has no gradient; rows it fills are left out below.
+    # The floor is finite, because logsumexp over -inf alone has no gradient. Rows that it fills are left out below.
     floor = torch.finfo(rows.dtype).min / 4
     logits = pull.masked_fill(~positive, floor).logsumexp(-1) + push.masked_fill(~negative, floor).logsumexp(-1)
     return mean_where(F.softplus(logits), positive.any(-1) & negative.any(-1))

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
-from hapvr.losses.labels import count_rows_without_positives, without_self
 from hapvr.losses.registry import ranking_loss
+from hapvr.losses.rows import count_rows_without_positives, without_self
 from hapvr.losses.settings import ObjectiveSettings, Option
 from hapvr.model.network import Similarities
 from hapvr.model.similarity import to_unit_interval
@@ -20,14 +20,15 @@ from hapvr.model.similarity import to_unit_interval
 FRAME_OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     {"quadlinear_ap": {"rho": 5.0}, "fast_ap": {"lowest": -1.0}, "dir": {"lowest": -1.0}}
 )
-"""Where a default at frame level is not the loss function's own: HAP-VR's rho, the range of frame similarities."""
+"""Defaults at frame level that differ from the function's own: HAP-VR's rho, and the range of frame similarities."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """Which rows of a batch this process compared, where several share one: from `first_row` on.
+class RankShard:
+    """The rows of a batch that this process compared, where several processes share a batch.
 
-    add_up: [] -> [], the sum over all processes, through which gradients flow; alone, a process has all rows.
+    first_row: the first of these rows. add_up: [] -> [], the sum over all processes, which passes gradients on. The
+    defaults are those of a process that compares the whole batch.
     """
 
     first_row: int = 0
@@ -36,15 +37,11 @@ class Share:
 
 @dataclass(frozen=True)
 class ObjectiveOutput:
-    """total: [], what to minimise; terms: unweighted values [] by name; counts: rows each term ranked and left out."""
+    """total: [], to be minimised; terms: unweighted values [] by name; counts: rows that were ranked and left out."""
 
     total: Tensor
     terms: dict[str, Tensor]
     counts: dict[str, int]
-
-
-ALL = Share()
-"""The share of a process that compares the whole batch."""
 
 
 class Objective:
@@ -78,15 +75,15 @@ class Objective:
         labels: Tensor,
         frame_labels: Tensor | None = None,
         pair_index: Tensor | None = None,
-        share: Share = ALL,
+        shard: RankShard | None = None,
     ) -> ObjectiveOutput:
         """Total and terms for all pairs of B clips.
 
-        labels: int8 [B, B] ternary, 1 on the diagonal; frame_labels: int8 [P, T, T'] ternary pseudo labels of the
-        positive video pairs that pair_index, int64 [P, 2], names by (row, column). Only the frame similarities of those
-        pairs are gathered and ranked. Both may be None if frame_ap_weight is 0. share: where frame similarities are of
-        some rows only, [b, B, T, T'], as are the pairs; video similarities are of all. Raises ArgumentError for
-        shapes that disagree.
+        labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video
+        pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are
+        gathered and ranked. Both may be None if frame_ap_weight is 0. shard: given if the frame similarities
+        [b, B, T, T'] and the pairs are of some rows only; the video similarities are always of all rows. Raises
+        ArgumentError for shapes that disagree.
         """
         video = to_unit_interval(similarities.video)
         if video.shape != labels.shape or labels.ndim != 2 or labels.shape[0] != labels.shape[1]:
@@ -94,6 +91,7 @@ class Objective:
                 f"labels: got shape {tuple(labels.shape)} for video similarities {tuple(video.shape)}, "
                 "wanted one square matrix [clips, clips] for both"
             )
+        shard = shard or RankShard()
         others = without_self(labels)
         ranked = labels if self.settings.include_self else others
         compute: dict[str, Callable[[], Tensor]] = {
@@ -101,15 +99,15 @@ class Objective:
             "infonce": lambda: infonce(video, others, temperature=self.settings.temperature),
             "hard_negative": lambda: hard_negative(video, others),
             "self_similarity": lambda: self_similarity(video, labels),
-            "regularization": lambda: share.add_up(similarities.regularization),
+            "regularization": lambda: shard.add_up(similarities.regularization),
         }
         counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(ranked)}
         if self.settings.frame_ap_weight > 0:
-            rows, row_labels = self._frame_rows(similarities.frame, frame_labels, pair_index, share.first_row)
+            rows, row_labels = self._frame_rows(similarities.frame, frame_labels, pair_index, shard.first_row)
             num_rows, without = row_labels[..., 0].numel(), count_rows_without_positives(row_labels)
             ranked_rows = torch.tensor(float(num_rows - without), device=video.device)
-            part = ranked_rows / share.add_up(ranked_rows).clamp(min=1)
-            compute["frame_ap"] = lambda: share.add_up(self._frame_loss(rows, row_labels) * part)
+            part = ranked_rows / shard.add_up(ranked_rows).clamp(min=1)
+            compute["frame_ap"] = lambda: shard.add_up(self._frame_loss(rows, row_labels) * part)
             counts |= {"frame_rows": num_rows, "frame_rows_without_positives": without}
         terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
         total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.labels import check_positive
-from hapvr.losses.rows import differences, mean_over_positives, mean_over_rows
+from hapvr.losses.rows import check_positive, differences, mean_over_positives, mean_over_rows
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:

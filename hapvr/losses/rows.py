@@ -1,4 +1,4 @@
-"""Losses that compare all entries of a row with each other: a few rows at a time, so that N x N differences fit."""
+"""What all losses share: checks of similarities and labels, means, and the comparison of all entries of a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hapvr.losses.labels import check_similarities, mean_where
+from hapvr.errors import ArgumentError
 
 MAX_CHUNK_ELEMENTS = 2**24
 """Differences [rows, N, N] held at once: 64 MiB in float32, several of which are alive together."""
@@ -17,11 +17,60 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 """Similarities and ternary labels [rows, N] to a loss per row, [rows]; any finite value without a positive."""
 
 
+def check_similarities(similarity: Tensor, labels: Tensor, *, square: bool = False) -> Tensor:
+    """The checked similarities in float32 or wider, because half precision overflows in sums of exponentials.
+
+    similarity: [..., N], finite; labels: same shape, ternary (1 positive, -1 negative, 0 ignored). square: both [N, N].
+    Raises ArgumentError that names the argument.
+    """
+    if similarity.shape != labels.shape:
+        raise ArgumentError(
+            f"labels: got shape {tuple(labels.shape)}, wanted {tuple(similarity.shape)}, the shape of similarity"
+        )
+    if square and (similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1]):
+        raise ArgumentError(f"similarity: got shape {tuple(similarity.shape)}, wanted a square matrix [clips, clips]")
+    if not bool(torch.isfinite(similarity).all()):
+        raise ArgumentError(
+            f"similarity: {int((~torch.isfinite(similarity)).sum())} of {similarity.numel()} values in "
+            f"{similarity.dtype} are NaN or infinite; wanted finite values: compare in float32 if half "
+            "precision overflowed"
+        )
+    if labels.dtype == torch.bool or bool(((labels != 1) & (labels != 0) & (labels != -1)).any()):
+        raise ArgumentError(
+            f"labels: wanted 1 (positive), -1 (negative) and 0 (ignored) only, got {labels.dtype} with "
+            f"{torch.unique(labels)[:5].tolist()}"
+        )
+    return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise ArgumentError unless the value is above 0."""
+    if not value > 0:
+        raise ArgumentError(f"{name}: got {value}, wanted a number above 0")
+
+
+def without_self(labels: Tensor) -> Tensor:
+    """The labels with 0 (ignored) on the diagonal, where a clip meets itself. labels: [N, N] ternary."""
+    if labels.ndim != 2 or labels.shape[0] != labels.shape[1]:
+        raise ArgumentError(f"labels: got shape {tuple(labels.shape)}, wanted a square matrix [clips, clips]")
+    return labels * (1 - torch.eye(len(labels), dtype=labels.dtype, device=labels.device))
+
+
+def count_rows_without_positives(labels: Tensor) -> int:
+    """The number of queries without a positive, which means leave out. labels: [..., N] ternary."""
+    return int((~(labels > 0).any(-1)).sum())
+
+
+def mean_where(values: Tensor, valid: Tensor) -> Tensor:
+    """Mean over the valid entries, [..] -> []. Without a valid entry it is 0, with a gradient of 0."""
+    return values.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1).to(values.dtype)
+
+
 def mean_over_rows(row_loss: RowLoss, similarity: Tensor, labels: Tensor) -> Tensor:
     """The mean of row_loss over rows that have a positive; 0 if none has.
 
-    similarity: [..., N]; labels: same shape, ternary. Many rows are done in chunks, whose differences are made again in
-    the backward pass instead of being kept. Returns [].
+    similarity: [..., N]; labels: same shape, ternary. Many rows are computed in chunks. The backward pass computes
+    their differences again, so that they need not be kept. Returns [].
     """
     rows = check_similarities(similarity, labels).flatten(0, -2)
     row_labels = labels.flatten(0, -2)

@@ -1,4 +1,4 @@
-"""Reads tensors out of files that others pickled, without running anything they name."""
+"""Read tensors from files that others pickled, without running any code of the file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PLAIN = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class Archive:
-    """content: containers, numbers, text and tensors; inert: names of classes and functions that were not run."""
+    """content: containers, numbers, text and tensors; inert: names of classes and functions in the file, none of them run."""
 
     content: Any
     inert: tuple[str, ...]
 
 
 class Inert:
-    """Stands where a file names a class or function: takes any arguments, runs nothing, keeps plain state to report."""
+    """Replaces a class or function of the file: takes any arguments, runs nothing, and keeps the state to report it."""
 
     def __new__(cls, *arguments: object, **options: object) -> Inert:
         return super().__new__(cls)
@@ -43,12 +43,12 @@ class Inert:
 def read_archive(file: Path) -> Archive:
     """Read a .pth or .pt (zip or the older format), a .safetensors or a .npz file; tensors come on the CPU.
 
-    Pickles are read with weights_only=True, every name beyond torch's own allowed list replaced by `Inert`. Raises
-    DataError, naming the file, if it is missing, is none of these, or names modules that even so are refused.
+    Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError,
+    which names the file, if it is missing, of another format, or names something that torch refuses even so.
     """
     if not file.is_file():
         raise DataError(f"weights: {file} is not a file; wanted a .pth, .pt, .safetensors or .npz file")
-    # A damaged or hostile file can make the readers raise anything at all; whatever it is, the file is refused.
+    # A damaged or hostile file can make the readers raise any exception; all of them mean that the file is refused.
     try:
         if file.suffix == ".safetensors":
             return Archive(load_file(file), ())
@@ -59,7 +59,7 @@ def read_archive(file: Path) -> Archive:
         with safe_globals([(type("Inert", (Inert,), {}), name) for name in names]):
             return Archive(torch.load(file, map_location="cpu", weights_only=True), tuple(names))
     except Exception as error:
-        # torch wraps the cause in advice to load without its protection; only the cause is passed on.
+        # torch's message advises to load without protection, so only its cause is passed on.
         reason = str(error.__context__ or error).strip().splitlines()
         raise DataError(
             f"weights: {file} cannot be read: {reason[0] if reason else type(error).__name__}; wanted a state dict "
@@ -68,7 +68,7 @@ def read_archive(file: Path) -> Archive:
 
 
 def plain_values(content: object) -> dict[str, Any]:
-    """The numbers, texts and lists of them in a mapping or an inert object, by name; everything else is left out."""
+    """Numbers, texts and lists of them in a mapping or an inert object, by name; all else is left out."""
     state = content.state if isinstance(content, Inert) else content
     if not isinstance(state, Mapping):
         return {}
@@ -82,7 +82,7 @@ def plain_values(content: object) -> dict[str, Any]:
 def _named_globals(file: Path) -> list[str]:
     if zipfile.is_zipfile(file):
         return sorted(get_unsafe_globals_in_checkpoint(file))
-    # The older format is a sequence of pickles before the raw storages: three of format information, then the content.
+    # The older format has four pickles before the raw storages: three with format information, then the content.
     names: set[str] = set()
     with file.open("rb") as stream:
         for _ in range(4):

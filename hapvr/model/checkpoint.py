@@ -1,4 +1,4 @@
-"""Networks as files: safetensors for the weights, JSON beside them for what the weights mean."""
+"""Networks as files: weights in safetensors, and settings and metadata in JSON beside them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FORMAT_VERSION = 1
 def save_network(network: SimilarityNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
     """Write weights and description into the folder, made if missing; returns it.
 
-    metadata: anything JSON can hold, kept under "metadata". The description is renamed into place last, so a folder
-    that has one is complete.
+    metadata: values of JSON, stored under "metadata"; ArgumentError for others. The description is written last, so a
+    folder that has one is complete.
     """
     description = {
         "format_version": FORMAT_VERSION,
@@ -49,9 +49,9 @@ def save_network(network: SimilarityNetwork, folder: Path, *, metadata: Mapping[
 
 
 def load_network(folder: Path) -> tuple[SimilarityNetwork, dict[str, Any]]:
-    """The network, on the CPU and in evaluation mode, and the metadata it was saved with.
+    """The network, on the CPU and in evaluation mode, and its metadata.
 
-    Raises DataError, naming the file, where one is missing or damaged or the weights do not fit the settings.
+    Raises DataError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
     """
     description_file, weights_file = folder / DESCRIPTION_FILE, folder / WEIGHTS_FILE
     for file in (description_file, weights_file):
@@ -86,7 +86,7 @@ def load_network(folder: Path) -> tuple[SimilarityNetwork, dict[str, Any]]:
 
 
 def describe_mismatches(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """One line per tensor that is missing, unknown or of another shape; empty when all fit."""
+    """One line per tensor that is missing, unknown or of another shape; empty if all fit."""
     lines = [f"{name} is missing" for name in wanted if name not in found]
     lines += [f"{name} is unknown" for name in found if name not in wanted]
     lines += [

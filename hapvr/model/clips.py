@@ -1,4 +1,4 @@
-"""Checks and masks of batches of clips: shapes, finite values, padding, clips too short for the comparator."""
+"""Checks and masks of batches of clips: shapes, finite values, padding, and clips too short for the comparator."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _check_mask(name: str, mask: Tensor, clips: Tensor) -> None:
 
 
 def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:
-    """Zeros in place of padding, so that whatever it held cannot spread. clips: [N, T, R, D]; mask: bool [N, T]."""
+    """The clips with zeros as padding, so that no other value can spread. clips: [N, T, R, D]; mask: bool [N, T]."""
     return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 
@@ -87,7 +87,7 @@ def _doubled(length: int) -> int:
 
 
 def halve_mask(mask: Tensor) -> Tensor:
-    """The mask after pooling frames in pairs: real where both are. [N, T] -> [N, T // 2], an odd last frame drops."""
+    """The mask after pooling of frames in pairs: real if both are. [N, T] -> [N, T // 2]; an odd last frame is dropped."""
     even = mask.shape[1] // 2 * 2
     return mask[:, 0:even:2] & mask[:, 1:even:2]
 

@@ -1,4 +1,4 @@
-"""What is trained: attention over regions or their binarisation, and the comparator on frame similarities."""
+"""The trained layers: attention over regions or their binarisation, and the comparator on frame similarities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hapvr.model.clips import MapMask, apply_map_mask, halve_map_mask
 from hapvr.model.kernels.comparator import first_layers, last_layers, pool_and_rectify
-from hapvr.model.settings import ComparatorInit
+from hapvr.model.settings import NetworkSettings
 
 
 class GatedAttention(nn.Module):
@@ -33,8 +33,8 @@ class GatedAttention(nn.Module):
 class LinearAttention(nn.Module):
     """A weight per region, x <- (u . x / 2 + 1/2) x (ViSiL section 3.2). [..., D] -> [..., D].
 
-    normalize: divide u by its norm, so that weights of unit features stay in [0, 1] whatever training does to u; False
-    takes u as it is, which is how the ViSiL release scores.
+    normalize: divide u by its norm, so that the weights of unit features stay in [0, 1] however training changes u. The
+    ViSiL release scores without this.
     """
 
     def __init__(self, *, dims: int, normalize: bool, generator: torch.Generator | None = None) -> None:
@@ -76,10 +76,11 @@ class Binarization(nn.Module):
 class Comparator(nn.Module):
     """Four convolutions that turn frame similarities into refined ones at a quarter of the rate (ViSiL section 3.3).
 
-    init: "random", or "identity" for a comparator that begins by passing on the largest similarity of each 4 x 4 block.
+    settings: `comparator_init` says whether training starts from random weights, or from weights that pass on the largest
+    similarity of each 4 x 4 block.
     """
 
-    def __init__(self, *, init: ComparatorInit = "random", generator: torch.Generator | None = None) -> None:
+    def __init__(self, settings: NetworkSettings, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
         self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
@@ -90,7 +91,7 @@ class Comparator(nn.Module):
                 nn.init.xavier_uniform_(parameter, generator=generator)
             else:
                 nn.init.zeros_(parameter)
-        if init == "identity":
+        if settings.comparator_init == "identity":
             self._start_as_identity()
         self.to(memory_format=torch.channels_last)  # two to five times faster on a CPU
 
@@ -123,15 +124,15 @@ class Comparator(nn.Module):
         return last_layers(hidden, third, output)
 
     def in_dtype(self, dtype: torch.dtype) -> Comparator:
-        """A copy that computes in `dtype`, but for its last sum, which stays in float32: rounding it would tie scores."""
+        """A copy that computes in `dtype`, except for its last sum: rounding that to `dtype` would make equal scores."""
         converted = copy.deepcopy(self).to(dtype)
         converted.output.float()
         return converted
 
     @torch.no_grad()
     def _start_as_identity(self) -> None:
-        # The first channel of every layer carries the similarity, raised by 1 so that no ReLU cuts it; the others keep
-        # their random weights, and the output does not listen to them yet.
+        # The first channel of every layer carries the similarity plus 1, so that no ReLU cuts it. The other channels keep
+        # their random weights; the output gives them weight 0 at first.
         for convolution, shift in ((self.conv1, 1), (self.conv2, 0), (self.conv3, 0), (self.output, -1)):
             centre = convolution.kernel_size[0] // 2
             convolution.weight[0].zero_()

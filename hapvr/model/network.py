@@ -20,15 +20,16 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import chamfer, frame_similarity
 
 MAX_COMPARATOR_ELEMENTS = {"cpu": 2**16, "cuda": 2**22}
-"""Frame similarities the comparator sees at once, by device; its widest layer then stays near a processor's cache."""
+"""Frame similarities that the comparator sees at once, by device; on a processor its widest layer then fits the cache."""
 
-MAX_KEPT_ELEMENTS = 2**25
-"""Frame similarities up to which training keeps activations of the comparator, about 25 bytes for each."""
+MAX_KEPT_ELEMENTS = {"cpu": 2**25, "cuda": 2**24}
+"""Frame similarities up to which training keeps activations of the comparator: about 25 bytes for each on a processor,
+350 elsewhere. Above that the backward pass computes them again."""
 
 
 @dataclass(frozen=True)
 class Similarities:
-    """What the network says about all pairs of Q queries and N references.
+    """Similarities of all pairs of Q queries and N references.
 
     frame: [Q, N, T, T'] before the comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh;
     video: [Q, N] in [-1, 1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1].
@@ -65,18 +66,18 @@ class SimilarityNetwork(nn.Module):
             elif settings.binary_bits:
                 self.binarization = Binarization(dims=dims, bits=settings.binary_bits, generator=generator)
             if settings.comparator:
-                self.comparator = Comparator(init=settings.comparator_init, generator=generator)
+                self.comparator = Comparator(settings, generator=generator)
 
     def scoring_settings(self) -> dict[str, Any]:
         """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
         return {"dims": self.dims, **self.settings.scoring()}
 
     def embed(self, features: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
-        """What `compare` takes: attention-weighted regions, or their codes.
+        """Attention-weighted regions, or their codes: the input of `compare`.
 
-        features: [..., T, R, D]. dtype: of the result, in which attention is computed too; None for that of the weights. Codes
-        are always computed in that, since rounding would turn bits over. Returns the same shape, or [..., T, R, bits]
-        from a network with binary_bits.
+        features: [..., T, R, D]. dtype: of the result and of the attention; None: that of the weights. Codes are always
+        computed in the dtype of the weights, because rounding would turn bits over. Returns [..., T, R, D], or
+        [..., T, R, bits] from a network with binary_bits. Raises ArgumentError for other shapes.
         """
         if features.ndim < 3 or features.shape[-1] != self.dims:
             raise ArgumentError(
@@ -136,8 +137,8 @@ class SimilarityNetwork(nn.Module):
 
     @property
     def _dtype(self) -> torch.dtype:
-        # Half-precision features from disk are computed in the weights' precision; a network without weights keeps them
-        # in float32, where sums of 512 products cannot overflow.
+        # Features come from disk in half precision and are computed in the precision of the weights. A network without
+        # weights computes in float32, where sums of 512 products cannot overflow.
         return next((p.dtype for p in self.parameters()), torch.float32)
 
     def _compare_one_way(
@@ -151,7 +152,7 @@ class SimilarityNetwork(nn.Module):
             pooling=settings.spatial_pooling,
             symmetric=settings.symmetric_chamfer,
         )
-        # Means over frames and the losses after them are taken in float32 or wider, whatever autocast chose.
+        # Means over frames and losses are computed in float32 or wider, also under autocast.
         frame = frame.to(torch.promote_types(frame.dtype, torch.float32))
         refined, raw = frame, None
         if self.comparator is not None:
@@ -186,7 +187,7 @@ class SimilarityNetwork(nn.Module):
         else:
             rows = torch.split(query_mask.repeat_interleave(num_references, 0), step)
             columns = torch.split(reference_mask.repeat(num_queries, 1), step)
-        if frame.numel() > MAX_KEPT_ELEMENTS and torch.is_grad_enabled():
+        if frame.numel() > MAX_KEPT_ELEMENTS.get(frame.device.type, 2**24) and torch.is_grad_enabled():
             parts = [
                 checkpoint(comparator, *inputs, use_reentrant=False, preserve_rng_state=False)
                 for inputs in zip(pairs, rows, columns, strict=True)

@@ -1,9 +1,9 @@
-"""All pairs of two lists of videos of any lengths, several times as fast as one pair at a time, with equal scores.
+"""Scores of all pairs of two lists of videos of any lengths: equal to one pair at a time, and several times as fast.
 
-Videos are stacked frame after frame, without padding, so that one matrix product serves many pairs. Its result is
-reduced over regions a chunk at a time, while it is in the cache, and the comparator sees small batches of pairs for
-the same reason. Videos of any length go through whole: a pair too large for the comparator at once is refined in
-strips, which overlap by what its convolutions see.
+Videos are packed frame after frame, without padding, so that one matrix product serves many pairs. The product is reduced
+over regions in chunks that stay in the cache, and the comparator sees small batches of pairs for the same reason. Long
+videos are scored whole: if a pair is too large for the comparator, it is refined in strips that overlap by what the
+convolutions see.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ COMPARATOR_STEP = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much is computed at once; no score depends on it.
+    """How much is computed at once. No score depends on it.
 
-    query_frames, reference_frames: of videos scored together, or one video alone. product_bytes: of region
-    similarities before they are reduced. batch_elements: frame similarities in a comparator batch of several pairs. strip_elements: in a
-    part of one large pair. workers: threads, each computing pairs on its own with one of the processor's cores; 0
-    leaves it to torch to spread each operation over the cores.
+    query_frames, reference_frames: frames of the videos that are scored together; a longer video is scored alone.
+    product_bytes: region similarities before they are reduced. batch_elements: frame similarities in a comparator batch of
+    several pairs. strip_elements: frame similarities in a strip of one large pair. workers: threads that compute pairs
+    independently, with one core each; 0: one thread, and torch spreads each operation over the cores. Raises
+    ArgumentError for a size below 1.
     """
 
     query_frames: int = 1024
@@ -55,7 +56,7 @@ class Limits:
 
     @classmethod
     def for_device(cls, device: torch.device) -> Limits:
-        """Sized for the caches of a processor core and all its cores, or for the memory of an accelerator."""
+        """Limits for the cores of a processor and their caches, or for the memory of an accelerator."""
         if device.type == "cpu":
             num_threads = torch.get_num_threads()
             return cls(workers=num_threads if num_threads > 1 else 0)
@@ -66,14 +67,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class PackedVideos:
-    """Embeddings of videos one after the other. frames: [sum of lengths, R, D]; lengths: frames of each, >= 1."""
+    """Embeddings of videos one after the other. frames: [sum of lengths, R, D]; lengths: frames of each video, >= 1."""
 
     frames: Tensor
     lengths: tuple[int, ...]
 
     @classmethod
     def from_videos(cls, videos: Sequence[Tensor]) -> PackedVideos:
-        """Stacks embeddings [T, R, D] of any T."""
+        """Pack embeddings [T, R, D] of any lengths T."""
         return cls(torch.cat(list(videos)), tuple(len(video) for video in videos))
 
     @cached_property
@@ -86,7 +87,7 @@ class PackedVideos:
         return tuple(starts)
 
     def part(self, first: int, last: int) -> PackedVideos:
-        """Videos first..last - 1."""
+        """The videos from `first` to `last` - 1."""
         end = self.starts[last - 1] + self.lengths[last - 1]
         return PackedVideos(self.frames[self.starts[first] : end], self.lengths[first:last])
 
@@ -101,8 +102,8 @@ def score_packed(
 ) -> Tensor:
     """Video similarities [Q, N] in float32, as `network.score` gives for each pair alone.
 
-    query, reference: stacks of what `network.embed` gives, in any floating dtype. comparator: used in place of the
-    network's own, e.g. its copy in another dtype.
+    query, reference: packed results of `network.embed`, in any floating dtype. comparator: replaces the network's own,
+    e.g. by its copy in another dtype.
     """
     limits = limits or Limits.for_device(query.frames.device)
     comparator = comparator if comparator is not None else network.comparator
@@ -126,7 +127,7 @@ def _score_one_way(
     tasks = [(query.part(*rows), reference.part(*columns)) for columns in reference_groups for rows in query_groups]
 
     def score(task: tuple[PackedVideos, PackedVideos]) -> Tensor:
-        with torch.inference_mode():  # a property of the thread
+        with torch.inference_mode():  # each thread has its own mode
             return _score_group(network, *task, limits=limits, comparator=comparator)
 
     if limits.workers > 1:
@@ -191,7 +192,7 @@ def packed_frame_similarity(query: Tensor, reference: Tensor, *, settings: Netwo
 
 
 def _groups(lengths: Sequence[int], *, max_total: int) -> Iterator[tuple[int, int]]:
-    """Consecutive videos with at most `max_total` frames together, or one alone: (first, last + 1)."""
+    """Consecutive videos with at most `max_total` frames together, or one video: (first, last + 1)."""
     first, total = 0, 0
     for index, length in enumerate(lengths):
         if index > first and total + length > max_total:
@@ -224,7 +225,7 @@ def _score_row(
 
 
 def _batches(order: Sequence[int], lengths: Sequence[int], *, max_columns: int) -> Iterator[list[int]]:
-    """Videos of similar lengths, shortest first, at most `max_columns` frames together once padded, or one alone."""
+    """Videos of similar lengths, shortest first: with padding at most `max_columns` frames together, or one video."""
     batch: list[int] = []
     for index in order:
         if batch and (len(batch) + 1) * lengths[index] > max_columns:
@@ -245,7 +246,7 @@ def _gather(frame: Tensor, reference: PackedVideos, batch: Sequence[int]) -> tup
     starts = torch.tensor([reference.starts[index] for index in batch], device=frame.device)
     last = torch.tensor(lengths, device=frame.device) - 1
     position = torch.arange(width, device=frame.device)
-    # what stands in for padding is some real frame, which the mask then clears
+    # At padding some real frame is read, which the mask then clears.
     block = frame[:, starts[:, None] + position.minimum(last[:, None])].transpose(0, 1)
     if min(lengths) == width:
         return block, None
@@ -280,10 +281,10 @@ def _score_block(
 
 
 def refine_in_strips(comparator: Comparator, frame: Tensor, *, max_elements: int) -> Tensor:
-    """The comparator's raw output for frame similarities too large to refine at once, equal to refining them at once.
+    """The comparator's raw output for frame similarities that are too large to refine at once.
 
-    frame: [P, T, T']. Strips of rows start at multiples of the comparator's step and carry the rows that its
-    convolutions see beyond them. Returns [P, T // 4, T' // 4].
+    frame: [P, T, T']. A strip starts at a multiple of the comparator's step, and it includes the rows beyond its ends that
+    the convolutions see. Returns [P, T // 4, T' // 4].
     """
     num_rows = frame.shape[1]
     whole = num_rows // COMPARATOR_STEP * COMPARATOR_STEP

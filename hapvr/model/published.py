@@ -25,7 +25,7 @@ COMPARATOR_PREFIXES = {
     "video_comperator.": "visil",
     "visil_head.": "s2vs",
 }
-"""What each release calls the CNN; "s2vs" stands for the fine-grained students of DnS too, which share its names."""
+"""The CNN's name in each release. "s2vs" includes the fine-grained students of DnS, which have the same names."""
 
 ATTENTION_PREFIXES = ("visil_head.attention.", "attention.")
 BACKBONE_PREFIXES = ("cnn.", "feature_extractor.", "normalizer.")
@@ -63,10 +63,10 @@ def import_published(
     spatial_rate: float | None = None,
     temporal_rate: float | None = None,
 ) -> tuple[SimilarityNetwork, ImportReport]:
-    """Read a released checkpoint; architecture and sizes follow from its tensors, no code in it is run.
+    """Read a released checkpoint. Its tensors tell architecture and sizes; no code in it is run.
 
-    dims: values per region, needed only where no tensor tells; spatial_rate, temporal_rate: override what the file
-    records or, where it records nothing, the release's own. Raises DataError naming each tensor that does not fit.
+    dims: values per region, needed only if no tensor tells. spatial_rate, temporal_rate: replace the rates that the file
+    records, or the release's own. Raises DataError, which names each tensor that does not fit.
     """
     archive = read_archive(file)
     state = _find_state(archive.content, file)
@@ -110,9 +110,10 @@ class PublishedPca:
 
 
 def import_pca(file: Path, *, dims: int | None = None) -> PublishedPca:
-    """Read a released PCA (.pth or .npz with mean [C], d [C] and V [C, C]), keeping the `dims` largest eigenvalues.
+    """Read a released PCA: a .pth or .npz file with mean [C], d [C] and V [C, C].
 
-    Raises DataError naming the array that is missing or does not fit, ArgumentError for dims beyond the file's.
+    dims: how many of the largest eigenvalues are kept. Raises DataError, which names the array that is missing or does not
+    fit, and ArgumentError for more dims than the file has.
     """
     content = read_archive(file).content
     arrays = content if isinstance(content, Mapping) else {}
@@ -139,7 +140,7 @@ def _find_state(content: object, file: Path) -> dict[str, Tensor]:
         if isinstance(candidate, Mapping):
             tensors = {str(name): value for name, value in candidate.items() if isinstance(value, Tensor)}
             if tensors:
-                # DataParallel and DDP prefix every name.
+                # DataParallel and DDP put a prefix before every name.
                 return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     raise DataError(f"import: {file} holds no state dict; wanted one, or one under the key 'model' or 'state_dict'")
 

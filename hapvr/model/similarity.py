@@ -1,9 +1,8 @@
 """From regions to one number per pair of videos: TopK-Chamfer similarity (HAP-VR section 3.3.1).
 
-Similarities lie in [-1, 1] and higher is closer. Masks are bool, True = real. A rate of 0 is Chamfer (row
-maximum), 1 is average pooling, between them the mean of the K = max(round(rate * n), 1) largest of the n real entries.
-With clips of 28 frames the default rates give K = 1 at both levels, so training sees plain Chamfer; top-k acts
-on long videos only.
+Similarities lie in [-1, 1], and higher is closer. Masks are bool, True = real. Of n real entries TopK-Chamfer takes the
+mean of the K = max(round(rate * n), 1) largest: rate 0 is Chamfer (the maximum), rate 1 is average pooling. With clips of
+28 frames the default rates give K = 1 at both levels, so training sees plain Chamfer; top-k acts on long videos only.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ def check_rate(name: str, rate: float) -> None:
 
 
 def topk_count(rate: float, size: int) -> int:
-    """K of TopK-Chamfer: max(round(rate * size), 1), halves rounding to even as in Eq. 3's release. Returns >= 1."""
+    """K of TopK-Chamfer: max(round(rate * size), 1). Halves round to even, as in the release. Returns >= 1."""
     return max(round(rate * size), 1)
 
 
 def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Mean of the K largest real entries along `dim`, K = topk_count(rate, number of real entries).
 
-    values: any shape; mask: bool, broadcastable to values. Returns values without `dim`; where nothing is real, -inf.
+    values: any shape; mask: bool, broadcastable to values. Returns values without `dim`; -inf if no entry is real.
     """
     check_rate("rate", rate)
     size = values.shape[dim]
@@ -65,8 +64,8 @@ def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None
 
 
 def _largest(values: Tensor, dim: int) -> Tensor:
-    # amax is several times faster forward, but keeps its whole input for the backward pass; max keeps indices of 8
-    # bytes, and where one byte is enough for them, that is what is kept here.
+    # amax is several times faster, but keeps its whole input for the backward pass. max keeps an index of 8 bytes per
+    # result; if one byte is enough for it, _Largest keeps that.
     if not (torch.is_grad_enabled() and values.requires_grad):
         return _amax(values, dim)
     if values.shape[dim] > 256:
@@ -90,25 +89,25 @@ def _amax(values: Tensor, dim: int) -> Tensor:
 
 
 class _Largest(torch.autograd.Function):
-    """The largest entries along a dimension of at most 256, whose places are kept as bytes."""
+    """The largest entries along a dimension of at most 256; their indices are kept as bytes."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
-        largest, places = values.max(dim, keepdim=True)
-        ctx.save_for_backward(places.to(torch.uint8))
+        largest, argmax = values.max(dim, keepdim=True)
+        ctx.save_for_backward(argmax.to(torch.uint8))
         ctx.shape, ctx.dim = values.shape, dim
         return largest.squeeze(dim)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
+        (argmax,) = ctx.saved_tensors
         spread = gradients[0].new_zeros(ctx.shape)
-        return spread.scatter_(ctx.dim, places.long(), gradients[0].unsqueeze(ctx.dim)), None
+        return spread.scatter_(ctx.dim, argmax.long(), gradients[0].unsqueeze(ctx.dim)), None
 
 
 def _masked_topk_mean(values: Tensor, mask: Tensor, *, rate: float, dim: int) -> Tensor:
-    # K differs from row to row, as rows have different numbers of real entries: take the most any row needs, then
-    # drop the surplus. float64 so that rate * n rounds as it does in Python.
+    # Rows have different numbers of real entries, so K differs: take the largest K, then drop what a row does not need.
+    # In float64, rate * n rounds as it does in Python.
     counts = (mask.sum(dim, keepdim=True).double() * rate).round().clamp(min=1).long()
     most = int(counts.max())
     largest = values.masked_fill(~mask, -math.inf).topk(most, dim).values
@@ -130,8 +129,9 @@ def chamfer(
 ) -> Tensor:
     """TopK-Chamfer (HAP-VR Eq. 3 and 5): per row the mean of the K largest columns, then the mean over rows.
 
-    similarity: [..., n, m]; row_mask: bool [..., n]; column_mask: bool [..., m]. pooling "max" is the largest entry of
-    all. symmetric: the mean of both directions, each with the same rate (ViSiL's symmetric Chamfer). Returns [...].
+    similarity: [..., n, m]; row_mask: bool [..., n]; column_mask: bool [..., m]. pooling: "max" takes the largest of all
+    entries instead. symmetric: the mean of both directions, each with the same rate (ViSiL's symmetric Chamfer). Returns
+    [...].
     """
     if symmetric and pooling == "chamfer":
         forth = chamfer(similarity, rate=rate, row_mask=row_mask, column_mask=column_mask)
@@ -160,9 +160,9 @@ def frame_similarity(
 ) -> Tensor:
     """Frame similarities of all pairs of videos by spatial TopK-Chamfer over regions (HAP-VR Eq. 3).
 
-    query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T']. The [Q, N, T, T', R, R'] products are made in
-    chunks of at most max_chunk_elements and never kept for the backward pass. Where query and reference are the same
-    tensor, as in training, a product serves both of its pairs.
+    query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T']. The products [Q, N, T, T', R, R'] are computed
+    in chunks of at most max_chunk_elements and are not kept for the backward pass. If query and reference are the same
+    tensor, as in training, a processor runs `self_frame_similarity`.
     """
     check_rate("spatial_rate", rate)
     count = topk_count(rate, reference.shape[2])
@@ -173,7 +173,7 @@ def frame_similarity(
     num_queries, query_frames, query_regions, dims = query.shape
     num_references, reference_frames, reference_regions, _ = reference.shape
     frames = query.reshape(num_queries * query_frames, query_regions, dims)
-    # Regions before frames: reductions over a region axis then run along contiguous frames.
+    # With regions before frames, reductions over a region axis run along contiguous frames.
     columns = reference.permute(3, 2, 0, 1).reshape(dims, -1)
     per_frame = query_regions * columns.shape[1]
     step = max(max_chunk_elements // max(per_frame, 1), 1)
@@ -185,7 +185,7 @@ def frame_similarity(
 
     chunks = torch.split(frames, step)
     if keeps_many and len(chunks) > 1 and torch.is_grad_enabled():
-        # Top-k keeps K indices per row for the backward pass, as large as the products: make them again instead.
+        # Top-k keeps K indices per row for the backward pass, as large as the products, so they are computed again.
         rows = [checkpoint(similarity_of, c, columns, use_reentrant=False, preserve_rng_state=False) for c in chunks]
     else:
         rows = [similarity_of(c, columns) for c in chunks]

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from hapvr.config import TrainConfig
 from hapvr.errors import ArgumentError
-from hapvr.losses.objective import Objective, Share
+from hapvr.losses.objective import Objective, RankShard
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
@@ -48,13 +48,13 @@ class TrainingModule(nn.Module):
         gather = self._gather
         own = self.network.embed(regions)
         if gather is None:
-            share = Share()
+            shard = None
             similarities = self.network.compare(own, own)
         else:
-            share = Share(first_row, lambda value: gather(value.reshape(1)).sum())
+            shard = RankShard(first_row, lambda value: gather(value.reshape(1)).sum())
             similarities = self.network.compare(own, gather(own))
             similarities = replace(similarities, video=gather(similarities.video))
-        output = self.objective(similarities, labels, frame_labels, pair_index, share)
+        output = self.objective(similarities, labels, frame_labels, pair_index, shard)
         return output.total, output.terms, output.counts, similarities.video.detach()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
-from hapvr.losses.labels import without_self
+from hapvr.losses.rows import without_self
 from hapvr.seeding import torch_rng
 
 

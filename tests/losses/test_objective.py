@@ -13,10 +13,10 @@ from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
-from hapvr.losses.labels import without_self
 from hapvr.losses.objective import Objective
 from hapvr.losses.quadlinear import quadlinear_ap
 from hapvr.losses.registry import RANKING_LOSSES, loss_options, ranking_loss
+from hapvr.losses.rows import without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.network import Similarities, SimilarityNetwork
 from hapvr.model.settings import NetworkSettings

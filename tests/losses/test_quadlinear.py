@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError
 from hapvr.losses import rows
-from hapvr.losses.labels import without_self
 from hapvr.losses.quadlinear import quadlinear, quadlinear_ap
+from hapvr.losses.rows import without_self
 from hapvr.seeding import torch_rng
 
 SMALL = st.floats(-2, 2, allow_nan=False)

@@ -194,7 +194,7 @@ def test_recomputing_activations_changes_nothing(masked: bool, monkeypatch: pyte
     mask = (torch.arange(8) < torch.tensor([[8], [5], [3]])) if masked else None
     found = []
     for kept, chunk in ((2**30, 2**30), (0, 130)):
-        monkeypatch.setattr(network_module, "MAX_KEPT_ELEMENTS", kept)
+        monkeypatch.setitem(network_module.MAX_KEPT_ELEMENTS, "cpu", kept)
         monkeypatch.setitem(network_module.MAX_COMPARATOR_ELEMENTS, "cpu", chunk)
         network = build()
         embedded = network.embed(clips("chunks", num_videos=3, num_frames=8))

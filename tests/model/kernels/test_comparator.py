@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from hapvr.model.clips import halve_map_mask
 from hapvr.model.kernels.comparator import pool_and_rectify
 from hapvr.model.layers import Comparator
+from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import chamfer
 from hapvr.seeding import torch_rng
 
@@ -49,7 +50,7 @@ def of_best_entries(refined: Tensor) -> Tensor:
 @pytest.mark.parametrize("loss", [everywhere, in_one_entry, of_best_entries])
 def test_training_equals_the_layers_one_after_the_other(shape, loss) -> None:
     """Values and all gradients, odd sizes and ties included."""
-    comparator = Comparator(generator=torch_rng("comparator")).double()
+    comparator = Comparator(NetworkSettings(), generator=torch_rng("comparator")).double()
     for parameter in comparator.parameters():
         parameter.data += torch.randn(parameter.shape, generator=torch_rng("shift"), dtype=torch.float64) / 8
     ours, theirs = draw(*shape).requires_grad_(), draw(*shape).requires_grad_()
@@ -67,14 +68,14 @@ def test_training_equals_the_layers_one_after_the_other(shape, loss) -> None:
 
 def test_no_gradient_gives_zeros() -> None:
     """A loss that depends on no entry."""
-    comparator = Comparator(generator=torch_rng("comparator"))
+    comparator = Comparator(NetworkSettings(), generator=torch_rng("comparator"))
     (comparator(torch.rand(1, 8, 8)) * 0).sum().backward()
     assert all(not parameter.grad.any() for parameter in comparator.parameters())
 
 
 def test_values_that_relu_cuts_have_no_gradient() -> None:
     """Where all four pooled values are negative or 0."""
-    comparator = Comparator(generator=torch_rng("comparator"))
+    comparator = Comparator(NetworkSettings(), generator=torch_rng("comparator"))
     comparator.conv1.bias.data.fill_(-100)
     similarity = torch.rand(1, 8, 8).requires_grad_()
     comparator(similarity).sum().backward()
@@ -84,7 +85,7 @@ def test_values_that_relu_cuts_have_no_gradient() -> None:
 
 def test_training_in_bfloat16() -> None:
     """Under autocast all layers compute in it, and gradients come in the weights' own dtype."""
-    comparator = Comparator(generator=torch_rng("comparator"))
+    comparator = Comparator(NetworkSettings(), generator=torch_rng("comparator"))
     similarity = torch.rand(2, 12, 16, generator=torch_rng("maps"))
     with torch.autocast("cpu", torch.bfloat16):
         found = comparator(similarity)
@@ -96,7 +97,7 @@ def test_training_in_bfloat16() -> None:
 
 def test_kernels_equal_the_plain_path_under_masks() -> None:
     """Values and gradients of clips of different lengths in one batch."""
-    comparator = Comparator(generator=torch_rng("comparator")).double()
+    comparator = Comparator(NetworkSettings(), generator=torch_rng("comparator")).double()
     rows, columns = (
         torch.arange(size) < torch.tensor(lengths)[:, None] for size, lengths in ((9, (9, 4)), (8, (5, 8)))
     )
