@@ -21,6 +21,7 @@ Probability = Rate
 Split = Literal["train", "validation", "test"]
 Policy = Literal["official", "strict", "frozen"]
 Precision = Literal["float32", "bfloat16", "float16"]
+CopyEdits = Literal["usual", "hard"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
@@ -59,6 +60,13 @@ class OwnVideosSource(Settings):
     path: Path
     validation_rate: Rate = 0.15
     test_rate: Rate = 0.3
+    scenes: Path | None = Field(
+        default=None,
+        description="a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all held out",
+    )
+    edits: CopyEdits = Field(
+        default="usual", description="of the held-out clips; `hard`: each is altered by several strong edits at once"
+    )
     seed: int = 0
 
 

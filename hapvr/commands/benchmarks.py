@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,6 +32,9 @@ def make(
     out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
     name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
     copies: Annotated[int, typer.Option(min=1, help="Edited copies per clip.")] = 4,
+    edits: Annotated[
+        Literal["usual", "hard"], typer.Option(help="`hard`: each copy is altered by several strong edits.")
+    ] = "usual",
     seed: int = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,7 +42,9 @@ def make(
     from hapvr.corpus.clips_benchmark import make_clips_benchmark
 
     with progress_bar("copies") as progress:
-        made = make_clips_benchmark(videos, out, name=name, copies_per_clip=copies, seed=seed, progress=progress)
+        made = make_clips_benchmark(
+            videos, out, name=name, copies_per_clip=copies, edits=edits, seed=seed, progress=progress
+        )
     result = {
         "folder": str(made.folder),
         "queries": made.num_queries,

@@ -18,8 +18,8 @@ import polars as pl
 from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.clips import write_clips
-from hapvr.config import SamplingConfig
-from hapvr.corpus.edits import EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video
+from hapvr.config import CopyEdits, SamplingConfig
+from hapvr.corpus.edits import EDITS, HARD_EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video, find_edit
 from hapvr.corpus.output import prepare_folder, write_mp4
 from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, load_frames, without_repeats
 from hapvr.errors import ArgumentError, DataError, VideoError
@@ -67,6 +67,7 @@ def make_clips_benchmark(
     *,
     name: str,
     copies_per_clip: int = COPIES_PER_CLIP,
+    edits: CopyEdits = "usual",
     distractor_rate: float = DISTRACTOR_RATE,
     max_queries: int = MAX_QUERIES,
     seed: int = 0,
@@ -75,7 +76,8 @@ def make_clips_benchmark(
 ) -> CopyBenchmark:
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
-    name: first part of the video ids. copies_per_clip: 1 to 14 edited copies of each query, half of them ND.
+    name: first part of the video ids. copies_per_clip: 1 to 14 edited copies of each query, half of them ND; with the hard
+    edits each query gets one copy of each.
     distractor_rate: part of the clips, in [0, 1), that are no queries. Which clips and which edits depends on the
     clips' content and `seed` alone. progress: counts queries. Raises DataError for fewer than two different clips that
     can be decoded, ArgumentError for a number out of range.
@@ -97,6 +99,7 @@ def make_clips_benchmark(
         distractors=groups[num_queries:],
         donors=[group[0] for group in groups[num_queries:]],
         copies_per_clip=copies_per_clip,
+        edits=edits,
         max_queries=max_queries,
         seed=seed,
         workers=workers,
@@ -113,6 +116,7 @@ def build_benchmark(
     distractors: Sequence[Sequence[UserClip]],
     donors: Sequence[UserClip],
     copies_per_clip: int,
+    edits: CopyEdits,
     max_queries: int,
     seed: int,
     workers: int,
@@ -131,16 +135,17 @@ def build_benchmark(
         raise ArgumentError(f"max_queries: got {max_queries}; wanted at least 1")
     distractors = [*queries[max_queries:], *distractors]
     queries = queries[:max_queries]
-    tasks = [_task(group[0], donors, folder / "videos", copies_per_clip, seed) for group in queries]
+    tasks = [_task(group[0], donors, folder / "videos", copies_per_clip, edits, seed) for group in queries]
     files = {
         f"{role}:{clip.file}": clip.sha256
         for role, groups in (("query", queries), ("distractor", distractors))
         for group in groups
         for clip in group
     }
+    settings = {"generator_version": GENERATOR_VERSION, "name": name, "copies_per_clip": copies_per_clip, "seed": seed}
     provenance = Provenance(
         "copy_benchmark",
-        {"generator_version": GENERATOR_VERSION, "name": name, "copies_per_clip": copies_per_clip, "seed": seed},
+        settings if edits == "usual" else settings | {"edits": edits},
         files | {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None},
         environment(),
     )
@@ -186,22 +191,25 @@ def make_copies(task: CopyTask) -> None:
     for kind in missing:
         rng = numpy_rng(task.seed, "copy", task.clip.sha256, kind)
         edited = edit_video(kind, frames, donor=donor, fps=fps, rng=rng)
-        write_mp4(task.videos / copy_file(task.clip, kind), edited, fps=fps, crf=EDITS[kind].crf)
+        write_mp4(task.videos / copy_file(task.clip, kind), edited, fps=fps, crf=find_edit(kind).crf)
 
 
-def _task(clip: UserClip, donors: Sequence[UserClip], videos: Path, copies_per_clip: int, seed: int) -> CopyTask:
-    """Draw different edits for one clip, half of them light, and the donor if one of them needs it.
+def _task(
+    clip: UserClip, donors: Sequence[UserClip], videos: Path, copies_per_clip: int, edits: CopyEdits, seed: int
+) -> CopyTask:
+    """Draw different edits for one clip, half of them light, or take all hard ones; and the donor if one of them needs it.
 
     Other donors leave the draw of a clip as it is, unless they are preferred to its own.
     """
     rng = numpy_rng(seed, "kinds", clip.sha256)
-    strong = STRONG_EDITS if donors else [kind for kind in STRONG_EDITS if not EDITS[kind].combines]
-    kinds = (
-        *rng.permutation(LIGHT_EDITS)[: copies_per_clip // 2],
-        *rng.permutation(strong)[: copies_per_clip - copies_per_clip // 2],
-    )
+    if edits == "hard":
+        kinds = tuple(kind for kind in HARD_EDITS if donors or not HARD_EDITS[kind].combines)
+    else:
+        strong = STRONG_EDITS if donors else [kind for kind in STRONG_EDITS if not EDITS[kind].combines]
+        light = rng.permutation(LIGHT_EDITS)[: copies_per_clip // 2]
+        kinds = (*light, *rng.permutation(strong)[: copies_per_clip - copies_per_clip // 2])
     donor = None
-    if any(EDITS[kind].combines for kind in kinds):
+    if any(find_edit(kind).combines for kind in kinds):
         donor = min(donors, key=lambda other: numpy_rng(seed, "donor", clip.sha256, other.sha256).uniform())
     return CopyTask(clip, donor, videos, tuple(str(kind) for kind in kinds), seed)
 
@@ -235,7 +243,7 @@ def _tables(
         query = add(original_file(first), role="query", clip=first, edit="none")
         for kind in kinds[first.file]:
             copy = add(copy_file(first, kind), role="database", clip=first, edit=kind)
-            labels.append((query, copy, EDITS[kind].label))
+            labels.append((query, copy, find_edit(kind).label))
         for repeat in repeats:
             copy = add(original_file(repeat), role="database", clip=first, edit="same_file")
             labels.append((query, copy, "ND"))

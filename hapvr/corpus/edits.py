@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter
 
 from hapvr.corpus.drawing import NUM_CHANNELS, banner_layer, caption_layer, emoji_layer, logo_layer, overlay
 from hapvr.corpus.textures import Pixels
@@ -37,16 +37,23 @@ class Edit:
 
 
 def edit_video(kind: str, frames: Pixels, *, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    """Apply the edit called `kind`, one of EDITS.
+    """Apply the edit called `kind`, one of EDITS or HARD_EDITS.
 
     frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos.
     fps: of both. Returns [N' >= 1, H'', W'', 3]. ArgumentError where there are no frames or no such edit.
     """
-    if kind not in EDITS:
-        raise ArgumentError(f"edit: there is no {kind!r}; choose one of {', '.join(EDITS)}")
+    edit = find_edit(kind)
     if len(frames) == 0 or len(donor) == 0:
         raise ArgumentError(f"edit {kind}: {len(frames)} frames and a donor of {len(donor)}; both need at least one")
-    return EDITS[kind].apply(frames, donor, fps, rng)
+    return edit.apply(frames, donor, fps, rng)
+
+
+def find_edit(kind: str) -> Edit:
+    """The edit of that name. Raises ArgumentError if there is none."""
+    known = EDITS | HARD_EDITS
+    if kind not in known:
+        raise ArgumentError(f"edit: there is no {kind!r}; choose one of {', '.join(known)}")
+    return known[kind]
 
 
 def resized(frames: Pixels, *, width_px: int, height_px: int) -> Pixels:
@@ -202,8 +209,12 @@ def _excerpt(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator
 
 def _video_in_video(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
     """The video runs in a window over the donor, which fills the screen."""
+    return _inset(frames, donor, rng.uniform(0.5, 0.7), rng)
+
+
+def _inset(frames: Pixels, donor: Pixels, scale: float, rng: np.random.Generator) -> Pixels:
+    """The frames at `scale` of their sides, at a random place over the donor."""
     height, width = frames.shape[1:3]
-    scale = rng.uniform(0.5, 0.7)
     high, wide = max(int(height * scale), 1), max(int(width * scale), 1)
     top, left = int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1))
     host = resized(donor, width_px=width, height_px=height)
@@ -218,6 +229,41 @@ def _compilation(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Gener
     other = resized(donor[: max(round(5 * fps), 2)], width_px=frames.shape[2], height_px=frames.shape[1])
     half = len(other) // 2
     return np.concatenate([other[:half], middle, other[half:]])
+
+
+def _crop_hue_contrast(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
+    """60 % of the area, hues turned by a sixth to a third of the circle, contrast one and a half times as strong."""
+    turn = int(rng.uniform(1 / 6, 1 / 3) * 256)
+    edited = []
+    for frame in _crop_to(frames, 0.6, rng):
+        hue, saturation, value = Image.fromarray(frame).convert("HSV").split()
+        turned = Image.merge("HSV", (hue.point(lambda level: (level + turn) % 256), saturation, value)).convert("RGB")
+        edited.append(np.asarray(ImageEnhance.Contrast(turned).enhance(1.5)))
+    return np.stack(edited)
+
+
+def _flip_blur_pad(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
+    """Mirrored, blurred, and with bars above and below."""
+    return _letterbox(_blur(_flip(frames, donor, fps, rng), donor, fps, rng), donor, fps, rng)
+
+
+def _fast_grey_noise(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
+    """Double speed, without colour, with Gaussian noise of 20 grey levels."""
+    grey = frames[::2].mean(axis=3, keepdims=True)
+    noisy = grey + rng.normal(0, 20, (*grey.shape[:3], 1))
+    return np.repeat(noisy.clip(0, 255).astype(np.uint8), 3, axis=3)
+
+
+def _picture_in_picture(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
+    """The video runs in a window of two fifths to half of the donor's side."""
+    return _inset(frames, donor, rng.uniform(0.4, 0.5), rng)
+
+
+def _five_seconds(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
+    """Five seconds of it, or a third where that is shorter."""
+    length = max(min(round(5 * fps), len(frames) // 3), 1)
+    start = int(rng.integers(len(frames) - length + 1))
+    return frames[start : start + length].copy()
 
 
 EDITS: dict[str, Edit] = {
@@ -244,6 +290,13 @@ EDITS: dict[str, Edit] = {
     "excerpt": Edit("DS", _excerpt),
     "video_in_video": Edit("DS", _video_in_video, combines=True),
     "compilation": Edit("DS", _compilation, combines=True),
+}
+HARD_EDITS: dict[str, Edit] = {
+    "crop_hue_contrast": Edit("DS", _crop_hue_contrast),
+    "flip_blur_pad": Edit("DS", _flip_blur_pad),
+    "fast_grey_noise": Edit("DS", _fast_grey_noise),
+    "picture_in_picture": Edit("DS", _picture_in_picture, combines=True),
+    "five_seconds": Edit("DS", _five_seconds),
 }
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

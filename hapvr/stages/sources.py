@@ -9,7 +9,7 @@ from pathlib import Path
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
 from hapvr.corpus.demo import make_demo_corpus
-from hapvr.corpus.user_videos import split_user_videos
+from hapvr.corpus.user_videos import read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
@@ -67,6 +67,8 @@ def _labelled(
             name=source.name,
             validation_rate=source.validation_rate,
             test_rate=source.test_rate,
+            scenes=None if source.scenes is None else read_scenes(project.path(source.scenes)),
+            edits=source.edits,
             seed=source.seed,
             progress=progress,
         )

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hapvr.corpus.edits import EDITS, LIGHT_EDITS, STRONG_EDITS, broadcast, edit_video
+from hapvr.corpus.edits import EDITS, HARD_EDITS, LIGHT_EDITS, STRONG_EDITS, broadcast, edit_video
 from hapvr.errors import ArgumentError
 
 FPS = 4.0
@@ -31,7 +31,7 @@ def apply(kind: str, frames: np.ndarray, *, seed: int = 0) -> np.ndarray:
     return edit_video(kind, frames, donor=donor, fps=FPS, rng=np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("kind", EDITS)
+@pytest.mark.parametrize("kind", EDITS | HARD_EDITS)
 @pytest.mark.parametrize("count", [1, 2, 24])
 def test_edit_video_gives_frames_and_leaves_its_argument(kind: str, count: int) -> None:
     """Every edit works from one frame on, repeats itself with an equal generator, and changes nothing in place."""
@@ -46,7 +46,7 @@ def test_edit_video_gives_frames_and_leaves_its_argument(kind: str, count: int) 
     assert not np.shares_memory(first, frames)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EDITS if kind != "low_bitrate"])
+@pytest.mark.parametrize("kind", [kind for kind in EDITS | HARD_EDITS if kind != "low_bitrate"])
 def test_edit_video_changes_the_video(kind: str) -> None:
     """Every edit but re-encoding alters size, length or pixels."""
     frames = numbered(24)
@@ -150,3 +150,24 @@ def test_edit_video_names_what_is_wrong() -> None:
 def test_edit_kinds_cover_both_labels() -> None:
     """Light edits are near duplicates, strong ones duplicate scenes, and each edit is one of them."""
     assert sorted((*LIGHT_EDITS, *STRONG_EDITS)) == sorted(EDITS)
+
+
+def test_hard_edits_do_what_their_names_say() -> None:
+    """Double speed without colour; five seconds; a mirrored picture between bars; a window over the donor."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (80, 24, 32, 3), dtype=np.uint8)
+    fast = apply("fast_grey_noise", frames)
+    assert fast.shape == (40, 24, 32, 3)
+    assert (fast[..., 0] == fast[..., 1]).all()
+    assert np.corrcoef(fast[..., 0].ravel(), frames[::2].mean(3).ravel())[0, 1] > 0.8
+    excerpt = apply("five_seconds", frames)
+    assert len(excerpt) == 5 * FPS
+    assert any(np.array_equal(excerpt, frames[start : start + len(excerpt)]) for start in range(80))
+    padded = apply("flip_blur_pad", numbered(4)[:, :, :16])
+    assert padded.shape[1] > 24
+    assert (padded[:, 0] == 0).all()
+    assert padded[0, padded.shape[1] // 2, -1, 0] > padded[0, padded.shape[1] // 2, 0, 0]
+    window = apply("picture_in_picture", np.zeros((4, 24, 32, 3), np.uint8))
+    assert 0.1 < (window == 0).mean() < 0.3
+    turned = apply("crop_hue_contrast", np.tile(np.array([200, 40, 40], np.uint8), (2, 24, 32, 1)))
+    assert turned[0, 5, 5].argmax() != 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.corpus.user_videos import MIN_CLIPS, held_out_counts, split_user_videos
+from hapvr.corpus.user_videos import MIN_CLIPS, held_out_counts, read_scenes, split_user_videos
 from hapvr.errors import ArgumentError, DataError
 
 REAL_CLIPS = Path(__file__).resolve().parents[3] / "shared" / "videos"
@@ -51,6 +51,39 @@ def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> 
     held_out = {f"clip {index}.mp4" for index in range(6)} - {path.name for path in before.train}
     assert {path.name for path in after.train} == {f"renamed {path.name}" for path in before.train} | {"again.mp4"}
     assert held_out <= originals(tmp_path / "b" / "own-test") | originals(tmp_path / "b" / "own-validation")
+
+
+def test_split_user_videos_keeps_scenes_whole(clips: Path, tmp_path: Path) -> None:
+    """Clips of one scene are all trained on or all held out on one side, whatever the seed; hard edits alter every copy."""
+    scenes = {"clip 0.mp4": "park", "clip 1.mp4": "park", "clip 2.mp4": "park"}
+    table = tmp_path / "scenes.csv"
+    table.write_text("file,scene\n" + "".join(f"{file},{scene}\n" for file, scene in scenes.items()))
+    for seed in range(3):
+        out = tmp_path / f"out {seed}"
+        made = split_user_videos(
+            clips, out, name="own", test_rate=0.4, scenes=read_scenes(table), edits="hard", seed=seed, workers=1
+        )
+        parts = [
+            {path.name for path in made.train},
+            *(
+                {Path(query).name for query in load_definition(out / f"own-{part}").queries}
+                for part in ("test", "validation")
+            ),
+        ]
+        assert sorted(len(part & scenes.keys()) for part in parts) == [0, 0, 3]
+    kinds = {video.split("/")[2] for video in load_definition(out / "own-test").video_ids if "/copies/" in video}
+    assert kinds == {"crop_hue_contrast", "flip_blur_pad", "fast_grey_noise", "picture_in_picture", "five_seconds"}
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", ""])
+def test_read_scenes_names_a_file_that_is_no_table_of_scenes(text: str, tmp_path: Path) -> None:
+    """Other columns, an empty file and a missing one are refused with what is wanted."""
+    path = tmp_path / "scenes.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"scenes\.csv cannot be read as scenes .*columns file"):
+        read_scenes(path)
+    with pytest.raises(DataError, match=r"missing\.csv cannot be read as scenes"):
+        read_scenes(tmp_path / "missing.csv")
 
 
 def test_split_user_videos_needs_four_clips(clips: Path, tmp_path: Path) -> None:
