@@ -58,7 +58,7 @@ def _empty_exclusions() -> pl.DataFrame:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BenchmarkDefinition:
-    """Queries, database and labelled pairs of one benchmark, checked when made.
+    """Queries, database and labelled pairs of one benchmark. The constructor checks them.
 
     labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
     exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id.
@@ -107,7 +107,7 @@ class BenchmarkDefinition:
         return self.queries + tuple(video for video in self.database if video not in queries)
 
     def task(self, name: str) -> Task:
-        """The task called `name`; ArgumentError naming the tasks there are."""
+        """The task called `name`. Raises ArgumentError that lists the tasks."""
         for task in self.tasks:
             if task.name == name:
                 return task
@@ -121,7 +121,7 @@ class BenchmarkDefinition:
 
 
 def refuse_repeated_ids(ids: Sequence[str], *, what: str) -> None:
-    """DataError where an id appears twice in `ids`."""
+    """Raise DataError if an id appears twice in `ids`."""
     num_repeated = len(ids) - len(set(ids))
     if num_repeated:
         example = next(video for video, count in Counter(ids).items() if count > 1)
@@ -129,7 +129,7 @@ def refuse_repeated_ids(ids: Sequence[str], *, what: str) -> None:
 
 
 def require_columns(table: pl.DataFrame, schema: Mapping[str, type[pl.DataType]], *, what: str) -> None:
-    """DataError where `table` lacks a column of `schema` or holds it with another type."""
+    """Raise DataError if `table` lacks a column of `schema` or has it with another type."""
     for column, dtype in schema.items():
         if column not in table.columns:
             raise DataError(f"{what}: no column {column!r}; found {table.columns}, wanted {list(schema)}")

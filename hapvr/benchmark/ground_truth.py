@@ -51,7 +51,7 @@ def relevant_pairs(definition: BenchmarkDefinition, positives: Iterable[str]) ->
 
 
 def pair_codes(definition: BenchmarkDefinition, table: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the table's query_id in the queries and reference_id in the database; unknown pairs left out."""
+    """Positions of query_id in the queries and of reference_id in the database. Unknown pairs are left out."""
     query = table["query_id"].cast(pl.Enum(definition.queries), strict=False).to_physical().cast(pl.Int64)
     reference = table["reference_id"].cast(pl.Enum(definition.database), strict=False).to_physical().cast(pl.Int64)
     known = pl.DataFrame({"query": query, "reference": reference}).drop_nulls()

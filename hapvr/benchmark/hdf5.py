@@ -26,7 +26,7 @@ class ImportedFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class Hdf5Survey:
-    """What a file holds: the names of all datasets, in its order, and the shape per frame that most of them have."""
+    """The content of a file: names of all datasets, in the file's order, and the most frequent shape per frame."""
 
     video_ids: tuple[str, ...]
     num_regions: int
@@ -60,8 +60,9 @@ def read_hdf5_features(
     """Features of every dataset in the file, or of `video_ids`, one video in memory at a time.
 
     A frame-level dataset [T, D] becomes [T, 1, D]. An id is the dataset's full name, so it may hold slashes.
-    num_regions, dims: R and D that are wanted, None for any. A video without dataset (missing), frames (no_frames), finite values
-    (not_finite), or of another shape (wrong_shape) comes without features and with that reason.
+    num_regions, dims: the wanted R and D; None accepts any. A video comes without features, and with a reason, if it
+    has no dataset (missing), no frames (no_frames), values that are not finite (not_finite), or another shape
+    (wrong_shape).
     Raises DataError where the file is no HDF5 file or holds no dataset.
     """
     with _open(path) as file:

@@ -37,8 +37,9 @@ def descending_order(similarity: Floats) -> Ints:
     """Stable order by descending similarity, int64 [N]. similarity: [N], no NaN."""
     if similarity.dtype != np.float32 or len(similarity) >= 1 << 32:
         return np.argsort(-similarity, kind="stable")
-    # Floats compare as their bits do once negative ones are flipped. With the row number below the bits, one sort of
-    # integers, several times as fast as a stable sort of floats, keeps ties in the order of their rows.
+    # The bits of floats sort like the floats themselves once those of negative ones are flipped. With the row number in
+    # the lower bits a single sort of integers keeps ties in row order, several times as fast as a stable sort of
+    # floats.
     bits = (0.0 - similarity).view(np.uint32)  # 0 - x, as -0.0 and 0.0 are a tie
     key = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)).astype(np.uint64)
     key <<= np.uint64(32)
@@ -94,7 +95,7 @@ class PrecisionRecallCurve:
     threshold: Floats
 
     def recall_at_precision(self, precision: float) -> float:
-        """The highest recall reached with at least this precision; 0 where it never is."""
+        """The highest recall that is reached with at least this precision; 0 if the precision is never reached."""
         reached = self.recall[self.precision >= precision]
         return float(reached.max()) if len(reached) else 0.0
 
@@ -122,7 +123,7 @@ def curve_from_ranks(ranks: Ints, values: Floats, *, num_relevant: int) -> Preci
 
 
 def bootstrap_interval(samples: Floats, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of bootstrap samples [B]; samples that are NaN (no query drawn that counts) are left out."""
+    """Percentile interval of bootstrap samples [B]. Samples that are NaN (they drew no query that counts) are left out."""
     tail = (1 - confidence) / 2
     low, high = np.nanquantile(samples, [tail, 1 - tail])
     return float(low), float(high)
@@ -134,7 +135,7 @@ def query_weights(num_queries: int, *, num_samples: int, rng: np.random.Generato
 
 
 def bootstrap_mean_ap(per_query: Floats, weights: NDArray[np.float64]) -> Floats:
-    """Mean AP [B] of bootstrap samples, NaN where no query was drawn. per_query: [Q]; weights: [B, Q]."""
+    """Mean AP [B] of bootstrap samples; NaN if a sample drew no query that counts. per_query: [Q]; weights: [B, Q]."""
     num = weights.sum(axis=1)
     means: Floats = np.divide(weights @ per_query, num, out=np.full_like(num, np.nan), where=num > 0)
     return means

@@ -1,4 +1,4 @@
-"""Is one set of scores better than another? Paired bootstrap over queries, on the videos that both could use."""
+"""Is one set of scores better than another? A paired bootstrap over queries, on the videos that both can use."""
 
 from __future__ import annotations
 
@@ -46,8 +46,11 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the gate says. target: mean of the target metrics, better: whether it is; metrics: every required one, worse:
-    names of those that are; reason: a sentence for people."""
+    """The gate's decision.
+
+    target: difference of the mean of the target metrics; better: whether it is better. metrics: every required metric;
+    worse: names of those that are worse. reason: a sentence for people.
+    """
 
     better: bool
     reason: str
@@ -79,7 +82,8 @@ def compare(
     available: frozenset[str],
     config: GateConfig,
 ) -> dict[str, Difference]:
-    """Every task of a benchmark, both scored under the frozen policy on `available` (the videos that both could use).
+    """Compare two models on every task of a benchmark, under the frozen policy on `available` (the videos that both can
+    use).
 
     champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries.
     """

@@ -24,7 +24,7 @@ ROWS_PER_BATCH = 1 << 20
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Pairs of a definition's own videos, in file order; what was left out is counted.
+    """Scored pairs whose videos belong to the definition, in file order. Other rows are counted and left out.
 
     query, reference: int32 [M], positions in `definition.queries` and `definition.database`.
     similarity: float [M]; a score that is not finite stands as +inf and is marked in `invalid`.
@@ -118,7 +118,7 @@ def check_columns(schema: pa.Schema, *, what: str) -> None:
 def _codes(ids: pa.Array, known: Mapping[str, int]) -> NDArray[np.int32]:
     """Position of every id in the definition, -1 for unknown ones and nulls."""
     encoded = ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode()
-    # the entry behind the last one stands for null
+    # the entry after the last one stands for null
     codes = np.array([known.get(video, -1) for video in encoded.dictionary.to_pylist()] + [-1], dtype=np.int32)
     indices = encoded.indices.cast(pa.int64()).fill_null(len(codes) - 1).to_numpy(zero_copy_only=False)
     positions: NDArray[np.int32] = codes[indices]

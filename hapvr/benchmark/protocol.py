@@ -1,9 +1,8 @@
 """Evaluation of similarities against a benchmark definition under one of three policies for missing videos.
 
-official: as the authors' evaluation does (see `Task`), to compare with published numbers.
-strict: a relevant video that is missing is a miss and a query that is missing scores 0, so losing a relevant pair
-  can never raise a score.
-frozen: strict, on the videos of a named availability manifest, so that two runs compare like with like.
+official: follows the authors' evaluation (see `Task`), to compare with published numbers.
+strict: a missing relevant video is a miss, and a missing query scores 0, so losing videos can never raise a score.
+frozen: strict, on the videos of a named availability manifest, so that two runs are compared on the same videos.
 """
 
 from __future__ import annotations
@@ -57,11 +56,12 @@ def evaluate(
 ) -> EvaluationResult:
     """Every task of `definition` on `similarities` (columns query_id, reference_id, similarity; higher is closer).
 
-    available: ids of the videos that could be had. Under "frozen" it is the manifest and must be given; under
-      "official" it decides which positives leave the ground truth; None takes the ids that occur in the scores.
+    available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official" it decides which
+    positives leave the ground truth. None means the ids that occur in the scores.
     bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from `seed`.
-    Raises ArgumentError for a wrong policy and DataError for unusable scores; non-finite scores are an error under
-    "official" and counted otherwise: as a miss if relevant, else as ranked first, so they can never raise a score.
+    Raises ArgumentError for a wrong policy and DataError for unusable scores. A score that is not finite is an error
+    under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
+    raise a score.
     """
     if policy not in POLICIES:
         raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(POLICIES)}")
@@ -162,7 +162,7 @@ def _task_result(task: Task, truth: Judgement, covered: Coverage, measured: _Mea
 
 
 def _mean(values: pl.Series) -> float:
-    """Mean of the queries that count; 0 where none does."""
+    """Mean over the queries that count; 0 if none does."""
     mean = values.drop_nulls().mean()
     return float(mean) if isinstance(mean, float) else 0.0
 

@@ -24,8 +24,8 @@ Bools = NDArray[np.bool_]
 class Coverage:
     """Which videos count, by position in the definition. queries_*: bool [Q]; references_*: bool [N].
 
-    in_scope: the manifest's under the frozen policy, else all. scored: they occur in the scores.
-    available: they could be had, by the given list of ids or else by the scores.
+    in_scope: under the frozen policy the videos of the manifest, else all. scored: videos that occur in the scores.
+    available: videos of the given list of ids; without a list those that occur in the scores.
     """
 
     queries_in_scope: Bools
@@ -39,8 +39,10 @@ class Coverage:
 def coverage(
     definition: BenchmarkDefinition, pairs: ScoredPairs, *, policy: Policy, available: frozenset[str] | None
 ) -> Coverage:
-    """Coverage of the definition by the scores. ArgumentError where the frozen policy has no manifest; DataError where
-    the manifest or the scores cover no query or no reference."""
+    """Coverage of the definition by the scores.
+
+    Raises ArgumentError if the frozen policy has no manifest, DataError if the manifest or the scores cover no query or
+    no reference."""
     queries_in, references_in = np.ones(len(definition.queries), bool), np.ones(len(definition.database), bool)
     if policy == "frozen":
         if available is None:

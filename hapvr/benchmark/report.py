@@ -32,7 +32,7 @@ PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float | None, ...]]]
     ),
     "svd": (("mAP", "uAP"), {"S2VS (VCDB)": (88.40, 65.04), "HAP-VR": (89.00, 67.87)}),
 }
-"""What the papers report, in percent: columns, then rows. HAP-VR (MM'24) and S2VS (CVPRW'23)."""
+"""Numbers of the papers, in percent: columns, then rows. HAP-VR (MM'24) and S2VS (CVPRW'23)."""
 
 
 def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
@@ -104,7 +104,7 @@ def per_query_figure(first: EvaluationResult, second: EvaluationResult, *, task:
 
 
 def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None) -> str:
-    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" where there is none.
+    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks missing values.
 
     tasks: the columns; None for every task that some row has.
     """
@@ -117,7 +117,7 @@ def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Seque
 
 
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
-    """`metrics_markdown` in the papers' layout, the published rows of the benchmark first, if there are any."""
+    """`metrics_markdown` in the layout of the papers. Published rows of the benchmark come first, if there are any."""
     published = PUBLISHED.get(benchmark)
     if published is None:
         return metrics_markdown(results)

@@ -1,7 +1,7 @@
 """The scoring engine: features in, similarities of all (query, reference) pairs out, as a Parquet file.
 
-Queries are held in memory, references are read once and scored in parts; a finished part is a file of its own, so a
-run that was killed continues after its last part and ends with the same bytes.
+Queries stay in memory. References are read once and scored in parts. Each finished part is a file of its own, so a
+killed run continues after its last part and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class FeatureReader(Protocol):
         """Ids of the videos that have features."""
 
     def digests(self) -> dict[str, str]:
-        """What identifies the features, by shard; unfinished work on other features is not continued."""
+        """Digests that identify the features, by shard. Unfinished work on other features is not continued."""
 
     def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """(id, features [T, R, D]) of those ids that are there, in an order that never changes."""
+        """(id, features [T, R, D]) of the ids that have features, always in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSettings:
-    """How pairs are scored. The sizes of parts may change no more than the order of rows.
+    """How pairs are scored. The sizes of parts change only the order of rows.
 
     dtype: of the features in their products and of the comparator.
     symmetric: mean of score(query, reference) and score(reference, query).
@@ -111,13 +111,13 @@ def score_videos(
     settings: ScoringSettings | None = None,
     limits: Limits | None = None,
 ) -> Path:
-    """Scores every query that has features against every reference that has, and returns `out_path`.
+    """Score every query with features against every reference with features. Returns `out_path`.
 
     network: not changed; a copy is moved to the device. Writes columns query_id, reference_id, similarity (float32,
-    [-1, 1]). Unfinished work lies in `<out_path>.parts` and is continued only for the same weights, features, ids and
-    settings; anything else there is thrown away. A finished out_path of the same run is kept. Memory grows with the
+    [-1, 1]). Unfinished work lies in `<out_path>.parts`. It is continued only for the same weights, features, ids and
+    settings; anything else there is deleted. A finished out_path of the same run is kept. Memory grows with the
     frames of the queries and of a part, not with the number of references.
-    limits: sizes of what is computed at once, by default fit for the device.
+    limits: how much is computed at once; the default suits the device.
     Raises DataError where no query or no reference has features, or features do not fit the network.
     """
     settings, device = settings or ScoringSettings(), torch.device(device)
@@ -251,7 +251,7 @@ def _write_table(table: pa.Table, path: Path, *, plan: str) -> None:
 
 
 def _join_parts(parts: Path, out_path: Path, *, plan: str) -> None:
-    """One file with a row group per part, in the order of the parts; the parts are removed once it is there."""
+    """Join the parts into one file, a row group per part in their order, then remove them."""
     schema = SIMILARITY_SCHEMA.with_metadata({PLAN_KEY: plan.encode()})
     with write_atomic(out_path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
         for file in sorted(parts.glob("part-*.parquet")):

@@ -96,7 +96,7 @@ CATALOG = {
 
 
 def list_definitions() -> dict[str, str]:
-    """Benchmarks known by name, and what they are; those that are not shipped say which files they need."""
+    """Names and descriptions of the known benchmarks. Those that are not shipped say which files they need."""
     return {
         entry.name: entry.description if entry.shipped else f"{entry.description} (needs {entry.published_files})"
         for entry in CATALOG.values()

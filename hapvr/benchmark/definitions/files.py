@@ -10,7 +10,7 @@ from hapvr.errors import DataError
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; DataError where there is none."""
+    """The JSON object in `path`. Raises DataError if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -21,7 +21,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of `path` without blanks around them, empty ones left out; DataError where it cannot be read."""
+    """The stripped lines of `path` without empty ones. Raises DataError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -30,7 +30,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def split_line(line: str, *, path: Path, columns: int, separator: str | None = None) -> list[str]:
-    """The fields of a line; DataError unless there are at least `columns`."""
+    """The fields of a line. Raises DataError if there are fewer than `columns`."""
     fields = [field.strip() for field in line.split(separator)]
     if len(fields) < columns:
         raise DataError(f"{path}: line {line!r} has {len(fields)} fields, wanted {columns} or more")

@@ -26,7 +26,7 @@ def vcdb_tasks(labels: Collection[str], exclusions: Collection[str] = ()) -> tup
 def read_vcdb(folder: Path, *, name: str = "vcdb") -> BenchmarkDefinition:
     """VCDB from annotation/<event>.txt (lines "video,video,start,end,start,end", as published).
 
-    The core videos are the files under core_dataset/ where that folder is there, else all that the annotation names.
+    The core videos are the files under core_dataset/ if that folder exists, else all videos that the annotation names.
     For "vcdb-distractors" the database also holds the lines of distractors.txt or the files under
     background_dataset/. Ids are file names without their extension.
     """
