@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_the_picture_of_the_assets_is_current() -> None:
     drawn = set()
     for chain in re.findall(r"^ *(\w+(?: --> \w+)+)$", picture, flags=re.MULTILINE):
         names = chain.split(" --> ")
-        drawn |= set(zip(names, names[1:], strict=False))
+        drawn |= set(pairwise(names))
     graph = defs.resolve_asset_graph()
     keys = graph.get_all_asset_keys()
     real = {(parent.to_user_string(), key.to_user_string()) for key in keys for parent in graph.get(key).parent_keys}
