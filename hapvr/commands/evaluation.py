@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
+from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
 from hapvr.commands.terminal import JsonOption, data_root, exit_codes, show
 
 if TYPE_CHECKING:
@@ -143,10 +143,8 @@ def _score(
     from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
     from hapvr.stages.normalization import normalized_similarities
     from hapvr.storage.features import FeatureStore
-    from hapvr.tracking.registry import download_bundle
 
-    place = download_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
-    chosen = load_similarity_model(place)
+    chosen = load_similarity_model(model_folder(model, tracking_uri))
     root = data_root(features, None, option="--features")
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)

@@ -63,11 +63,17 @@ def _lines(row: PairScore) -> list[str]:
     return lines if row.segments != () else [*lines, "    no matching segments"]
 
 
+def model_folder(model: str, tracking_uri: str) -> Path:
+    """The local folder of a registered model, or the place itself."""
+    from hapvr.tracking.store import registered_bundle
+
+    return registered_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
+
+
 def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
     """The scorer of a registered model or of a bundle folder."""
+    folder = model_folder(model, tracking_uri)
     from hapvr.features.extract import choose_device
     from hapvr.scorer.bundle import load_bundle
-    from hapvr.tracking.registry import download_bundle
 
-    folder = download_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
     return load_bundle(folder, device=str(choose_device("auto")))

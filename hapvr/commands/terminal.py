@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 
 from hapvr.errors import ArgumentError, ConfigError, HapvrError
-from hapvr.progress import Progress
+from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from hapvr.storage.filesystem import DataRoot
@@ -90,8 +87,14 @@ def data_root(place: str | None, config: Path | None, *, option: str) -> DataRoo
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
     """A bar on the terminal's standard error; nothing where that is no terminal."""
-    console = Console(file=sys.stderr)
+    if not sys.stderr.isatty():
+        yield no_progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with RichProgress(*columns, console=Console(file=sys.stderr), transient=True) as bars:
         task = bars.add_task(what, total=None)
         yield lambda done, total, _=0: bars.update(task, completed=done, total=total or None)

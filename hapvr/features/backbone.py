@@ -18,7 +18,10 @@ from torch.nn import functional as F
 from hapvr.config import BackboneConfig, Precision, TorchScriptWeights
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.features.execution import run_network
+from hapvr.features.resnet import LAYOUTS, ResNetStages
 from hapvr.features.weights import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     WeightsIdentity,
     create_embedding_network,
     create_network,
@@ -123,6 +126,24 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     if config.compile:
         network.compile()
     return backbone
+
+
+def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: dict[str, Tensor]) -> Backbone:
+    """The backbone of a stored model: `state` has its weights, `config` says the rest.
+
+    Raises RuntimeError if the tensors do not fit the architecture, and what `load_backbone` raises.
+    """
+    changed = config.options or config.mean or config.std or config.class_token
+    if config.architecture not in LAYOUTS or changed:
+        backbone = load_backbone(config)
+        backbone.network.load_state_dict(state)
+        return replace(backbone, identity=identity)
+    with torch.device("meta"):
+        network = ResNetStages(config.architecture)
+    network.load_state_dict(state, assign=True)
+    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    settings = stated_settings(config, identity)
+    return Backbone(network, identity, settings, config.crop_px, IMAGENET_MEAN, IMAGENET_STD, config.precision)
 
 
 def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:

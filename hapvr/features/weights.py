@@ -1,4 +1,7 @@
-"""The frozen networks of timm and their weights: published, from a file, or seeded random; and their identity."""
+"""The frozen networks of timm and their weights: published, from a file, or seeded random; and their identity.
+
+timm and the hub's client are imported where they are used: a stored model needs neither, and timm takes 2.5 seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -58,6 +59,8 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
     elif isinstance(weights, TorchScriptWeights):
         raise ConfigError("weights: a TorchScript file is a network of its own; load it with load_torchscript")
     else:
+        from huggingface_hub.errors import HfHubHTTPError
+
         _require_known(architecture)
         try:
             path = _published_file(architecture)
@@ -98,7 +101,7 @@ def load_torchscript(weights: TorchScriptWeights) -> tuple[nn.Module, WeightsIde
 
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of pixels in [0, 1], per channel: the configuration's, else the architecture's."""
-    import timm  # here, since it loads torchvision and much of torch's compiler, and most processes load no network
+    import timm
 
     known = None if isinstance(config.weights, TorchScriptWeights) else timm.get_pretrained_cfg(config.architecture)
     mean = config.mean or (known.mean if known else None) or IMAGENET_MEAN
@@ -189,6 +192,8 @@ def _require_known(architecture: str) -> None:
 def _published_file(architecture: str) -> Path:
     """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
     import timm
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     published = timm.get_pretrained_cfg(architecture)
     if published is None or not published.hf_hub_id:
@@ -205,6 +210,8 @@ def _published_file(architecture: str) -> Path:
 
 def _require_hub() -> None:
     """Raises OSError within seconds if the hub cannot be reached; the hub's client would try again for a minute per file."""
+    from huggingface_hub import constants
+
     if urllib.request.getproxies().get("https"):
         return
     address = urllib.parse.urlsplit(constants.ENDPOINT)

@@ -16,16 +16,17 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hapvr import __version__
 from hapvr.config import BackboneConfig, SamplingConfig, ServingConfig
 from hapvr.errors import DataError
-from hapvr.features.backbone import Backbone, load_backbone
+from hapvr.features.backbone import Backbone, load_backbone, stored_backbone
 from hapvr.features.weights import WeightsIdentity, state_sha256
 from hapvr.features.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.files import write_atomic
@@ -33,6 +34,8 @@ from hapvr.model.checkpoint import load_network
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration, calibration_from_json
 from hapvr.scorer.scorer import VideoScorer
+
+Part = TypeVar("Part")
 
 SCORER_FILE = "scorer.json"
 BACKBONE_FILE = "backbone.safetensors"
@@ -93,9 +96,11 @@ def write_bundle(
 def read_description(folder: Path) -> dict[str, Any]:
     """What scorer.json says. Raises DataError for a folder without one, or of a format that this version does not read."""
     try:
-        description: dict[str, Any] = json.loads((folder / SCORER_FILE).read_text(encoding="utf-8"))
+        description = json.loads((folder / SCORER_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"model: {folder} is no model bundle ({error}); wanted a folder with {SCORER_FILE}") from error
+    if not isinstance(description, dict):
+        raise DataError(f"model: {folder / SCORER_FILE} holds no JSON object; fetch the model again")
     version = description.get("format_version")
     if version not in READ_VERSIONS:
         raise DataError(
@@ -104,7 +109,7 @@ def read_description(folder: Path) -> dict[str, Any]:
             "made it, register the model again with this one, or load it with mlflow.pyfunc in a process that has not "
             "imported hapvr: a registered model brings its own code"
         )
-    return description
+    return dict(description)
 
 
 def read_calibration(folder: Path) -> Calibration | None:
@@ -142,23 +147,24 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
             f"model: {folder / SCORER_FILE} cannot be used by HAP-VR {__version__} ({error}); it was made by "
             f"{description.get('hapvr_version', 'another version')}: install that, or register the model again"
         ) from error
-    backbone = load_backbone(config)
-    if identity.source != TORCHSCRIPT:
-        state = load_file(folder / BACKBONE_FILE)
+    if identity.source == TORCHSCRIPT:
+        backbone = load_backbone(config)
+        if backbone.identity != identity:
+            raise DataError(
+                f"model: {os.environ[TORCHSCRIPT_VARIABLE]} is not the TorchScript file that {folder} was made with; wanted "
+                f"is the one of SHA-256 {identity.sha256}"
+            )
+    else:
+        state = _read_part(folder / BACKBONE_FILE, load_file)
         if state_sha256(state) != identity.sha256:
             raise DataError(
                 f"model: {folder / BACKBONE_FILE} differs from what {SCORER_FILE} says; fetch the model again"
             )
-        backbone.network.load_state_dict(state)
-    elif backbone.identity != identity:
-        raise DataError(
-            f"model: {os.environ[TORCHSCRIPT_VARIABLE]} is not the TorchScript file that {folder} was made with; wanted is "
-            f"the one of SHA-256 {identity.sha256}"
-        )
+        backbone = stored_backbone(config, identity, state)
     network, _ = load_network(folder / NETWORK_FOLDER)
     return VideoScorer(
         backbone=dataclasses.replace(backbone, identity=identity, settings=description["backbone"]),
-        whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
+        whitening=_read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes())),
         network=network,
         sampling=sampling,
         batch_frames=config.batch_frames,
@@ -167,6 +173,14 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         calibration=read_calibration(folder),
         limits=limits_from_environment(stored),
     )
+
+
+def _read_part(path: Path, read: Callable[[Path], Part]) -> Part:
+    """read(path). Raises DataError naming a file that is missing or damaged."""
+    try:
+        return read(path)
+    except (OSError, KeyError, SafetensorError) as error:
+        raise DataError(f"model: {path} is missing or damaged ({error}); fetch the model again") from error
 
 
 def _torchscript_weights(folder: Path) -> dict[str, str]:

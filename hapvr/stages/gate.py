@@ -33,8 +33,8 @@ from hapvr.tracking.champions import (
     set_champion,
     version_tags,
 )
-from hapvr.tracking.registry import download_bundle
 from hapvr.tracking.runs import Tracker
+from hapvr.tracking.store import registered_bundle
 
 CHAMPION_TAG = "hapvr.gate.champion"
 CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
@@ -147,7 +147,7 @@ def _champion_similarities(
     stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
     if stored is not None:
         return stored
-    bundle = download_bundle(
+    bundle = registered_bundle(
         f"models:/{project.config.tracking.registered_model}/{champion.version}", project.tracking_uri
     )
     model = load_similarity_model(bundle)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import mlflow
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -14,6 +12,7 @@ from mlflow.tracking import MlflowClient
 from hapvr.errors import DataError
 from hapvr.tracking.champions import CHALLENGER
 from hapvr.tracking.runs import Tracker
+from hapvr.tracking.store import require_store
 
 TARGET_TAG = "hapvr.target_mean"
 DESCRIPTION = (
@@ -49,7 +48,8 @@ def register(
 
 
 def registry_client(tracking_uri: str) -> MlflowClient:
-    """A client of the registry at an address."""
+    """A client of the registry at an address. Raises DataError if there is none, ArgumentError for no address."""
+    require_store(tracking_uri)
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
@@ -94,20 +94,3 @@ def list_versions(name: str, tracking_uri: str) -> list[dict[str, Any]]:
         for row in versions
     ]
     return sorted(rows, key=lambda row: -int(row["version"]))
-
-
-def download_bundle(uri: str, tracking_uri: str) -> Path:
-    """The local bundle of a registered model such as `models:/hapvr@champion`. Raises DataError if there is none."""
-    mlflow.set_tracking_uri(tracking_uri)
-    mlflow.set_registry_uri(tracking_uri)
-    try:
-        folder = mlflow.artifacts.download_artifacts(artifact_uri=uri)
-    except MlflowException as error:
-        raise DataError(
-            f"model: {uri} is not in the registry at {tracking_uri} ({error.message}); "
-            f"register one (`make demo` does), or give --tracking-uri"
-        ) from error
-    found = sorted(Path(folder).rglob("scorer.json"))
-    if not found:
-        raise DataError(f"model: {uri} holds no model bundle; it was not registered by this project")
-    return found[0].parent

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunS
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from hapvr.errors import DataError
+from hapvr.tracking.store import is_server, require_store
 
-ANSWER_S = 10.0
 RUN_KEY_TAG = "hapvr.run_key"
 MAX_PARAM_CHARACTERS = 6000
 DATASET_DIGEST_CHARACTERS = 32  # of the 36 that MLflow takes
@@ -37,7 +34,8 @@ class Tracker:
             folder = Path(uri.removeprefix("sqlite:///")).parent
             folder.mkdir(parents=True, exist_ok=True)
             artifacts = artifacts or folder / "artifacts"
-        require_server(uri)
+        if is_server(uri):
+            require_store(uri)
         self.uri = uri
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = self.client.get_experiment_by_name(experiment)
@@ -117,21 +115,6 @@ class Tracker:
     def page(self, run_id: str, base: str | None) -> str:
         """Address of the run's page on an MLflow server at `base`; empty without one."""
         return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}" if base else ""
-
-
-def require_server(uri: str) -> None:
-    """Raise DataError if `uri` is a server's and none answers within seconds; MLflow's client would retry for minutes."""
-    if not uri.startswith(("http://", "https://")):
-        return
-    try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_S):
-            return
-    except urllib.error.HTTPError:
-        return  # it answers; what it says to real requests is for the client
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"tracking: no MLflow server answers at {uri} ({error}); start it (`make ui` serves one), or correct tracking.uri"
-        ) from error
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

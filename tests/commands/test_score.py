@@ -57,4 +57,5 @@ def test_score_without_a_model_says_what_to_do(call: Call, folder: Path) -> None
     assert "is no model bundle" in done.error
     done = call("score", "a.mp4", "b.mp4", "--tracking-uri", f"sqlite:///{folder / 'empty.db'}")
     assert done.code == 1
-    assert "`make demo` does" in done.error
+    assert "`make demo` registers a model" in done.error
+    assert not (folder / "empty.db").exists()

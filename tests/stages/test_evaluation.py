@@ -100,7 +100,11 @@ def test_normalised_scores_are_a_row_beside_the_raw_ones(small_project: Project,
         write_settings(tmp_path / "normalized.yaml", settings | {"evaluation": wanted}), folder=tmp_path
     )
     run = prepare_training(project, "normalized", tags={})
-    save_network(SimilarityNetwork(dims=32, generator=torch_rng("normalized")), run.network_folder, metadata={})
+    save_network(
+        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("normalized")),
+        run.network_folder,
+        metadata={},
+    )
     scores = make_benchmark_scores(project, run, "own-test")
     assert list(scores.results) == [BASELINE, TRAINED, NORMALIZED]
     assert f"| {NORMALIZED} |" in scores.markdown

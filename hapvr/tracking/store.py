@@ -1,0 +1,199 @@
+"""Where MLflow's store is, and the bundle of a registered version, without importing MLflow where that is possible.
+
+Importing MLflow and opening its database takes 3 to 5 seconds of processor time, so `hapvr score` asks the database or
+the server itself. Whatever it does not understand it leaves to MLflow's client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hapvr.errors import ArgumentError, DataError
+
+CONNECT_S = 5.0
+"""Seconds in which a server must answer. MLflow's own client would retry for minutes."""
+
+BUNDLE_MARK = "scorer.json"
+SQLITE = "sqlite:///"
+_MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """`models:/<name>@<alias>` or `models:/<name>/<version>`; alias or version is None."""
+
+    name: str
+    alias: str | None
+    version: str | None
+
+
+def parse_model_uri(uri: str) -> ModelName:
+    """Raises ArgumentError for anything but models:/NAME@ALIAS and models:/NAME/VERSION."""
+    found = _MODEL_URI.fullmatch(uri)
+    if found is None:
+        raise ArgumentError(
+            f"model: {uri!r} is no name of a version; wanted models:/NAME@ALIAS or models:/NAME/VERSION"
+        )
+    return ModelName(found["name"], found["alias"], found["version"])
+
+
+def is_server(tracking_uri: str) -> bool:
+    """Whether the address is that of an MLflow server."""
+    return tracking_uri.startswith(("http://", "https://"))
+
+
+def require_store(tracking_uri: str) -> None:
+    """Raise DataError unless a store is there: a server that answers within CONNECT_S, or a database file.
+
+    MLflow would make an empty database, and the folders above it, for an address that is mistyped.
+    """
+    if is_server(tracking_uri):
+        try:
+            with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=CONNECT_S):
+                return
+        except urllib.error.HTTPError:
+            return  # it answers; what it says to real requests is for the client
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"tracking: no MLflow server answers at {tracking_uri} ({error}); start it (`make ui` serves one), or "
+                "correct the address"
+            ) from error
+    elif tracking_uri.startswith(SQLITE):
+        path = Path(tracking_uri.removeprefix(SQLITE))
+        problem = _database_problem(path)
+        if problem:
+            raise DataError(
+                f"tracking: {path} {problem}; `make demo` registers a model, --tracking-uri says where another registry is"
+            )
+    elif not re.match(r"(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.", tracking_uri):
+        raise ArgumentError(
+            f"--tracking-uri is {tracking_uri!r}; wanted the http(s) address of an MLflow server, or sqlite:///FILE"
+        )
+
+
+def registered_bundle(uri: str, tracking_uri: str) -> Path:
+    """The local bundle of a registered model such as `models:/hapvr@champion`.
+
+    Raises ArgumentError for another kind of name, DataError if there is no such registry, version or bundle.
+    """
+    wanted = parse_model_uri(uri)
+    require_store(tracking_uri)
+    found: Path | None = None
+    if is_server(tracking_uri):
+        facts = _served_version(wanted, tracking_uri)
+        if facts is not None:
+            text = json.dumps(
+                [tracking_uri, facts["name"], facts["version"], facts["creation_timestamp"], facts["source"]]
+            )
+            cached = _cache() / hashlib.sha256(text.encode()).hexdigest()[:32]
+            return _bundle_below(cached) or _fetch(uri, tracking_uri, cached)
+    elif tracking_uri.startswith(SQLITE):
+        found = _stored_bundle(wanted, Path(tracking_uri.removeprefix(SQLITE)))
+    return found or _download(uri, tracking_uri)
+
+
+def _database_problem(path: Path) -> str:
+    """Why a file is no SQLite database; empty if it is one."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except (OSError, ValueError) as error:
+        return f"cannot be opened ({error})"
+    return "" if head == b"SQLite format 3\0" else "is no SQLite database"
+
+
+def _stored_bundle(wanted: ModelName, database: Path) -> Path | None:
+    """The bundle of a version whose files lie on this machine, from MLflow's tables; None leaves the question to MLflow."""
+    version = wanted.version
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            if version is None:
+                query = "SELECT version FROM registered_model_aliases WHERE name = ? AND alias = ?"
+                row = connection.execute(query, (wanted.name, wanted.alias)).fetchone()
+                version = None if row is None else str(row[0])
+            query = "SELECT storage_location FROM model_versions WHERE name = ? AND version = ?"
+            row = connection.execute(query, (wanted.name, version)).fetchone()
+    except sqlite3.Error:
+        return None
+    address = urllib.parse.urlsplit(str(row[0])) if row and row[0] else None
+    if address is None or address.scheme != "file":
+        return None
+    return _bundle_below(Path(urllib.request.url2pathname(address.path)))
+
+
+def _served_version(wanted: ModelName, server: str) -> dict[str, Any] | None:
+    """What the server's REST interface says of a version; None leaves the question to MLflow."""
+    if wanted.version is None:
+        place, query = "registered-models/alias", {"name": wanted.name, "alias": str(wanted.alias)}
+    else:
+        place, query = "model-versions/get", {"name": wanted.name, "version": wanted.version}
+    try:
+        with urllib.request.urlopen(
+            f"{server.rstrip('/')}/api/2.0/mlflow/{place}?{urllib.parse.urlencode(query)}", timeout=CONNECT_S
+        ) as answer:
+            facts: dict[str, Any] = json.load(answer)["model_version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return facts if {"name", "version", "creation_timestamp", "source"} <= facts.keys() else None
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hapvr" / "models"
+
+
+def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
+    """Download a version into its folder of the cache; without a cache that can be written, into a folder of MLflow's."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".download-", dir=folder.parent))
+    except OSError:
+        return _download(uri, tracking_uri)
+    try:
+        _download(uri, tracking_uri, folder=beside)
+        try:
+            beside.rename(folder)
+        except OSError:  # another process was faster
+            if _bundle_below(folder) is None:
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    found = _bundle_below(folder)
+    assert found is not None
+    return found
+
+
+def _download(uri: str, tracking_uri: str, *, folder: Path | None = None) -> Path:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    mlflow.set_tracking_uri(tracking_uri)
+    mlflow.set_registry_uri(tracking_uri)
+    try:
+        place = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=None if folder is None else str(folder))
+    except (MlflowException, OSError) as error:
+        raise DataError(
+            f"model: {uri} is not in the registry at {tracking_uri} ({getattr(error, 'message', error)}); "
+            f"register one (`make demo` does), or give --tracking-uri"
+        ) from error
+    found = _bundle_below(Path(place))
+    if found is None:
+        raise DataError(f"model: {uri} holds no model bundle; it was not registered by this project")
+    return found
+
+
+def _bundle_below(folder: Path) -> Path | None:
+    found = sorted(folder.rglob(BUNDLE_MARK))
+    return found[0].parent if found else None
