@@ -44,8 +44,9 @@ demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own
 ui: $(STAMP) ## Dagster's UI and an MLflow server on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui
 
-test: $(STAMP) ## the fast tests
-	$(PYTEST)
+test: $(STAMP) ## the fast tests; COVERAGE=1: and how much of the code they run
+	$(PYTEST) $(if $(COVERAGE),--cov --cov-report=)
+	$(if $(COVERAGE),@echo "coverage of the fast tests: $$($(BIN)/coverage report --format=total) % of lines")
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
 	@# These often wait for other processes, and the longest are alone in their files: last, they would run alone.
