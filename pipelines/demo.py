@@ -7,11 +7,8 @@ It starts Dagster for as long as it works, since the daemon launches the runs; `
 
 import os
 import signal
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,7 +25,7 @@ from hapvr.errors import HapvrError
 from pipelines.jobs import EXTRACTED, INGESTED, RETRAINED
 from pipelines.resources import CHECKOUT, project_resource
 from pipelines.summary import print_summary
-from pipelines.ui import LOOPBACK, QUIET, dagster_command, free_port, only_server
+from pipelines.ui import LOOPBACK, ServerError, dagster_commands, free_port, only_server, running, wait_for_answer
 
 JOBS = {
     "find_videos": ("video_manifest",),
@@ -40,7 +37,6 @@ JOBS = {
 PARTITIONED = ("ingest", "extract")
 ASSETS = [asset for assets in JOBS.values() for asset in assets]
 POLL_S = 0.5
-START_TIMEOUT_S = 300.0
 
 
 class DemoFailure(Exception):
@@ -121,32 +117,16 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 @contextmanager
 def dagster_server(home: Path) -> Iterator[DagsterGraphQLClient]:
     """Dagster's web server and daemon on a free port of this machine, once they answer; they end with the context."""
-    port = free_port()
-    log = home / "demo.log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            dagster_command(host=LOOPBACK, port=port),
-            cwd=CHECKOUT,
-            env=QUIET | os.environ,
-            stdout=stream,
-            stderr=stream,
-        )
-    try:
-        _wait_for(f"http://{LOOPBACK}:{port}/server_info", process, log)
+    port, log = free_port(), home / "demo.log"
+    with (
+        log.open("wb") as stream,
+        running(dagster_commands(host=LOOPBACK, port=port), stdout=stream, stderr=stream) as servers,
+    ):
+        try:
+            wait_for_answer(f"http://{LOOPBACK}:{port}/server_info", servers)
+        except ServerError as error:
+            raise DemoFailure(f"Dagster did not start: {error}; see {log}") from error
         yield DagsterGraphQLClient(LOOPBACK, port_number=port)
-    finally:
-        process.terminate()
-        process.wait(timeout=120)
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_TIMEOUT_S
-    while True:
-        with suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(url, timeout=10):
-            return
-        if process.poll() is not None or time.monotonic() > end:
-            raise DemoFailure(f"Dagster did not start within {START_TIMEOUT_S:.0f} s; see {log}")
-        time.sleep(POLL_S)
 
 
 def run_all(client: DagsterGraphQLClient, instance: dg.DagsterInstance, console: Console) -> None:

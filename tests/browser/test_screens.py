@@ -77,6 +77,31 @@ def test_the_graph_explains_the_system(servers: Servers, page: Page) -> None:
     screenshot(page, "3-automation")
 
 
+def test_a_page_of_another_origin_cannot_start_or_stop_runs(servers: Servers, page: Page) -> None:
+    """What a foreign page (here MLflow's) can make the browser send is refused; a link to Dagster's page works."""
+    page.goto(f"{servers.mlflow}/#/experiments")
+    before = len(runs_of(servers))
+    answers: list[int] = []
+    page.on("response", lambda answer: answers.append(answer.status) if servers.dagster in answer.url else None)
+    send = """async ([address, body]) => {
+        for (const options of [{}, {method: "POST", body, headers: {"content-type": "text/plain"}}])
+            await fetch(options.method ? address : `${address}?query=${encodeURIComponent(body)}`,
+                        {mode: "no-cors", ...options}).catch(() => null);
+        return await new Promise(done => {
+            const socket = new WebSocket(address.replace("http", "ws"), "graphql-ws");
+            socket.onopen = () => done("open");
+            socket.onerror = () => done("refused");
+        });
+    }"""
+    assert (
+        page.evaluate(send, [f"{servers.dagster}/graphql", "mutation { reloadWorkspace { __typename } }"]) == "refused"
+    )
+    assert set(answers) == {403}
+    assert len(runs_of(servers)) == before
+    page.evaluate("address => { window.location.href = address }", f"{servers.dagster}/runs")
+    expect(page.get_by_text("retrain", exact=True).first).to_be_visible()
+
+
 def test_a_job_runs_from_the_launchpad(servers: Servers, page: Page) -> None:
     """Launched with the button, watched until it says Success."""
     page.goto(f"{servers.dagster}/locations/hapvr/jobs/find_videos/playground")

@@ -22,7 +22,7 @@ from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, write_settings
 
 
-def wait_for(url: str, *, body: bytes | None = None, timeout_s: float = 120) -> bytes:
+def wait_for(url: str, *, body: bytes | None = None, timeout_s: float = 300) -> bytes:
     """The answer of a server that is starting."""
     end = time.monotonic() + timeout_s
     while True:

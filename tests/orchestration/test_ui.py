@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipelines.ui import free_port, is_loopback, only_server
+from pipelines.guard import is_loopback
+from pipelines.ui import free_port, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
 from tests.orchestration.servers import wait_for
@@ -42,6 +45,8 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
         (location,) = answer["repositoriesOrError"]["nodes"]
         assert location["location"]["name"] == "hapvr"
         assert {"ingest", "extract", "retrain"} <= {job["name"] for job in location["jobs"]}
+        with pytest.raises(urllib.error.HTTPError, match="403"):  # a mutation by GET, as a foreign page could send it
+            urllib.request.urlopen(f"http://127.0.0.1:{dagster_port}/graphql?query=mutation{{x}}", timeout=60)
         family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
         listening = {
             connection.laddr.ip
@@ -55,7 +60,8 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
         server.wait(timeout=90)
         assert server.stdout is not None
         printed = server.stdout.read()
-    assert f"MLflow: {mlflow_server} " in printed
+    assert f"MLflow: {mlflow_server}\n" in printed
+    assert "ready" in printed
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 
