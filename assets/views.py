@@ -73,22 +73,24 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
 )
 def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
     from hapvr.progress import ProgressLines
-    from hapvr.stages.views import label_rates, make_pseudo_labels, make_training_views
+    from hapvr.stages.views import label_rates, make_views_and_labels
     from hapvr.storage.manifest import is_training_shard
     from hapvr.storage.views import operations_table
 
     opened, shard = project.open(), context.partition_key
-    wanted = {key.to_user_string() for key in context.selected_asset_keys}
+    selected = {key.to_user_string() for key in context.selected_asset_keys}
+    wanted = [name for name in (VIEWS, LABELS) if name in selected]
     if not is_training_shard(opened.root, shard):
         context.log.info(NOT_TRAINING)
-        yield from (_empty(name) for name in (VIEWS, LABELS) if name in wanted)
+        yield from map(_empty, wanted)
         return
-    if VIEWS in wanted:
-        views = make_training_views(opened, shard, progress=ProgressLines(context.log.info, "making views"))
-        yield _made(VIEWS, views, {"operations": metadata.table(operations_table(views.shard))})
-    if LABELS in wanted:
-        labels = make_pseudo_labels(opened, shard, progress=ProgressLines(context.log.info, "embedding views"))
-        yield _made(LABELS, labels, {"label_rates": dg.MetadataValue.json(label_rates(labels.shard))})
+    made = make_views_and_labels(
+        opened, shard, outputs=wanted, progress=ProgressLines(context.log.info, "making views and labels")
+    )
+    if VIEWS in made:
+        yield _made(VIEWS, made[VIEWS], {"operations": metadata.table(operations_table(made[VIEWS].shard))})
+    if LABELS in made:
+        yield _made(LABELS, made[LABELS], {"label_rates": dg.MetadataValue.json(label_rates(made[LABELS].shard))})
 
 
 def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.MaterializeResult:

@@ -81,7 +81,7 @@ class Runs:
         for record in connection.records:
             entry, event = record.event_log_entry, record.event_log_entry.dagster_event
             if event is None:
-                if entry.step_key == "similarity_model":
+                if entry.step_key == "similarity_model" and not entry.user_message.startswith("[pipes]"):
                     self.console.print(f"        {entry.user_message}", markup=False, highlight=False)
             elif event.is_step_start:
                 self.moments[run_id] = entry.timestamp
