@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hapvr.config import DownloadConfig, ServingConfig
@@ -14,6 +16,9 @@ from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.videos import Outcome, VideoFeatures, VideoReader
 from hapvr.video.sources import ManifestEntry
+
+if TYPE_CHECKING:
+    from hapvr.video.download import Downloader
 
 GROUP = 8
 """Videos that are decoded together and held at once, beside the query's and the cache."""
@@ -40,6 +45,9 @@ class RequestVideos:
         self._held: dict[str, VideoFeatures] = {}
         self._failed: dict[str, VideoError] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self._folder.cleanup)
+        self._downloader: Downloader | None = None
 
     def __enter__(self) -> RequestVideos:
         return self
@@ -47,7 +55,7 @@ class RequestVideos:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._folder.cleanup()
+        self._stack.close()
 
     def get(self, name: str) -> VideoFeatures:
         """Features of one of the names. Raises VideoError."""
@@ -102,16 +110,18 @@ class RequestVideos:
         return self._fetch(name)
 
     def _fetch(self, url: str) -> Path:
-        from hapvr.video.download import download_video
+        from hapvr.video.download import Downloader  # yt-dlp is loaded only where a URL is asked for
 
         if self._deadline.passed():
             raise self._deadline.error()
-        config = DownloadConfig(
-            max_bytes=self._limits.max_bytes,
+        if self._downloader is None:
+            config = DownloadConfig(max_bytes=self._limits.max_bytes, retries=DOWNLOAD_RETRIES, workers=1)
+            self._downloader = self._stack.enter_context(Downloader(config))
+        result = self._downloader.download(
+            ManifestEntry(video_id=url, uri=url),
+            folder=Path(self._folder.name),
             timeout_s=min(self._limits.video_timeout_s, self._deadline.wait_s()),
-            retries=DOWNLOAD_RETRIES,
         )
-        result = download_video(ManifestEntry(video_id=url, uri=url), folder=Path(self._folder.name), config=config)
         if result.path is None:
             raise VideoError(result.reason or result.status, result.message)
         return result.path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,15 @@ from hapvr.storage.availability import write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
 from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
-from hapvr.video.download import DownloadResult, download_video, remove_download
+from hapvr.video.download import (
+    DiskQuota,
+    Downloader,
+    DownloadResult,
+    adopt_download,
+    is_partial,
+    remove_download,
+)
 from hapvr.video.pool import InspectedVideo, inspect_videos
-from hapvr.video.quota import DiskQuota
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 DOWNLOAD_FOLDER = "downloads"
@@ -44,6 +50,7 @@ def make_videos(
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         made.update(video_ids)
+        _adopt_downloads(project, shard, rows)
         for facts in _look(project, [rows[video_id] for video_id in video_ids], anew=_failed_files(shard)):
             yield VideoEntry(facts)
 
@@ -51,7 +58,8 @@ def make_videos(
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
         is_there = row["status"] != STATUS_OK or path_of_text(row["path"]).exists()
-        return unchanged and is_there and row["status"] != STATUS_FAILED
+        partial = video_id in rows and _is_partial_download(row, rows[video_id])
+        return unchanged and is_there and not partial and row["status"] != STATUS_FAILED
 
     def record_availability(index: Sequence[IndexRow]) -> None:
         statuses = {row["video_id"]: row["status"] for row in index}
@@ -68,10 +76,34 @@ def make_videos(
         video_ids=list(rows),
         make=make,
         reuse=reuse,
-        retry=retry_failed,
+        retry=retry_failed or _has_partial_download(shard, rows),
         before_index=record_availability,
         progress=progress,
     )
+
+
+def _is_partial_download(row: IndexRow, video: ManifestRow) -> bool:
+    """Whether the index takes a file that was not fetched to its end for a video, as earlier releases could."""
+    return is_remote(video.uri) and is_partial(Path(row["path"]))
+
+
+def _has_partial_download(shard: Shard, videos: Mapping[str, ManifestRow]) -> bool:
+    if shard.provenance() is None:
+        return False
+    found = shard.index().select("video_id", "path").iter_rows(named=True)
+    return any(row["video_id"] in videos and _is_partial_download(row, videos[row["video_id"]]) for row in found)
+
+
+def _adopt_downloads(project: Project, shard: Shard, videos: Mapping[str, ManifestRow]) -> None:
+    """Keep the files that an earlier release fetched and this shard's index describes."""
+    remote = {video_id for video_id, row in videos.items() if is_remote(row.uri)}
+    if not remote or shard.provenance() is None:
+        return
+    folder = _download_folder(project) / shard.key
+    for row in shard.index().iter_rows(named=True):
+        path = path_of_text(row["path"])
+        if row["video_id"] in remote and row["sha256"] and path.parent == folder:
+            adopt_download(row["video_id"], path, num_bytes=row["num_bytes"], sha256=row["sha256"])
 
 
 def _failed_files(shard: Shard) -> frozenset[str]:
@@ -86,21 +118,21 @@ def _failed_files(shard: Shard) -> frozenset[str]:
 
 
 def _look(project: Project, rows: list[ManifestRow], *, anew: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Facts of each video, in order; downloads run ahead in threads."""
+    """Facts of each video, in order; downloads run ahead in threads, each with a process."""
     config = project.config.download
     remote = [row for row in rows if is_remote(row.uri)]
     top = _download_folder(project) if remote else Path()
     quota = DiskQuota(top, config.quota_bytes)
+    # the downloader is closed first: threads that still wait for their process then end
+    with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config, quota=quota) as downloader:
 
-    def fetch(row: ManifestRow) -> DownloadResult:
-        folder = top / row.shard
-        if row.video_id in anew:
-            remove_download(row.video_id, folder)
-        return download_video(ManifestEntry(row.video_id, row.uri), folder=folder, config=config, quota=quota)
+        def fetch(row: ManifestRow) -> DownloadResult:
+            folder = top / row.shard
+            if row.video_id in anew:
+                remove_download(row.video_id, folder)
+            return downloader.download(ManifestEntry(row.video_id, row.uri), folder=folder)
 
-    pool = ThreadPoolExecutor(config.workers, thread_name_prefix="download")
-    try:
-        fetched = {row.video_id: pool.submit(fetch, row) for row in remote}
+        fetched = {row.video_id: threads.submit(fetch, row) for row in remote}
         inspected = inspect_videos(_files(rows, fetched), config=project.config.sampling)
         for row in rows:
             result = fetched[row.video_id].result() if row.video_id in fetched else None
@@ -108,8 +140,6 @@ def _look(project: Project, rows: list[ManifestRow], *, anew: frozenset[str]) ->
                 yield _row(row.video_id, "", status=result.status, reason=result.reason, message=result.message)
             else:
                 yield _facts(next(inspected))
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _files(rows: list[ManifestRow], fetched: dict[str, Future[DownloadResult]]) -> Iterator[tuple[str, Path]]:

@@ -1,57 +1,41 @@
-"""Fetching remote videos with yt-dlp: YouTube ids, pages it knows, and plain http(s) links to files."""
+"""Remote videos as files: YouTube ids, pages that yt-dlp knows, and plain http(s) links to files.
+
+Each download runs in a process that is killed at its deadline and that has limits of memory and file size. A file counts
+as finished only if a record of its size and digest lies beside it; the record is written after the download ended.
+"""
 
 from __future__ import annotations
 
-import errno
+import concurrent.futures
+import contextlib
 import hashlib
-import logging
+import json
+import resource
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-import yt_dlp
-from yt_dlp.networking.exceptions import HTTPError
-from yt_dlp.utils import (
-    ContentTooShortError,
-    DownloadCancelled,
-    GeoRestrictedError,
-    UnsupportedError,
-    YoutubeDLError,
-)
+from pebble import ProcessFuture
 
 from hapvr.config import DownloadConfig
 from hapvr.errors import ArgumentError, DataError
-from hapvr.video.quota import DiskQuota
+from hapvr.files import PART_SUFFIX, write_atomic
+from hapvr.video.fetch import Fetched, FetchTask, Status, fetch, refuse_programs
+from hapvr.video.pool import open_pool
 from hapvr.video.sources import ManifestEntry, is_remote
 
-_LOG = logging.getLogger(__name__)  # what yt-dlp says; an application that configures logging sees it
-_LOG.addHandler(logging.NullHandler())
-
-Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
-
-UNAVAILABLE_CODES = frozenset({401, 402, 403, 404, 405, 410, 451})
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-SOCKET_TIMEOUT_S = 30.0
+RECORD_SUFFIX = ".json"
 MAX_WAIT_S = 60.0
-_PARTIAL_SUFFIXES = frozenset({".part", ".ytdl", ".temp"})
+MAX_MEMORY_BYTES = 2**30
+"""What a download process may hold in memory; it reads pages and playlists whole."""
+QUOTA_CHECK_S = 0.2
+"""Seconds between two looks at how much a running download has taken of the quota."""
 
-# Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
-_GONE = (
-    "video unavailable",
-    "private video",
-    "video is private",
-    "has been removed",
-    "been terminated",
-    "not available in your country",
-    "no longer available",
-    "does not exist",
-    "members-only",
-    "confirm your age",
-    "copyright",
-    "no video formats found",
-)
+_PARTIAL_SUFFIXES = (".part", ".ytdl", ".temp", ".frag")
+_FINAL_REASONS = frozenset({"quota", "live"})
 
 
 @dataclass(frozen=True)
@@ -65,38 +49,138 @@ class DownloadResult:
     message: str
 
 
-def download_video(
-    entry: ManifestEntry,
-    *,
-    folder: Path,
-    config: DownloadConfig,
-    quota: DiskQuota | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> DownloadResult:
-    """Fetch one video into the folder, under a name made from its id; a file that is there is not fetched again.
+class DiskQuota:
+    """How much all videos below a folder may take together, shared by threads that download; None: no limit."""
 
-    Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with
-    growing waits, each resuming the partial file; one that does not fit the quota is not. sleep: what waits. Raises
-    ArgumentError for a local uri, DataError where the disk is full, and nothing for the network's sake.
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        if limit_bytes is not None:
+            for path in folder.rglob("*"):
+                if path.is_file() and path.suffix != RECORD_SUFFIX:
+                    stem = path.name.partition(".")[0]
+                    self._sizes[stem] = self._sizes.get(stem, 0) + path.stat().st_size
+        self._total = sum(self._sizes.values())
+
+    def reserve(self, stem: str, num_bytes: int) -> bool:
+        """Count the video at its present size (0: it is gone). False, with nothing changed, if there is no room for it."""
+        with self._lock:
+            total = self._total - self._sizes.get(stem, 0) + num_bytes
+            fits = self.limit_bytes is None or total <= self.limit_bytes
+            if fits:
+                self._sizes[stem], self._total = num_bytes, total
+            return fits
+
+    def largest(self, stem: str, max_bytes: int) -> int:
+        """The size up to `max_bytes` that the video could have now."""
+        if self.limit_bytes is None:
+            return max_bytes
+        with self._lock:
+            return max(0, min(max_bytes, self.limit_bytes - self._total + self._sizes.get(stem, 0)))
+
+
+class Downloader:
+    """Fetches videos in `config.workers` processes. A context; `download` may be called from as many threads.
+
+    sleep: waits between the attempts of a download.
     """
-    if not is_remote(entry.uri):
-        raise ArgumentError(
-            f"download: {entry.uri!r} is no http(s) URL and no youtube:<id>; local files need no download"
+
+    def __init__(
+        self, config: DownloadConfig, *, quota: DiskQuota | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._config = config
+        self._quota = quota or DiskQuota(Path(), None)
+        self._sleep = sleep
+        self._stack = contextlib.ExitStack()
+        limits = {resource.RLIMIT_DATA: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: config.max_bytes}
+        self._pool = self._stack.enter_context(
+            open_pool(workers=config.workers, limits=limits, prepare=refuse_programs)
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = file_stem(entry.video_id)
-    deadline_s = time.monotonic() + config.timeout_s
-    result = _finished(entry, folder, stem)
-    attempt = 0
-    while result is None:
-        result = _attempt(entry, folder, stem, config, deadline_s, quota)
-        wait_s = min(MAX_WAIT_S, config.backoff_s * 2**attempt)
-        final = result.status != "failed" or result.reason == "quota"
-        if final or attempt >= config.retries or time.monotonic() + wait_s > deadline_s:
-            break
-        sleep(wait_s)
-        attempt, result = attempt + 1, None
-    return result
+
+    def __enter__(self) -> Downloader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def download(self, entry: ManifestEntry, *, folder: Path, timeout_s: float | None = None) -> DownloadResult:
+        """Fetch one video into the folder, under a name made from its id. A finished file is not fetched again.
+
+        Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with
+        growing waits, each resuming the partial file. timeout_s: for all attempts; None for that of the configuration.
+        Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises.
+        """
+        if not is_remote(entry.uri):
+            raise ArgumentError(
+                f"download: {entry.uri!r} is no http(s) URL and no youtube:<id>; local files need no download"
+            )
+        stem = file_stem(entry.video_id)
+        finished = _finished(folder, stem)
+        if finished is not None:
+            return DownloadResult(entry.video_id, "ok", finished, "", "")
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder, stem)
+        timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + timeout_s
+        for attempt in range(self._config.retries + 1):
+            fetched = self._attempt(entry, folder, stem, timeout_s=timeout_s, deadline_s=deadline_s)
+            wait_s = min(MAX_WAIT_S, self._config.backoff_s * 2**attempt)
+            final = fetched.status != "failed" or fetched.reason in _FINAL_REASONS
+            if final or attempt == self._config.retries or time.monotonic() + wait_s > deadline_s:
+                break
+            self._sleep(wait_s)
+        if fetched.status == "ok":
+            path = folder / fetched.file
+            _write_record(path, fetched.num_bytes, fetched.sha256)
+            return DownloadResult(entry.video_id, "ok", path, "", "")
+        message = f"download: {entry.uri}: {fetched.message}"
+        return DownloadResult(entry.video_id, fetched.status, None, fetched.reason, message)
+
+    def _attempt(
+        self, entry: ManifestEntry, folder: Path, stem: str, *, timeout_s: float, deadline_s: float
+    ) -> Fetched:
+        config, quota = self._config, self._quota
+        limit_bytes = quota.largest(stem, config.max_bytes)
+        task = FetchTask(entry.uri, folder, stem, config, limit_bytes)
+        remaining_s = max(deadline_s - time.monotonic(), 0.01)
+        future = self._pool.schedule(fetch, args=(task,), timeout=remaining_s)
+        try:
+            fits = self._fits_quota(future, folder, stem)
+            fetched = future.result() if fits else None
+        except FutureTimeoutError:
+            _remove_fragments(folder, stem)
+            return Fetched("failed", "timeout", f"not done after {timeout_s:g} s; a later run resumes it")
+        except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
+            _remove_fragments(folder, stem)
+            return Fetched("failed", "crashed", f"the download process failed ({type(error).__name__}: {error})")
+        if fetched is not None and fetched.disk_full:
+            raise DataError(
+                f"download: {folder} cannot take more ({fetched.message}); free space or set download.quota_bytes, "
+                f"then run again: finished files are kept and partial ones resumed"
+            )
+        if fetched is not None and fetched.status == "ok" and not quota.reserve(stem, fetched.num_bytes):
+            fetched = None
+        if fetched is None or (fetched.status == "too_large" and limit_bytes < config.max_bytes):
+            fetched = Fetched("failed", "quota", f"it does not fit; download.quota_bytes is {quota.limit_bytes}")
+        if fetched.status == "too_large" or fetched.reason == "quota":
+            _remove(folder, stem)
+            quota.reserve(stem, 0)
+        return fetched
+
+    def _fits_quota(self, future: ProcessFuture[Fetched], folder: Path, stem: str) -> bool:
+        """Wait for the download; stop it, and return False, when it has taken more than the quota leaves."""
+        if self._quota.limit_bytes is None:
+            return True
+        while not concurrent.futures.wait([future], timeout=QUOTA_CHECK_S).done:
+            taken = 0
+            for path in folder.glob(f"{stem}.*"):
+                with contextlib.suppress(FileNotFoundError):  # yt-dlp renames and removes files meanwhile
+                    taken += path.stat().st_size
+            if not self._quota.reserve(stem, taken):
+                future.cancel()  # type: ignore[no-untyped-call]
+                return False
+        return True
 
 
 def file_stem(video_id: str) -> str:
@@ -109,134 +193,55 @@ def remove_download(video_id: str, folder: Path) -> None:
     _remove(folder, file_stem(video_id))
 
 
-class _LimitReachedError(DownloadCancelled):
-    """Raised inside yt-dlp to stop a download that is too large or too slow."""
-
-    def __init__(self, status: Status, reason: str, message: str) -> None:
-        super().__init__(message)  # type: ignore[no-untyped-call]
-        self.status, self.reason = status, reason
+def is_partial(path: Path) -> bool:
+    """Whether yt-dlp gives such names to files that it has not finished."""
+    return any(suffix.lower().startswith(_PARTIAL_SUFFIXES) for suffix in path.suffixes)
 
 
-def _attempt(
-    entry: ManifestEntry,
-    folder: Path,
-    stem: str,
-    config: DownloadConfig,
-    deadline_s: float,
-    quota: DiskQuota | None,
-) -> DownloadResult:
-    def result(status: Status, reason: str, message: str) -> DownloadResult:
-        return DownloadResult(entry.video_id, status, None, reason, f"download: {entry.uri}: {message}")
+def adopt_download(video_id: str, path: Path, *, num_bytes: int, sha256: str) -> None:
+    """Record a finished file that was fetched before there were records, unless it has changed since.
 
-    def watch(progress: dict[str, Any]) -> None:
-        size = max(progress.get("downloaded_bytes") or 0, progress.get("total_bytes") or 0)
-        if size > config.max_bytes:
-            raise _LimitReachedError(
-                "too_large", "too_large", f"{size} bytes; download.max_bytes is {config.max_bytes}"
-            )
-        if quota is not None and not quota.take(stem, size):
-            raise _LimitReachedError(
-                "failed", "quota", f"{size} bytes do not fit; download.quota_bytes is {quota.limit_bytes}"
-            )
-        if time.monotonic() > deadline_s:
-            raise _LimitReachedError(
-                "failed", "timeout", f"not done after {config.timeout_s:g} s; a later run resumes it"
-            )
+    num_bytes, sha256: what was found when the file was inspected.
+    """
+    record = path.with_name(file_stem(video_id) + RECORD_SUFFIX)
+    whole = path.is_file() and path.stat().st_size == num_bytes and not is_partial(path)
+    if whole and path.name.startswith(file_stem(video_id)) and not record.exists():
+        _write_record(path, num_bytes, sha256)
 
+
+def _finished(folder: Path, stem: str) -> Path | None:
+    """The file of a download that came to its end; None if there is none, or if its size is not the recorded one."""
     try:
-        with yt_dlp.YoutubeDL(_options(folder, stem, config, watch)) as downloader:  # type: ignore[no-untyped-call]
-            downloader.extract_info(_address(entry.uri), download=True)
-    except _LimitReachedError as error:
-        if error.reason in ("too_large", "quota"):
-            _remove(folder, stem)
-            if quota is not None:
-                quota.take(stem, 0)
-        return result(error.status, error.reason, str(error))
-    except (YoutubeDLError, OSError) as error:
-        if any(isinstance(cause, OSError) and cause.errno in FULL_DISK for cause in _chain(error)):
-            raise DataError(
-                f"download: {folder} cannot take more ({_first_line(error)}); free space or set download.quota_bytes, "
-                f"then run again: finished files are kept and partial ones resumed"
-            ) from error
-        status, reason = classify_failure(error)
-        return result(status, reason, _first_line(error))
-    return _finished(entry, folder, stem) or result("failed", "no_file", "nothing was saved; try again later")
+        record = json.loads((folder / f"{stem}{RECORD_SUFFIX}").read_text(encoding="utf-8"))
+        path = folder / Path(record["file"]).name
+        return path if path.stat().st_size == record["num_bytes"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def classify_failure(error: BaseException) -> tuple[Status, str]:
-    """Status and reason code of an error of yt-dlp, by the first telling cause in its chain."""
-    chain = _chain(error)
-    for cause in chain:
-        if isinstance(cause, HTTPError):
-            gone = cause.status in UNAVAILABLE_CODES
-            return ("unavailable" if gone else "failed"), f"http_{cause.status}"
-        if isinstance(cause, GeoRestrictedError):
-            return "unavailable", "region"
-        if isinstance(cause, UnsupportedError):
-            return "not_video", "not_video"
-        if isinstance(cause, ContentTooShortError):
-            return "failed", "cut_off"
-    text = " ".join(str(cause) for cause in chain).lower()
-    if any(phrase in text for phrase in _GONE):
-        return "unavailable", "gone"
-    return "failed", "network"
+def _write_record(path: Path, num_bytes: int, sha256: str) -> None:
+    with write_atomic(path.with_name(path.name.partition(".")[0] + RECORD_SUFFIX)) as part:
+        part.write_text(json.dumps({"file": path.name, "num_bytes": num_bytes, "sha256": sha256}), encoding="utf-8")
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    pending: list[BaseException | None] = [error]
-    while pending:
-        cause = pending.pop(0)
-        if cause is None or cause in chain:
-            continue
-        chain.append(cause)
-        inner = getattr(cause, "exc_info", None) or (None, None, None)
-        pending += [inner[1], getattr(cause, "cause", None), cause.__cause__, cause.__context__]
-    return chain
+def _remove_leftovers(folder: Path, stem: str) -> None:
+    """Remove what an earlier run left, but for a partial file of one piece, which can be resumed.
+
+    Pieces of a stream cannot: a process that is killed between adding a piece and noting it would add it twice.
+    """
+    _remove_fragments(folder, stem)
+    for path in folder.glob(f"{stem}.*"):
+        name = Path(path.stem)  # without its last suffix
+        if path.suffix != PART_SUFFIX or is_partial(name) or name.suffix == RECORD_SUFFIX:
+            path.unlink(missing_ok=True)
 
 
-def _options(
-    folder: Path, stem: str, config: DownloadConfig, watch: Callable[[dict[str, Any]], None]
-) -> dict[str, Any]:
-    height = config.max_height_px
-    return {
-        # pictures only: sound is never used, and one stream needs no merging
-        "format": f"bv*[height<=?{height}]/b[height<=?{height}]/wv*/w",
-        "outtmpl": {"default": str(folder / stem).replace("%", "%%") + ".%(ext)s"},
-        "logger": _LOG,
-        "progress_hooks": [watch],
-        "noprogress": True,
-        "quiet": True,
-        "noplaylist": True,
-        "playlist_items": "1",
-        "cachedir": False,
-        "continuedl": True,
-        "overwrites": False,
-        "fixup": "never",
-        "retries": 0,
-        "fragment_retries": 3,
-        "socket_timeout": min(SOCKET_TIMEOUT_S, config.timeout_s),
-        "ratelimit": config.rate_limit_bytes_s,
-        "cookiefile": str(config.cookies_file) if config.cookies_file else None,
-        "proxy": config.proxy,
-    }
-
-
-def _address(uri: str) -> str:
-    scheme, _, name = uri.partition(":")
-    return f"https://www.youtube.com/watch?v={name}" if scheme.lower() == "youtube" else uri
-
-
-def _finished(entry: ManifestEntry, folder: Path, stem: str) -> DownloadResult | None:
-    files = [path for path in sorted(folder.glob(f"{stem}.*")) if not _PARTIAL_SUFFIXES & set(path.suffixes)]
-    return DownloadResult(entry.video_id, "ok", files[0], "", "") if files else None
+def _remove_fragments(folder: Path, stem: str) -> None:
+    if any(folder.glob(f"{stem}.*.ytdl")):
+        _remove(folder, stem)
 
 
 def _remove(folder: Path, stem: str) -> None:
+    (folder / f"{stem}{RECORD_SUFFIX}").unlink(missing_ok=True)
     for path in folder.glob(f"{stem}.*"):
-        path.unlink()
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).removeprefix("ERROR: ").strip()
-    return text.splitlines()[0] if text else type(error).__name__
+        path.unlink(missing_ok=True)

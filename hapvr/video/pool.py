@@ -116,9 +116,7 @@ class VideoSampler:
         """Sample one video of the list. ahead: whether to begin with those after it; False for one out of turn."""
         if self._last is not None and self._last.video_id == video_id:
             return self._last
-        pool = self._pool = self._pool or self._stack.enter_context(
-            open_pool(workers=self._config.workers, max_memory_bytes=self._config.max_memory_bytes)
-        )
+        pool = self._pool = self._pool or self._stack.enter_context(_open_sampling_pool(self._config))
         start = self._order[video_id]
         count = LOOKAHEAD * self._config.workers if ahead else 1
         if ahead:
@@ -232,7 +230,7 @@ def in_workers(
     first = list(itertools.islice(iterator, 1))
     if not first:
         return
-    with open_pool(workers=config.workers, max_memory_bytes=config.max_memory_bytes) as pool:
+    with _open_sampling_pool(config) as pool:
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
@@ -245,23 +243,30 @@ def in_workers(
 
 
 @contextlib.contextmanager
-def open_pool(*, workers: int, max_memory_bytes: int) -> Iterator[ProcessPool]:
-    """Worker processes with a memory limit each, which end with this block and with this process.
+def open_pool(
+    *, workers: int, limits: Mapping[int, int], prepare: Callable[[], None] | None = None
+) -> Iterator[ProcessPool]:
+    """Worker processes with limits, which end with this block and with this process; they start when work comes.
 
-    They are started by loky, which does not import the program's main module: a script that decodes videos needs no
-    `__main__` guard, and a program that loads networks does not load them in each worker.
+    limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare: called first in each
+    worker. They are started by loky, which does not import the program's main module: a script that decodes videos needs
+    no `__main__` guard, and a program that loads networks does not load them in each worker.
     """
     with ProcessPool(
         max_workers=workers,
         max_tasks=TASKS_PER_WORKER,
         initializer=_prepare_worker,
-        initargs=(max_memory_bytes, os.getpid()),
+        initargs=({**limits, resource.RLIMIT_CORE: 0}, os.getpid(), prepare),
         context=get_context("loky"),  # type: ignore[no-untyped-call]
     ) as pool:
         try:
             yield pool
         finally:
             pool.stop()  # type: ignore[no-untyped-call]
+
+
+def _open_sampling_pool(config: SamplingConfig) -> contextlib.AbstractContextManager[ProcessPool]:
+    return open_pool(workers=config.workers, limits={resource.RLIMIT_AS: config.max_memory_bytes})
 
 
 def _outcome(
@@ -290,10 +295,13 @@ def _outcome(
     return _outcome(pool, item, again, config=config, retry=None)
 
 
-def _prepare_worker(max_memory_bytes: int, parent_pid: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:
+    for kind, wanted in limits.items():
+        given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))
     threading.Thread(target=_die_with_parent, args=(parent_pid,), daemon=True).start()
+    if prepare is not None:
+        prepare()
 
 
 def _die_with_parent(parent_pid: int) -> None:

@@ -19,6 +19,7 @@ from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.segments import Segment
 from tests.scorer.bundles import SAMPLING, make_bundle, write_scenes
+from tests.video.site import serve
 
 FRAME_S = 1 / SAMPLING.fps
 
@@ -149,6 +150,17 @@ def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path, web
     assert row.error.startswith("too_large: ")
     (row,) = scorer.score_pairs([(urls[0], urls[0])])
     assert row.error.startswith("not_allowed: ")
+
+
+def test_urls_that_never_end_are_given_up(scorer: VideoScorer, scenes: Path) -> None:
+    """Slow headers, endless pages and live streams are rows with a reason after the time of a video."""
+    limits = scorer.limits.model_copy(update={"video_timeout_s": 6.0})
+    access = Access(hosts=frozenset({"127.0.0.1"}))
+    with serve((scenes / "a.mp4").read_bytes()) as site:
+        paths = ("/endless/headers.mp4", "/endless/page.html", "/live.m3u8", "/video.mp4")
+        pairs = [(scenes / "a.mp4", site.address + path) for path in paths]
+        rows = scorer.score_pairs(pairs, access=access, limits=limits)
+    assert [row.error.partition(":")[0] for row in rows] == ["timeout", "too_large", "live", ""]
 
 
 def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes: Path) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from hapvr.config import DownloadConfig
-from hapvr.video.download import download_video
+from hapvr.video.download import Downloader
 from hapvr.video.sources import ManifestEntry
 
-PATIENT = DownloadConfig(retries=3, backoff_s=0)
+SEGMENTS = 6
+PATIENT = DownloadConfig(retries=3, backoff_s=0, workers=1)
 
 
 @dataclass
@@ -26,13 +27,39 @@ class Site:
     requests: list[tuple[str, int]] = field(default_factory=list)
     failures: int = 0
     together: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=20))
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    downloaders: dict[str, Downloader] = field(default_factory=dict)
 
     def get(self, path, folder, *, config=PATIENT):
-        return download_video(ManifestEntry(f"s{path}", self.address + path), folder=folder, config=config)
+        """Download one path; equal configurations share their process."""
+        key = config.model_dump_json()
+        if key not in self.downloaders:
+            self.downloaders[key] = self.stack.enter_context(Downloader(config))
+        return self.downloaders[key].download(ManifestEntry(f"s{path}", self.address + path), folder=folder)
+
+    def segment(self, number):
+        """One of the SEGMENTS pieces of the video, which `/stream.m3u8` lists."""
+        size = len(self.data) // SEGMENTS + 1
+        return self.data[number * size : (number + 1) * size]
+
+
+ENDLESS = {
+    "/endless/page.html": (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", b"<p>more</p>" * 20_000, 0),
+    "/endless/video.mp4": (b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n", bytes(100_000), 0),
+    "/endless/headers.mp4": (b"HTTP/1.1 200 OK\r\n", b"X", 0.5),
+    "/endless/drip.mp4": (b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n", b"\0", 0.5),
+    "/endless/list.m3u8": (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.apple.mpegurl\r\n\r\n#EXTM3U\n",
+        b"#EXTINF:1.0,\n/segment-0.ts\n" * 1000,
+        0.001,
+    ),
+}
+"""Answers without an end: path -> (first bytes, bytes that are repeated, seconds between them)."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved, /together; else it is the video."""
+    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved, /together; the hostile ones of ENDLESS;
+    playlists (*.m3u8) and their segments; else it is the video."""
 
     protocol_version = "HTTP/1.1"
     site: Site
@@ -45,7 +72,15 @@ class Handler(BaseHTTPRequestHandler):
         start = int(asked[1]) if asked else 0
         self.site.requests.append((self.path, start))
         status = re.match(r"/(\d{3})\b", self.path)
-        if status:
+        segment = re.search(r"segment-(\d+)", self.path)
+        if self.path.startswith("/endless"):
+            self.send_for_ever()
+        elif self.path.endswith(".m3u8"):
+            self.answer(200, self.playlist().encode(), kind="application/vnd.apple.mpegurl")
+        elif segment and not status:
+            time.sleep(1 if "slow" in self.path and int(segment[1]) > 1 else 0)
+            self.answer(200, self.site.segment(int(segment[1]) % SEGMENTS), kind="video/mp2t")
+        elif status:
             self.answer(int(status[1]), b"")
         elif self.path.startswith("/flaky") and self.site.failures > 0:
             self.site.failures -= 1
@@ -58,6 +93,33 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, b"<html><body>nothing to see</body></html>", kind="text/html")
         else:
             self.send_video(start, ranged=asked is not None)
+
+    def send_for_ever(self):
+        """One of ENDLESS, until the client hangs up."""
+        head, piece, pause_s = ENDLESS[self.path]
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.wfile.write(head)
+            while True:
+                self.wfile.write(piece)
+                time.sleep(pause_s)
+
+    def playlist(self):
+        """/stream: a whole video; /slow: the same with slow segments; /hole: one segment is gone; /live: it never ends;
+        /drm, /locked: encrypted, by rights management or in an unknown way."""
+        lines = ["#EXTM3U", "#EXT-X-VERSION:3", "#EXT-X-TARGETDURATION:1"]
+        if self.path.startswith("/locked"):
+            lines.append('#EXT-X-KEY:METHOD=AES-999,URI="/key"')
+        if self.path.startswith("/drm"):
+            lines.append('#EXT-X-KEY:METHOD=SAMPLE-AES,URI="skd://nowhere",KEYFORMAT="com.apple.streamingkeydelivery"')
+        if self.path.startswith("/live"):
+            lines.append(f"#EXT-X-MEDIA-SEQUENCE:{int(time.monotonic())}")
+        else:
+            lines.append("#EXT-X-PLAYLIST-TYPE:VOD")
+        for number in range(SEGMENTS):
+            name = {"/slow": "slow-", "/hole": "404/" if number == 2 else ""}.get(self.path.split(".")[0], "")
+            lines += ["#EXTINF:1.0,", f"/{name}segment-{number}.ts"]
+        return "\n".join(lines if self.path.startswith("/live") else [*lines, "#EXT-X-ENDLIST"]) + "\n"
 
     def meets_another(self):
         """Whether a second request came while this one waits."""
@@ -110,6 +172,7 @@ def serve(data: bytes) -> Iterator[Site]:
     try:
         yield handler.site
     finally:
+        handler.site.stack.close()
         server.shutdown()
         server.server_close()
         thread.join()

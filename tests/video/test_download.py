@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 
 from hapvr.config import DownloadConfig
 from hapvr.errors import ArgumentError
 from hapvr.video.decode import probe_video
-from hapvr.video.download import classify_failure, download_video, file_stem
+from hapvr.video.download import Downloader, file_stem
+from hapvr.video.fetch import classify_failure
 from hapvr.video.sources import ManifestEntry
+from tests.video.conftest import VideoWriter
 from tests.video.site import Site, serve
 
-ONCE = DownloadConfig(retries=0, backoff_s=0)
+ONCE = DownloadConfig(retries=0, backoff_s=0, workers=1)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[Site]:
+    """The site, up for all tests, which share the processes of equal configurations."""
+    videos = VideoWriter(tmp_path_factory.mktemp("served"))
+    with serve(videos.noise("served.mp4", num_frames=40).read_bytes()) as site:
+        yield site
 
 
 @pytest.fixture
-def site(videos) -> Iterator[Site]:
-    """The site, up while the test runs."""
-    with serve(videos.noise("served.mp4", num_frames=40).read_bytes()) as site:
-        yield site
+def site(served) -> Site:
+    """The site, with nothing remembered."""
+    served.requests.clear()
+    served.failures = 0
+    return served
 
 
 @pytest.mark.parametrize("path", ["/video.mp4", "/without-suffix", "/moved.mp4", "/a%20b.mp4?x=1&y=2"])
@@ -68,8 +84,9 @@ def test_download_video_waits_longer_each_time(site, tmp_path):
     site.failures = 2
     waits = []
     entry = ManifestEntry("s/flaky", site.address + "/flaky.mp4")
-    config = DownloadConfig(retries=3, backoff_s=0.5)
-    result = download_video(entry, folder=tmp_path, config=config, sleep=waits.append)
+    config = DownloadConfig(retries=3, backoff_s=0.5, workers=1)
+    with Downloader(config, sleep=waits.append) as downloader:
+        result = downloader.download(entry, folder=tmp_path)
     assert result.status == "ok"
     assert waits == [0.5, 1.0]
 
@@ -83,7 +100,7 @@ def test_download_video_resumes_where_a_connection_broke(site, tmp_path):
     assert 0 < saved < len(site.data)
     assert partial.read_bytes() == site.data[:saved]
     site.requests.clear()
-    result = site.get("/cut.mp4", tmp_path, config=DownloadConfig(retries=30, backoff_s=0))
+    result = site.get("/cut.mp4", tmp_path, config=DownloadConfig(retries=30, backoff_s=0, workers=1))
     assert result.status == "ok"
     assert result.path is not None
     assert result.path.read_bytes() == site.data
@@ -98,25 +115,114 @@ def test_download_video_does_not_believe_a_length(site, tmp_path):
 
 def test_download_video_gives_up_at_the_limits(site, tmp_path):
     """Too slow is a failure that a later run resumes; too large is final and leaves nothing behind."""
-    slow = site.get("/slow.mp4", tmp_path / "slow", config=DownloadConfig(timeout_s=1, backoff_s=0))
+    slow = site.get("/slow.mp4", tmp_path / "slow", config=DownloadConfig(timeout_s=4, backoff_s=0, workers=1))
     assert (slow.status, slow.reason) == ("failed", "timeout")
-    large = site.get("/video.mp4", tmp_path / "large", config=DownloadConfig(max_bytes=1000, backoff_s=0))
+    large = site.get("/video.mp4", tmp_path / "large", config=DownloadConfig(max_bytes=1000, backoff_s=0, workers=1))
     assert (large.status, large.reason) == ("too_large", "too_large")
     assert list((tmp_path / "large").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("/endless/page.html", "too_large", "too_large"),
+        ("/endless/video.mp4", "too_large", "too_large"),
+        ("/endless/headers.mp4", "failed", "timeout"),
+        ("/endless/drip.mp4", "failed", "timeout"),
+        ("/endless/list.m3u8", "failed", "timeout"),
+        ("/live.m3u8", "failed", "live"),
+        ("/hole.m3u8", "failed", "network"),
+    ],
+)
+def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, status, reason):
+    """Answers that never end cost bounded time, disk, and memory of a process that is not this one."""
+    before, started = psutil.Process().memory_info().rss, time.monotonic()
+    config = DownloadConfig(retries=0, timeout_s=5, max_bytes=10_000_000, workers=1)
+    result = site.get(path, tmp_path, config=config)
+    assert (result.status, result.reason, result.path) == (status, reason, None)
+    assert time.monotonic() - started < 60
+    assert psutil.Process().memory_info().rss - before < 2**27
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= config.max_bytes
+    assert site.get("/video.mp4", tmp_path, config=config).status == "ok"
+
+
+@pytest.mark.parametrize("path", ["/locked.m3u8", "/live.m3u8", "/stream.m3u8"])
+def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
+    """Streams that yt-dlp would hand to ffmpeg are refused, though a program of that name is there."""
+    for name in ("ffmpeg", "ffprobe"):
+        program = tmp_path / "programs" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho started >> {tmp_path}/started\necho ffmpeg version 7.0\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=os.pathsep)
+    with Downloader(ONCE) as downloader:  # its process starts with this path
+        result = downloader.download(ManifestEntry("s/x", site.address + path), folder=tmp_path / "out")
+    assert (result.status, result.reason) in {("unavailable", "unsupported"), ("failed", "live"), ("ok", "")}
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("path", ["/stream.m3u8", "/video.mp4"])
+@pytest.mark.parametrize(
+    "leftovers",
+    [(".mp4.part-Frag1", ".mp4.ytdl"), (".mp4.part-Frag1.part",), (".mp4",), (".webm.part-Frag0",), (".json", ".mp4")],
+)
+def test_what_a_killed_download_left_is_no_video(site, tmp_path, path, leftovers):
+    """A file counts as finished by its record, whatever its name is."""
+    for suffix in leftovers:
+        (tmp_path / (file_stem(f"s{path}") + suffix)).write_bytes(site.data[:999])
+    result = site.get(path, tmp_path)
+    assert result.status == "ok"
+    assert result.path is not None
+    assert result.path.read_bytes() == site.data
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_killed_download_of_pieces_is_fetched_whole_the_next_time(site, tmp_path):
+    """Kill -9 of the downloading program between two pieces of a stream; its process ends, too."""
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom hapvr.config import DownloadConfig\n"
+        "from hapvr.video.download import Downloader\nfrom hapvr.video.sources import ManifestEntry\n"
+        "with Downloader(DownloadConfig()) as downloader:\n"
+        "    downloader.download(ManifestEntry('s/slow.m3u8', sys.argv[1]), folder=Path(sys.argv[2]))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", script, site.address + "/slow.m3u8", str(tmp_path)]
+    program = psutil.Popen(command, env=environment)
+    while not list(tmp_path.glob("*.ytdl")):
+        assert program.poll() is None
+        time.sleep(0.05)
+    children = program.children(recursive=True)
+    program.kill()
+    program.wait()
+    psutil.wait_procs(children, timeout=20)
+    assert list(tmp_path.glob("*.part*"))
+    result = site.get("/slow.m3u8", tmp_path)
+    assert result.path is not None
+    assert result.path.read_bytes() == site.data
+
+
+def test_a_file_of_another_size_than_recorded_is_fetched_again(site, tmp_path):
+    """Somebody cut the file, or the disk lost its end."""
+    first = site.get("/video.mp4", tmp_path).path
+    first.write_bytes(site.data[:100])
+    again = site.get("/video.mp4", tmp_path).path
+    assert again == first
+    assert again.read_bytes() == site.data
 
 
 def test_download_video_reports_a_server_that_is_not_there(tmp_path):
     """No connection is a failure that may pass."""
     entry = ManifestEntry("s/x", "http://127.0.0.1:9/x.mp4")
-    result = download_video(entry, folder=tmp_path, config=ONCE)
+    with Downloader(ONCE) as downloader:
+        result = downloader.download(entry, folder=tmp_path)
     assert (result.status, result.reason) == ("failed", "network")
 
 
 def test_download_video_refuses_local_paths(tmp_path):
     """Files are never read through the downloader."""
     for uri in ("/etc/passwd", "file:///etc/passwd"):
-        with pytest.raises(ArgumentError, match="no http"):
-            download_video(ManifestEntry("s/x", uri), folder=tmp_path, config=ONCE)
+        with Downloader(ONCE) as downloader, pytest.raises(ArgumentError, match="no http"):
+            downloader.download(ManifestEntry("s/x", uri), folder=tmp_path)
 
 
 def test_file_stem_cannot_be_steered():
