@@ -27,6 +27,9 @@ def import_(
     dims: Annotated[
         int | None, typer.Option(help="Values per region, where the tensors do not tell; of a PCA.")
     ] = None,
+    symmetric_chamfer: Annotated[
+        bool, typer.Option("--symmetric-chamfer", help="The file is ViSiL_sym; its tensors look like those of ViSiL_v.")
+    ] = False,
     pca: Annotated[bool, typer.Option("--pca", help="The file is a PCA (mean, d, V): make it the whitening.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +44,7 @@ def import_(
         facts = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
         show(facts, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in facts.items()))
         return
-    network, report = import_published(file, dims=dims)
+    network, report = import_published(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
     save_network(network, out, metadata={"import": report.as_metadata()})
     result: dict[str, Any] = {"folder": str(out), **report.as_metadata()}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))

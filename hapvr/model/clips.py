@@ -10,9 +10,6 @@ from hapvr.errors import ArgumentError
 MapMask = tuple[Tensor, Tensor]
 """The real rows, bool [P, t], and the real columns, bool [P, t'], of P maps."""
 
-MIN_FRAMES = 4
-"""The comparator halves the time axes twice, so a shorter clip would leave nothing."""
-
 
 def check_clips(name: str, clips: Tensor, mask: Tensor | None, *, dims: int) -> None:
     """Raise ArgumentError unless clips are finite [N, T, R, dims] with N, T, R >= 1 and a fitting mask.
@@ -54,21 +51,24 @@ def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:
     return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 
-def pad_to_min_frames(similarity: Tensor, mask: Tensor | None, *, dim: int) -> tuple[Tensor, Tensor | None]:
-    """Double clips of fewer than MIN_FRAMES real frames until they have that many: 1, 2, 3 frames become 4, 4, 6.
+def pad_to_min_frames(
+    similarity: Tensor, mask: Tensor | None, *, dim: int, min_frames: int
+) -> tuple[Tensor, Tensor | None]:
+    """Double clips of fewer real frames until they have `min_frames`; with 4, clips of 1, 2, 3 frames get 4, 4, 6.
 
     similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask
-    [N, T']. Returns the longer similarity and mask. Whole repetitions, as in the ViSiL release, keep all frames equally
+    [N, T']. Returns the longer similarity and mask. Whole repetitions, as in the releases, keep all frames equally
     frequent, and a clip's score does not depend on how far it was padded.
     """
     size = similarity.shape[dim]
     if mask is None:
-        if size >= MIN_FRAMES:
+        if size >= min_frames:
             return similarity, None
-        return similarity.index_select(dim, torch.arange(_doubled(size), device=similarity.device) % size), None
+        repeated = torch.arange(_doubled(size, min_frames), device=similarity.device) % size
+        return similarity.index_select(dim, repeated), None
     lengths = mask.sum(1)
-    doubled = torch.tensor([_doubled(length) for length in range(MIN_FRAMES)], device=mask.device)
-    targets = torch.where(lengths < MIN_FRAMES, doubled[lengths.clamp(max=MIN_FRAMES - 1)], lengths)
+    doubled = torch.tensor([_doubled(length, min_frames) for length in range(min_frames)], device=mask.device)
+    targets = torch.where(lengths < min_frames, doubled[lengths.clamp(max=min_frames - 1)], lengths)
     if bool((targets == lengths).all()):
         return similarity, mask
     position = torch.arange(max(size, int(targets.max())), device=mask.device)
@@ -80,8 +80,8 @@ def pad_to_min_frames(similarity: Tensor, mask: Tensor | None, *, dim: int) -> t
     return similarity.gather(dim, index.expand(shape)), position < targets[:, None]
 
 
-def _doubled(length: int) -> int:
-    while 0 < length < MIN_FRAMES:
+def _doubled(length: int, min_frames: int) -> int:
+    while 0 < length < min_frames:
         length *= 2
     return length
 
@@ -103,3 +103,15 @@ def apply_map_mask(maps: Tensor, mask: MapMask | None) -> Tensor:
         return maps
     rows, columns = mask
     return maps * (rows[:, None, :, None] & columns[:, None, None, :])
+
+
+def replicate_edges(maps: Tensor, mask: MapMask | None) -> Tensor:
+    """The maps with their last real row and column repeated over the padding. maps: [P, C, t, t']."""
+    if mask is None:
+        return maps
+    for dim, real in ((2, mask[0]), (3, mask[1])):
+        position = torch.arange(maps.shape[dim], device=maps.device)
+        index = position.minimum(real.sum(1, keepdim=True) - 1)
+        index = index[:, None, :, None] if dim == 2 else index[:, None, None, :]
+        maps = maps.gather(dim, index.expand(maps.shape))
+    return maps

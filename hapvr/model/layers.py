@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import MapMask, apply_map_mask, halve_map_mask
+from hapvr.model.clips import MapMask, apply_map_mask, halve_map_mask, replicate_edges
 from hapvr.model.kernels.comparator import first_layers, last_layers, pool_and_rectify
 from hapvr.model.settings import NetworkSettings
 
@@ -76,15 +76,16 @@ class Binarization(nn.Module):
 class Comparator(nn.Module):
     """Four convolutions that turn frame similarities into refined ones at a quarter of the rate (ViSiL section 3.3).
 
-    settings: `comparator_init` says whether training starts from random weights, or from weights that pass on the largest
-    similarity of each 4 x 4 block.
+    settings: `comparator_init` "random", or "identity" for weights that first pass on the largest similarity of each 4 x 4
+    block; `padding_mode`: what the convolutions see beyond the edges of a pair.
     """
 
     def __init__(self, settings: NetworkSettings, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
-        self.conv3 = nn.Conv2d(64, 128, 3, padding=1)
+        self.pads_zeros = settings.padding_mode == "zeros"
+        self.conv1 = nn.Conv2d(1, 32, 3, padding=1, padding_mode=settings.padding_mode)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1, padding_mode=settings.padding_mode)
+        self.conv3 = nn.Conv2d(64, 128, 3, padding=1, padding_mode=settings.padding_mode)
         self.output = nn.Conv2d(128, 1, 1)
         for name, parameter in self.named_parameters():
             if name.endswith("weight"):
@@ -98,18 +99,21 @@ class Comparator(nn.Module):
     def forward(self, similarity: Tensor, row_mask: Tensor | None = None, column_mask: Tensor | None = None) -> Tensor:
         """similarity: [P, T, T'], both >= 4; masks: bool [P, T] and [P, T']. Returns raw output [P, T//4, T'//4]."""
         mask = None if row_mask is None or column_mask is None else (row_mask, column_mask)
-        # A convolution sees zeros beyond the edge of an unpadded pair, so padding must be zero too. A pooled entry that
-        # mixes a real frame with padding does not exist without padding, so it is masked as well.
-        maps = apply_map_mask(similarity.unsqueeze(1), mask)
+        # Padding must hold what a convolution sees beyond the edge of an unpadded pair. A pooled entry that mixes a real
+        # frame with padding does not exist without padding, so it is masked as well.
+        maps = self._fill_padding(similarity.unsqueeze(1), mask)
         half = halve_map_mask(mask)
         quarter = halve_map_mask(half)
-        on_processor = maps.device.type == "cpu"
-        refine = self._refine_by_kernels if on_processor and torch.is_grad_enabled() else self._refine
+        by_kernels = self.pads_zeros and maps.device.type == "cpu" and torch.is_grad_enabled()
+        refine = self._refine_by_kernels if by_kernels else self._refine
         return apply_map_mask(refine(maps, half, quarter), quarter).squeeze(1)
 
+    def _fill_padding(self, maps: Tensor, mask: MapMask | None) -> Tensor:
+        return apply_map_mask(maps, mask) if self.pads_zeros else replicate_edges(maps, mask)
+
     def _refine(self, maps: Tensor, half: MapMask | None, quarter: MapMask | None) -> Tensor:
-        hidden = apply_map_mask(_pool(self.conv1(maps)), half)
-        hidden = apply_map_mask(_pool(self.conv2(hidden)), quarter)
+        hidden = self._fill_padding(_pool(self.conv1(maps)), half)
+        hidden = self._fill_padding(_pool(self.conv2(hidden)), quarter)
         output: Tensor = self.output(self.conv3(hidden).to(self.output.weight.dtype).relu_())
         return output
 

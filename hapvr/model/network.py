@@ -156,8 +156,8 @@ class SimilarityNetwork(nn.Module):
         frame = frame.to(torch.promote_types(frame.dtype, torch.float32))
         refined, raw = frame, None
         if self.comparator is not None:
-            longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2)
-            longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3)
+            longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2, min_frames=settings.min_frames)
+            longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3, min_frames=settings.min_frames)
             raw = self._refine(self.comparator, longer.to(self._dtype), query_mask, reference_mask).to(frame.dtype)
             refined = F.hardtanh(raw)
             if query_mask is not None and reference_mask is not None:

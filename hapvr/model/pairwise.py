@@ -23,12 +23,11 @@ from hapvr.model.clips import pad_to_min_frames
 from hapvr.model.kernels.frame_similarity import packed_matmul
 from hapvr.model.layers import Comparator
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
+from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
 from hapvr.model.similarity import chamfer, reduce_regions
 
 COMPARATOR_REACH = 8
 """Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
-COMPARATOR_STEP = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +206,7 @@ def _score_row(
 ) -> Tensor:
     """Scores [N] of one query. frame: its frame similarities with all references, [T, sum of reference lengths]."""
     if comparator is not None:
-        frame = pad_to_min_frames(frame[None, None], None, dim=2)[0][0, 0]
+        frame = pad_to_min_frames(frame[None, None], None, dim=2, min_frames=network.settings.min_frames)[0][0, 0]
     lengths = reference.lengths
     order = sorted(range(len(lengths)), key=lambda index: lengths[index])
     scores = frame.new_empty(len(lengths))
@@ -218,7 +217,7 @@ def _score_row(
         else:
             block, mask = _gather(frame, reference, batch)
         if comparator is not None:
-            block, mask = pad_to_min_frames(block.unsqueeze(0), mask, dim=3)
+            block, mask = pad_to_min_frames(block.unsqueeze(0), mask, dim=3, min_frames=network.settings.min_frames)
             block = block.squeeze(0)
         scores[batch] = _score_block(network, block, mask, limits=limits, comparator=comparator)
     return scores

@@ -62,11 +62,13 @@ def import_published(
     dims: int | None = None,
     spatial_rate: float | None = None,
     temporal_rate: float | None = None,
+    symmetric_chamfer: bool = False,
 ) -> tuple[SimilarityNetwork, ImportReport]:
     """Read a released checkpoint. Its tensors tell architecture and sizes; no code in it is run.
 
     dims: values per region, needed only if no tensor tells. spatial_rate, temporal_rate: replace the rates that the file
-    records, or the release's own. Raises DataError, which names each tensor that does not fit.
+    records, or the release's own. symmetric_chamfer: the file is ViSiL_sym, whose tensors look like those of ViSiL_v.
+    Raises DataError, which names each tensor that does not fit.
     """
     archive = read_archive(file)
     state = _find_state(archive.content, file)
@@ -74,7 +76,14 @@ def import_published(
     release, tensors, ignored = _own_names(state, file)
     weights = {own: state[published].float().contiguous() for published, own in tensors.items()}
     dims = _dims(weights, dims, file)
-    settings, notes = _settings(release, weights, recorded, rates=(spatial_rate, temporal_rate), file=file)
+    settings, notes = _settings(
+        release,
+        weights,
+        recorded,
+        rates=(spatial_rate, temporal_rate),
+        symmetric_chamfer=symmetric_chamfer,
+        file=file,
+    )
     network = SimilarityNetwork(settings, dims=dims, generator=torch.Generator())
     published = {own: name for name, own in tensors.items()}
     mismatches = describe_mismatches(
@@ -193,6 +202,7 @@ def _settings(
     recorded: Mapping[str, Any],
     *,
     rates: tuple[float | None, float | None],
+    symmetric_chamfer: bool,
     file: Path,
 ) -> tuple[NetworkSettings, list[str]]:
     notes: list[str] = []
@@ -210,11 +220,13 @@ def _settings(
         notes.append(
             f"the file records no top-k rates: the paper's {paper.spatial_rate} and {paper.temporal_rate} are used"
         )
-    symmetric = recorded.get("symmetric") is True
+    symmetric = symmetric_chamfer or recorded.get("symmetric") is True
     if symmetric and max(rate) > 0:
         notes.append("symmetric: both directions use the recorded rates; the release's code falls back to 0.3 there")
     gated = "attention.transform.weight" in weights
     context, projection = weights.get("attention.context_vector.weight"), weights.get("binarization.projection")
+    if release == "visil" and not symmetric:
+        notes.append("scored as ViSiL_v; if the file is ViSiL_sym, import it again with --symmetric-chamfer")
     if context is not None and not gated and release == "visil":
         notes.append(f"the context vector has norm {context.norm():.4g} and is used as it is, like in the release")
     try:
@@ -227,6 +239,8 @@ def _settings(
             attention_form="gated" if gated or context is None else "linear" if release == "visil" else "cosine",
             binary_bits=0 if projection is None or not projection.ndim else projection.shape[-1],
             comparator=any(name.startswith("comparator.") for name in weights),
+            padding_mode="replicate" if release == "visil" else "zeros",
+            min_frames=8 if release == "hap-vr" else 4,
             symmetric_chamfer=symmetric,
         )
     except ValidationError as error:

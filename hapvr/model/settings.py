@@ -11,6 +11,10 @@ from hapvr.settings import Rate, Settings
 Pooling = Literal["chamfer", "max"]
 AttentionForm = Literal["gated", "cosine", "linear"]
 ComparatorInit = Literal["random", "identity"]
+PaddingMode = Literal["zeros", "replicate"]
+
+COMPARATOR_STEP = 4
+"""The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
 
 
 class NetworkSettings(Settings):
@@ -35,6 +39,15 @@ class NetworkSettings(Settings):
     comparator: bool = Field(default=True, description="refine frame similarities by the convolutional network")
     comparator_init: ComparatorInit = Field(
         default="random", description="`identity`: training starts from the largest similarity of each 4 x 4 block"
+    )
+    padding_mode: PaddingMode = Field(
+        default="zeros",
+        description="what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as ViSiL's do",
+    )
+    min_frames: Annotated[int, Field(ge=COMPARATOR_STEP)] = Field(
+        default=COMPARATOR_STEP,
+        description="the comparator gets shorter clips doubled until they have this many frames; "
+        "4: S2VS, DnS, ViSiL; 8: HAP-VR's release",
     )
     symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
     symmetric: bool = Field(

@@ -44,6 +44,16 @@ def test_import_stores_the_weights_and_says_what_they_are(call: Call, tmp_path: 
         torch.testing.assert_close(stored.state_dict()[name], tensor)
 
 
+def test_import_as_visil_sym(call: Call, tmp_path: Path) -> None:
+    """The tensors do not tell ViSiL_sym from ViSiL_v, so the option does."""
+    write_published(tmp_path / "model.pth")
+    done = call(
+        "models", "import", tmp_path / "model.pth", "--symmetric-chamfer", "--out", tmp_path / "network", "--json"
+    )
+    assert done.code == 0, done.error
+    assert load_network(tmp_path / "network")[0].settings.symmetric_chamfer
+
+
 def test_import_of_other_files_names_them(call: Call, tmp_path: Path) -> None:
     """Tensors of another network, a text file and an absent one: exit 1 with the file's name."""
     torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")

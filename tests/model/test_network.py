@@ -37,7 +37,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "attention_form": "cosine",
         "symmetric_chamfer": True,
     },
-    "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear"},
+    "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear", "padding_mode": "replicate"},
+    "release": {"min_frames": 8},
     "dns_attention": {"spatial_rate": 0.0, "temporal_rate": 0.0},
     "dns_binary": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "binary_bits": 24},
     "average": {"spatial_rate": 1.0, "temporal_rate": 1.0},
@@ -101,14 +102,16 @@ def test_a_batch_of_different_lengths_equals_its_pairs(variant: str) -> None:
     assert found.abs().max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("num_frames", [1, 2, 3])
-def test_a_short_clip_scores_as_its_repetition(num_frames: int) -> None:
-    """The release doubles clips until they have four frames."""
-    network = build()
+@pytest.mark.parametrize(
+    ("variant", "num_frames"), [("hap-vr", 1), ("hap-vr", 2), ("hap-vr", 3), ("release", 3), ("release", 5)]
+)
+def test_a_short_clip_scores_as_its_repetition(variant: str, num_frames: int) -> None:
+    """Clips are doubled until they have `min_frames`."""
+    network = build(variant)
     short = network.embed(clips("short", num_videos=1, num_frames=num_frames))
     reference = network.embed(clips("reference", num_videos=2, num_frames=9))
     repeated = short
-    while repeated.shape[1] < 4:
+    while repeated.shape[1] < network.settings.min_frames:
         repeated = torch.cat([repeated, repeated], 1)
     assert_close(network.score(short, reference), network.score(repeated, reference))
     assert_close(network.score(reference, short), network.score(reference, repeated))
@@ -321,6 +324,8 @@ def test_embed_refuses_other_dimensions() -> None:
         ({"attention_form": "softmax"}, "attention_form: .* 'gated', 'cosine' or 'linear' .*softmax"),
         ({"temporal_pooling": "mean"}, "temporal_pooling: .* 'chamfer' or 'max' .*mean"),
         ({"binary_bits": 8}, "binary_bits: got 8 with attention: true"),
+        ({"padding_mode": "reflect"}, "padding_mode: .* 'zeros' or 'replicate' .*reflect"),
+        ({"min_frames": 2}, "min_frames: .* greater than or equal to 4 .*2"),
         ({"dims": 8}, "dims: Extra inputs"),
     ],
 )

@@ -21,6 +21,8 @@ VARIANTS = {
     "frozen features": {"attention": False, "comparator": False},
     "symmetric": {"symmetric": True},
     "symmetric chamfer": {"symmetric_chamfer": True},
+    "visil": {"padding_mode": "replicate"},
+    "release": {"min_frames": 8},
     "max": {"spatial_pooling": "max", "temporal_pooling": "max"},
 }
 
@@ -79,9 +81,10 @@ def test_limits_change_no_score(query_lengths, reference_lengths, size, workers)
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
 @pytest.mark.parametrize("max_elements", [1, 300, 1000, 10**6])
-def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements):
+@pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
+def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, padding_mode):
     """Strips of any height give the comparator's output, rows that pooling drops included."""
-    comparator = make_network().comparator
+    comparator = make_network(padding_mode=padding_mode).comparator
     frame = torch.randn(1, rows, columns, generator=torch_rng("frame"))
     with torch.inference_mode():
         got = refine_in_strips(comparator, frame, max_elements=max_elements)

@@ -9,6 +9,7 @@ import pickle
 import shutil
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ from torch.testing import assert_close
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
+from hapvr.model.pairwise import PackedVideos, score_packed
 from hapvr.model.published import import_pca, import_published
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
+from tests.model.definition import published_score
 
 DIMS = 16
 HAP_VR, S2VS, VISIL, WHOLE_VISIL = (
@@ -69,6 +72,50 @@ def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -
     assert report.recorded["workers"] == [1, 2]
     assert report.inert == ("argparse.Namespace",)
     assert (network.dims, network.settings.spatial_rate, network.settings.temporal_rate) == (48, 0.34, 0.25)
+
+
+FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "HAP-VR": ({"prefix": HAP_VR}, {"comparator": HAP_VR, "rates": (0.10, 0.03), "min_frames": 8}),
+    "S2VS": ({"prefix": S2VS}, {"comparator": S2VS}),
+    "DnS, attention": ({"prefix": S2VS, "form": "cosine"}, {"comparator": S2VS}),
+    "DnS, binary": ({"prefix": S2VS, "bits": 24}, {"comparator": S2VS}),
+    "ViSiL_v": ({"prefix": VISIL, "form": "linear"}, {"comparator": VISIL, "padding": "replicate"}),
+    "ViSiL_v, whole": (
+        {"prefix": WHOLE_VISIL, "form": "linear"},
+        {"comparator": WHOLE_VISIL, "attention": "visil_head.", "padding": "replicate"},
+    ),
+    "ViSiL_sym": (
+        {"prefix": VISIL, "form": "linear"},
+        {"comparator": VISIL, "padding": "replicate", "symmetric": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_scores_as_its_definition(family: str, tmp_path: Path) -> None:
+    """Every pair of lengths, short ones included, equals slow loops over the formulas: alone, in one padded batch, packed."""
+    made, defined = FAMILIES[family]
+    state = released(**made)
+    for name, tensor in state.items():
+        if name.endswith("conv1.weight"):
+            tensor.mul_(20)  # scores that differ from each other, and no saturation
+    torch.save(state, tmp_path / "model.pth")
+    network, _ = import_published(tmp_path / "model.pth", symmetric_chamfer=family == "ViSiL_sym")
+    arrays = {name: tensor.double().numpy() for name, tensor in state.items()}
+    videos = [clips(1, num_frames)[0] for num_frames in (3, 5, 9, 14)]
+    wanted = torch.tensor(
+        [[published_score(arrays, q.double().numpy(), r.double().numpy(), **defined) for r in videos] for q in videos]
+    )
+    embedded = [network.embed(video) for video in videos]
+    alone = torch.stack([torch.cat([network.score(q[None], r[None])[0] for r in embedded]) for q in embedded])
+    assert_close(alone, wanted.float(), rtol=0, atol=1e-5)
+    padded = torch.nn.utils.rnn.pad_sequence(embedded, batch_first=True)
+    mask = torch.arange(14) < torch.tensor([len(video) for video in videos])[:, None]
+    assert_close(network.score(padded, padded, query_mask=mask, reference_mask=mask), alone, rtol=0, atol=1e-5)
+    packed = PackedVideos.from_videos(embedded)
+    assert_close(score_packed(network, packed, packed), alone.detach(), rtol=0, atol=1e-5)
+    assert alone.std() > 0.01
+    assert alone.abs().max() < 0.99
 
 
 @pytest.mark.parametrize(
