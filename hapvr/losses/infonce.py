@@ -16,7 +16,8 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
 
     similarity: [..., N] in [0, 1], a row per query; labels: same shape, ternary. For a square matrix, `without_self`
     removes the self pairs. With e = exp(s / temperature), the loss of a row is the mean over its positives i of
-    -log(e_i / (e_i + sum_{j negative} e_j)). Returns [], the mean over rows with a positive.
+    -log(e_i / (e_i + sum_{j negative} e_j)). Returns [], the mean over rows with a positive, as in the release; Eq. 2 is
+    the mean over all positive pairs, which differs if rows have different numbers of positives.
     """
     check_positive("temperature", temperature)
     logits = check_similarities(similarity, labels) / temperature

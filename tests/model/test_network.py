@@ -208,7 +208,7 @@ def test_recomputing_activations_changes_nothing(masked: bool, monkeypatch: pyte
 
 
 def test_regularization_sums_the_overshoot() -> None:
-    """How far the comparator's raw output leaves [-1, 1], over all pairs and cells, in both directions."""
+    """How far the comparator's raw output leaves [-1, 1], over all pairs and entries, in both directions."""
     network = build()
     with torch.no_grad():
         network.comparator.output.weight.zero_()
