@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shlex
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ import psutil
 import pytest
 
 from hapvr.scorer.bundle import load_bundle
+from tests.conftest import CHECKOUT
 from tests.tracking.conftest import Registered
 
 pytestmark = pytest.mark.slow
@@ -59,6 +61,13 @@ def refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
+def documented_command(port: int) -> list[str]:
+    """The command that docs/serving.md prints, on another port."""
+    lines = (CHECKOUT / "docs" / "serving.md").read_text(encoding="utf-8").splitlines()
+    printed = next(line for line in lines if line.startswith("    mlflow models serve"))
+    return shlex.split(printed.replace("5001", str(port)))
+
+
 @pytest.fixture(scope="module")
 def server(registered: Registered, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The champion on a free port of 127.0.0.1, allowed to read the clips' folder alone."""
@@ -75,10 +84,8 @@ def server(registered: Registered, tmp_path_factory: pytest.TempPathFactory) -> 
     }
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/hapvr@champion", "--host", "127.0.0.1",
-             "--port", str(port), "--env-manager", "local"],
-            stdout=log, stderr=log, env=environment, cwd=folder, start_new_session=True,
-        )  # fmt: skip
+            documented_command(port), stdout=log, stderr=log, env=environment, cwd=folder, start_new_session=True
+        )
     started = Server(f"http://127.0.0.1:{port}", process)
     try:
         await_ping(started, folder / "log")
