@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hapvr import __version__
-from hapvr.commands import benchmarks, evaluation, features, models, scoring, stages
+from hapvr.commands import benchmarks, evaluation, features, models, scoring, stages, verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(benchmarks.app, name="benchmarks")
@@ -17,6 +17,7 @@ app.command()(stages.download)
 app.command()(stages.sample)
 app.command()(stages.extract)
 app.command()(stages.train)
+app.command()(verify.verify)
 
 
 def _version(wanted: bool) -> None:

@@ -19,6 +19,10 @@ class DataError(HapvrError):
     """Stored data is missing, damaged, or was made with other settings than the reader's."""
 
 
+class DamagedError(DataError):
+    """A stored file is missing, cut off or damaged; the message names it and says what makes it anew."""
+
+
 class WeightsUnavailableError(HapvrError):
     """Network weights cannot be had; the message names them and the ways out."""
 

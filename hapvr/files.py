@@ -1,12 +1,17 @@
-"""Files that are written whole: a reader finds the old content or the new one, also after a power cut."""
+"""Files that are written whole, so that a reader finds the old content or the new one; JSON files that may be damaged."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from hapvr.errors import DamagedError
 
 PART_SUFFIX = ".part"
 
@@ -34,6 +39,39 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
             part.unlink()
         raise
     _flush(path.parent)
+
+
+def read_json_object(path: Path, *, remedy: str, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """The object in a JSON file. remedy: what makes the file anew, for the error. keys: what the object must have.
+
+    Raises DamagedError, naming the file, where it is missing or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing; {remedy}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); {remedy}") from error
+    if not isinstance(value, dict):
+        raise DamagedError(f"{path} is damaged (it holds no JSON object); {remedy}")
+    if missing := [key for key in keys if key not in value]:
+        raise DamagedError(f"{path} is damaged (it has no {missing[0]!r}); {remedy}")
+    return value
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """The values of a file with a JSON value per line; empty if there is no file.
+
+    A line that cannot be read, as a power cut leaves one, is skipped with a warning.
+    """
+    values = []
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values.append(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            warnings.warn(f"{path}: line {number} is damaged ({error}); it is skipped", stacklevel=2)
+    return values
 
 
 def _flush(path: Path) -> None:

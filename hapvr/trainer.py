@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,8 +12,9 @@ from lightning.fabric import Fabric
 
 from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
+from hapvr.files import read_json_object
 from hapvr.stages.project import Project
-from hapvr.stages.training import CONFIG_NAME, FAILURE_NAME, RUN_NAME, tracker_of
+from hapvr.stages.training import CONFIG_NAME, FAILURE_NAME, RECORD_KEYS, RUN_NAME, tracker_of
 from hapvr.stages.validation import Validator, validation_shards
 from hapvr.tracking.progress import progress_logger
 from hapvr.tracking.training import tracked_training
@@ -33,7 +33,7 @@ def main() -> int:
     arguments = parser.parse_args()
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
-    record = json.loads((folder / RUN_NAME).read_text(encoding="utf-8"))
+    record = read_json_object(folder / RUN_NAME, keys=RECORD_KEYS, remedy="start the training again")
     settings = project.config.train
     device = choose_device(project.config.device)
     fabric = Fabric(

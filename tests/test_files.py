@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.files import write_atomic
+from hapvr.errors import DamagedError
+from hapvr.files import read_json_lines, read_json_object, write_atomic
 
 
 def write_half(target: Path, index: Path) -> None:
@@ -57,3 +58,21 @@ def test_what_a_killed_process_left_is_not_written_through(tmp_path: Path) -> No
     with write_atomic(tmp_path / "copy.mp4") as part:
         part.write_text("other")
     assert users.read_text() == "precious"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\0\0\0", b"\xff", b"{}", b"[" * 100_000])
+def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
+    """Whatever stands in it, the error has the file and what to do."""
+    (tmp_path / "a.json").write_bytes(content)
+    for name in ("a.json", "gone.json"):
+        with pytest.raises(DamagedError, match=rf"{name} is .*; make it again"):
+            read_json_object(tmp_path / name, keys=["key"], remedy="make it again")
+
+
+def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
+    """A line that a power cut left half written or full of zeros does not take the others with it."""
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(b'{"step": 0}\n\0\0\0\n{"step": 2}\n{"st')
+    with pytest.warns(UserWarning, match=r"history.jsonl: line \d is damaged .* skipped"):
+        assert read_json_lines(path) == [{"step": 0}, {"step": 2}]
+    assert read_json_lines(tmp_path / "gone.jsonl") == []

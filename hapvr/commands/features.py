@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import FAILED, JsonOption, data_root, exit_codes, progress_bar, show
+from hapvr.commands.terminal import JsonOption, data_root, exit_codes, progress_bar, show
+from hapvr.commands.verify import show_checks
 
 app = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in, check what is there.")
 ConfigOrNone = Annotated[
@@ -64,14 +65,7 @@ def verify(
     root = data_root(features, config, option="--features")
     with progress_bar("shards") as progress:
         checks = verify_shards(root, STAGE, progress=progress)
-    lines = [
-        f"{check.shard}: {check.state}, "
-        + (check.message or f"{check.num_ok} videos, {check.num_failed} without features")
-        for check in checks
-    ]
-    show({"data_root": root.url, "shards": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines))
-    if any(check.state != "ok" for check in checks):
-        raise typer.Exit(FAILED)
+    show_checks(root, checks, as_json=as_json)
 
 
 @app.command()

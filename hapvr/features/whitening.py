@@ -10,13 +10,14 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import ArgumentError, DamagedError
 from hapvr.features.weights import state_sha256
 from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot
 
 WEIGHTS_NAME = "whitening/whitening.safetensors"
 PROVENANCE_NAME = "whitening/whitening.json"
+REMEDY = "materialise whitening again (`hapvr extract` does), or import it again if it was imported"
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,23 @@ def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance)
 
 
 def load_whitening(root: DataRoot) -> Whitening:
-    """Raises DataError if it has not been fitted or the file is damaged."""
-    wanted = root.read_json(PROVENANCE_NAME)["sha256"]
+    """The stored whitening. Raises DataError if it has not been fitted, DamagedError if its files are damaged."""
+    wanted = root.read_json(PROVENANCE_NAME).get("sha256")
+    if not root.exists(WEIGHTS_NAME):
+        raise DamagedError(f"whitening: {WEIGHTS_NAME} below {root.url} is missing; {REMEDY}")
     with root.open(WEIGHTS_NAME) as file:
-        whitening = whitening_from_bytes(file.read())
+        data = file.read()
+    with root.naming_damage(WEIGHTS_NAME, remedy=REMEDY):
+        whitening = whitening_from_bytes(data)
     if whitening.sha256 != wanted:
-        raise DataError(f"whitening: {WEIGHTS_NAME} differs from what its JSON says; materialise whitening again")
+        raise DamagedError(f"whitening: {WEIGHTS_NAME} below {root.url} differs from what its JSON says; {REMEDY}")
     return whitening
 
 
 def whitening_provenance(root: DataRoot) -> Provenance | None:
-    """What the stored whitening was fitted on; None while there is none."""
+    """What the stored whitening was fitted on; None while there is none. Raises DamagedError if that cannot be read."""
     if not root.exists(PROVENANCE_NAME):
         return None
-    return Provenance.from_json(root.read_json(PROVENANCE_NAME)["provenance"])
+    data = root.read_json(PROVENANCE_NAME)
+    with root.naming_damage(PROVENANCE_NAME, remedy=REMEDY):
+        return Provenance.from_json(data["provenance"])

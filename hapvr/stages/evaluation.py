@@ -26,7 +26,7 @@ from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
-from hapvr.files import write_atomic
+from hapvr.files import read_json_object, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -34,7 +34,7 @@ from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.stages.normalization import normalized_similarities
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
-from hapvr.stages.training import RUN_NAME, TrainingRun, require_trained_backbone, tracker_of
+from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
@@ -135,13 +135,15 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+SCORES_KEYS = ("digest", "target_means", "results")
+
+
 def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:
     """What `make_benchmark_scores` wrote for a run. Raises DataError if it has not been run."""
     path = run.folder / "benchmarks" / name / "scores.json"
     if not path.is_file():
         raise DataError(f"evaluation: model {run.key} has no scores on {name}; materialise benchmark_scores for it")
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return data
+    return read_json_object(path, keys=SCORES_KEYS, remedy="materialise benchmark_scores for that model again")
 
 
 def stored_similarities(run: TrainingRun, name: str) -> Path:
@@ -156,7 +158,7 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
 
 def _refuse_other_features(project: Project, run: TrainingRun, store: FeatureStore) -> None:
     """The model must have been trained on views of the same features."""
-    record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
+    record = run_record(run)
     found = store.settings
     if found["whitening"] != record["data_digests"]["whitening"]:
         raise DataError(

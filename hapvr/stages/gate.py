@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.errors import HapvrError
+from hapvr.errors import DamagedError, HapvrError
 from hapvr.features.extract import choose_device
+from hapvr.files import read_json_object
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest, stored_similarities
@@ -167,8 +169,12 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
     )
     if scores is None or similarities is None:
         return None
-    same = json.loads(scores.read_text(encoding="utf-8"))["digest"] == definition_digest(definition)
-    return similarities if same else None
+    try:
+        stored = read_json_object(scores, keys=["digest"], remedy="the champion is scored again")
+    except DamagedError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return None
+    return similarities if stored["digest"] == definition_digest(definition) else None
 
 
 def _scored(similarities: pl.DataFrame) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from hapvr.stages.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.stages.evaluation import BASELINE, NORMALIZED, TRAINED
 from hapvr.stages.project import Project
 from hapvr.stages.summary import video_status
-from hapvr.stages.training import CONFIG_NAME, RUN_NAME, TrainingRun
+from hapvr.stages.training import CONFIG_NAME, TrainingRun, run_record
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import STATUS_OK
 
@@ -36,7 +35,7 @@ def model_card(
 ) -> str:
     """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the calibration on benchmarks;
     tags: of the registration."""
-    record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
+    record = run_record(run)
     parts = [
         f"# Model card: {project.config.tracking.registered_model}, training run {run.key}",
         "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, as far as the labels below go, "

@@ -158,8 +158,8 @@ def _duplicates(project: Project, index: pl.DataFrame, limit: float) -> Finding:
     tables = []
     for key in shard_keys(project.root):
         shard = project.shard(VIDEOS_STAGE, key)
-        if shard.provenance() is not None:
-            tables.append(shard.index().filter(pl.col("status") == STATUS_OK).select("video_id", "sha256"))
+        if (found := shard.finished_index()) is not None:
+            tables.append(found[1].filter(pl.col("status") == STATUS_OK).select("video_id", "sha256"))
     counts = pl.concat(tables).group_by("sha256").agg(pl.len().alias("copies"))
     repeated = usable.join(counts.filter(pl.col("copies") > 1), on="sha256").sort("video_id")
     return _share(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.gate import Decision, make_decision
 from hapvr.stages.model_card import card_summary, model_card
 from hapvr.stages.project import Project
-from hapvr.stages.training import RUN_NAME, TrainingRun, require_trained_backbone, tracker_of
+from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
 from hapvr.tracking.lineage import data_digest
 from hapvr.tracking.packaging import link_card, log_model
 from hapvr.tracking.registry import register
@@ -74,7 +73,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     tracker.end(run.mlflow_run_id)
     lineage = {"backbone.weights": backbone.identity.source, **dict(tags)}
     # Of what the training read, which may be less than what is there by now.
-    record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
+    record = run_record(run)
     lineage["data.digest"] = data_digest(record["data_digests"])
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)

@@ -29,7 +29,8 @@ def video_status(project: Project) -> pl.DataFrame:
     tables = []
     for key in shard_keys(project.root):
         shard = project.shard("frames", key)
-        index = shard.index() if shard.provenance() is not None else project.shard("videos", key).index()
+        found = shard.finished_index()
+        index = project.shard("videos", key).index() if found is None else found[1]
         tables.append(index.select("video_id", pl.lit(key).alias("shard"), "status", "reason", "message"))
     return pl.concat(tables)
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
-from hapvr.files import write_atomic
+from hapvr.files import read_json_object, write_atomic
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
@@ -36,6 +36,8 @@ CURRENT_NAME = f"{MODELS}/current.json"
 CONFIG_NAME = "config.yaml"
 RUN_NAME = "run.json"
 FAILURE_NAME = "failure.txt"
+RECORD_KEYS = ("mlflow_run_id", "shards")
+"""What every RUN_NAME has."""
 RUN_KEY = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
 
 
@@ -187,7 +189,8 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     result_path = run.folder / RESULT_NAME
     if not result_path.is_file():
         raise DataError(f"training: {result_path} is not there, so the training did not end; run it again")
-    result: dict[str, Any] = json.loads(result_path.read_text(encoding="utf-8"))
+    remedy = f"delete it and run the training {run.key} again, which goes on from its last checkpoint"
+    result = read_json_object(result_path, remedy=remedy)
     tracker = tracker_of(project)
     late = Outbox(run.folder).deliver(tracker, run.mlflow_run_id)
     if late:
@@ -206,7 +209,9 @@ def current_run(project: Project) -> TrainingRun:
     """The run whose training ended last. Raises DataError if there is none yet."""
     if not project.root.exists(CURRENT_NAME):
         raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
-    return _run_of_key(project, project.root.read_json(CURRENT_NAME)["key"])
+    remedy = "train again, or write the key of a run below models/ into it"
+    current = read_json_object(project.root.local_path(CURRENT_NAME), keys=["key"], remedy=remedy)
+    return _run_of_key(project, current["key"])
 
 
 def trained_run(project: Project, key: str) -> TrainingRun:
@@ -220,13 +225,18 @@ def trained_run(project: Project, key: str) -> TrainingRun:
 
 
 def _run_of_key(project: Project, key: str) -> TrainingRun:
-    record = project.root.read_json(f"{MODELS}/{key}/{RUN_NAME}")
-    return TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), record["mlflow_run_id"])
+    run = TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), "")
+    return replace(run, mlflow_run_id=run_record(run)["mlflow_run_id"])
+
+
+def run_record(run: TrainingRun) -> dict[str, Any]:
+    """What `prepare_training` wrote down of a run, see RECORD_KEYS. Raises DamagedError if it cannot be read."""
+    return read_json_object(run.folder / RUN_NAME, keys=RECORD_KEYS, remedy="train again, with another run key")
 
 
 def require_trained_backbone(run: TrainingRun, settings: Mapping[str, str], *, what: str) -> None:
     """Raise DataError unless these are the weights and the precision that the run was trained on. what: for the message."""
-    record = json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))
+    record = run_record(run)
     trained = Provenance("features", {"backbone": record["weights"]["backbone"]})
     if differences := trained.differences(Provenance("features", {"backbone": settings})):
         raise DataError(

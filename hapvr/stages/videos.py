@@ -10,7 +10,7 @@ from typing import Any
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.stages.project import Project
-from hapvr.storage.availability import write_availability
+from hapvr.storage.availability import has_availability, write_availability
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
 from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
@@ -71,7 +71,7 @@ def make_videos(
         inputs=states,
         index_columns=VIDEO_COLUMNS,
     )
-    return build_shard(
+    result = build_shard(
         recipe,
         video_ids=list(rows),
         make=make,
@@ -80,6 +80,9 @@ def make_videos(
         before_index=record_availability,
         progress=progress,
     )
+    if not has_availability(project.root, source, key):
+        record_availability(shard.index().rows(named=True))
+    return result
 
 
 def _is_partial_download(row: IndexRow, video: ManifestRow) -> bool:
@@ -108,11 +111,12 @@ def _adopt_downloads(project: Project, shard: Shard, videos: Mapping[str, Manife
 
 def _failed_files(shard: Shard) -> frozenset[str]:
     """Videos that an earlier run fetched and could not read: their files are of no use."""
-    if shard.provenance() is None:
+    found = shard.finished_index()
+    if found is None:
         return frozenset()
     return frozenset(
         row["video_id"]
-        for row in shard.index().iter_rows(named=True)
+        for row in found[1].iter_rows(named=True)
         if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
     )
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from hapvr.config import BenchmarkSource, Config, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource, digest
 from hapvr.config_file import load_config
-from hapvr.errors import DataError
+from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.provenance import file_sha256
 from hapvr.stages.project import Project
-from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, RUN_NAME, current_run, has_training_data
+from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, current_run, has_training_data, run_record
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.manifest import read_manifest, training_shard_keys
@@ -93,10 +94,16 @@ def pending_data(project: Project) -> PendingData:
         return PendingData(
             tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited
         )
-    run = current_run(project)
-    seen = set(json.loads((run.folder / RUN_NAME).read_text(encoding="utf-8"))["shards"])
+    try:
+        run = current_run(project)
+        seen = set(run_record(run)["shards"])
+        changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
+    except (DamagedError, ConfigError) as error:
+        warnings.warn(f"{error}. It counts as no model", stacklevel=2)
+        return PendingData(
+            tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited
+        )
     new = [key for key in ready if key not in seen]
-    changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
     return PendingData(tuple(new), _usable(project, new), settings_changed=changed, no_model=False, awaited=awaited)
 
 

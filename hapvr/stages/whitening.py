@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches
 from hapvr.features.images import decode_frames
@@ -59,13 +60,18 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
         "sampling": config.sampling.content(),
     }
     inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
-    found = whitening_provenance(project.root)
+    found = _stored_provenance(project.root)
     if found is not None and IMPORTED in found.settings:
         return WhiteningResult(_imported(project), found, done=False)
     if found is not None and not Provenance(STAGE, settings).differences(Provenance(STAGE, found.settings)):
         unchanged = all(inputs.get(key) == digest for key, digest in found.inputs.items())
         if unchanged:
-            return WhiteningResult(load_whitening(project.root), found, done=False)
+            try:
+                return WhiteningResult(load_whitening(project.root), found, done=False)
+            except DamagedError as error:
+                warnings.warn(f"{error}. It is fitted again, on the same shards", stacklevel=3)
+                shards = [key for key in shards if key in found.inputs]
+                inputs = {key: inputs[key] for key in shards}
     regions = _sample_regions(project, shards, backbone, progress)
     whitening = fit_whitening(regions, dims=config.whitening.dims, eps=config.whitening.eps)
     environment_ = environment() | {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
@@ -85,6 +91,15 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int) -> Whitening:
     counts = {"num_regions": "0", "num_shards": "0"}
     save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))
     return whitening
+
+
+def _stored_provenance(root: DataRoot) -> Provenance | None:
+    """None while there is none; a damaged one counts as none, since fitting makes it anew."""
+    try:
+        return whitening_provenance(root)
+    except DamagedError as error:
+        warnings.warn(f"{error}. It counts as missing", stacklevel=3)
+        return None
 
 
 def _imported(project: Project) -> Whitening:

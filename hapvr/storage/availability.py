@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -9,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import STATUS_OK
 
@@ -31,13 +32,33 @@ def write_availability(
     now = datetime.now(UTC).replace(microsecond=0)
     earlier = {}
     if kept and root.exists(name):
-        earlier = {row["video_id"]: row["checked_at"] for row in _read(root, name).iter_rows(named=True)}
+        try:
+            earlier = {row["video_id"]: row["checked_at"] for row in _read(root, name).iter_rows(named=True)}
+        except DamagedError as error:
+            warnings.warn(f"{error}. It is made anew", stacklevel=2)
     rows = [
         {"video_id": video, "status": status, "checked_at": earlier.get(video, now) if video in kept else now}
         for video, status in statuses.items()
     ]
     with root.write(name) as stream:
         pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), stream, compression="zstd")
+
+
+def has_availability(root: DataRoot, source: str, shard: str) -> bool:
+    """Whether the availability of a shard is recorded and can be read; a damaged file counts as none, with a warning."""
+    if not root.exists(f"{FOLDER}/{source}/{shard}.parquet"):
+        return False
+    try:
+        check_availability(root, source, shard)
+    except DamagedError as error:
+        warnings.warn(f"{error}. It counts as missing", stacklevel=2)
+        return False
+    return True
+
+
+def check_availability(root: DataRoot, source: str, shard: str) -> None:
+    """Raise DamagedError if the availability of a shard cannot be read."""
+    _read(root, f"{FOLDER}/{source}/{shard}.parquet")
 
 
 def read_availability(root: DataRoot, source: str) -> pl.DataFrame:
@@ -58,7 +79,7 @@ def available_videos(table: pl.DataFrame) -> frozenset[str]:
 
 
 def _read(root: DataRoot, name: str) -> pl.DataFrame:
-    with root.open(name) as file:
-        frame = pl.from_arrow(pq.read_table(file))
+    with root.open(name) as file, root.naming_damage(name, remedy="run `hapvr download` again"):
+        frame = pl.from_arrow(pq.read_table(file).cast(_SCHEMA))
     assert isinstance(frame, pl.DataFrame)
     return frame

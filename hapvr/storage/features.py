@@ -131,9 +131,9 @@ def feature_statistics(
     settings: set[str] = set()
     num_bytes = num_finished = 0
     for done, shard in enumerate(chosen, start=1):
-        found = shard.provenance()
-        if found is not None:
-            index = shard.index()
+        finished = shard.finished_index()
+        if finished is not None:
+            found, index = finished
             good = index["status"] == STATUS_OK
             lengths += index.filter(good)["num_rows"].to_list()
             failures.update(index.filter(~good)["reason"].to_list())

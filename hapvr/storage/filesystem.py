@@ -16,11 +16,15 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.files import PART_SUFFIX, write_atomic
 
 LOCKS_FOLDER = ".locks"
+
+DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
+"""What libraries raise for damaged Parquet, safetensors and JSON."""
 
 
 class DataRoot:
@@ -66,6 +70,10 @@ class DataRoot:
             return self.filesystem.open_input_file(self.path(name))
         except FileNotFoundError:
             raise DataError(f"storage: {name} is not below {self.url}; run the stage that makes it first") from None
+        except OSError as error:
+            raise DataError(
+                f"storage: cannot read {name} below {self.url}: {error}; correct its permissions or the connection"
+            ) from error
 
     @contextmanager
     def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:
@@ -144,15 +152,36 @@ class DataRoot:
         with self.write(name) as stream:
             stream.write(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str).encode())
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file. Raises DataError where it does not exist, DamagedError where it holds something else."""
         with self.open(name) as file:
-            return json.loads(file.read())
+            data = file.read()
+        with self.naming_damage(name, remedy="run the stage that makes it again"):
+            value = json.loads(data)
+            if not isinstance(value, dict):
+                raise ValueError("it holds no JSON object")
+        return value
+
+    @contextmanager
+    def naming_damage(self, name: str, *, remedy: str) -> Iterator[None]:
+        """Turn errors of a block that reads `name` into a DamagedError with its name. remedy: what makes it anew."""
+        try:
+            yield
+        except DATA_ERRORS as error:
+            raise DamagedError(
+                f"storage: {name} below {self.url} is damaged ({first_line(error)}); {remedy}"
+            ) from error
 
     def local_path(self, name: str) -> Path:
         """The local path of a file or folder, for libraries that need one. Raises DataError on an object store."""
         if self.local is None:
             raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
         return Path(self.path(name))
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

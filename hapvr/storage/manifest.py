@@ -80,11 +80,8 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
 
 
 def _read(root: DataRoot, shard: str) -> pa.Table:
-    with root.open(_name(shard)) as file:
-        try:
-            table = pq.read_table(file)
-        except pa.ArrowException as error:
-            raise DataError(f"manifest: {_name(shard)} below {root.url} is damaged: {error}; restore it") from error
+    with root.open(_name(shard)) as file, root.naming_damage(_name(shard), remedy="restore it from a copy"):
+        table = pq.read_table(file)
     version = read_schema_metadata(table.schema, _VERSION_KEY)
     if version not in ("", MANIFEST_VERSION) or table.schema.names != MANIFEST_SCHEMA.names:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Tensor columns read past Parquet's decoder, from local files that hold the values just as memory does."""
+"""Tensor columns read without Parquet's decoder, from local files that hold the values as memory does."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError
 from hapvr.storage.shards import Shard
 from hapvr.storage.tensors import num_tensor_bytes, tensor_shape
 
-# A page's header takes 17 bytes at least. So a chunk that is longer than its values by no more than this holds one page,
-# and they are at its end.
+# The header of a page takes at least 17 bytes. So a chunk with at most 33 bytes beside its values is a single page, whose
+# values come last.
 MAX_HEADER_BYTES = 33
 
 
 class RawTensors:
-    """The rows of one tensor column, each copied once, from the file to its array; Parquet's decoder copies twice."""
+    """The rows of one tensor column. They are copied once, from the file to their array; Parquet's decoder copies twice."""
 
     def __init__(self, shard: Shard, data: pq.ParquetFile, column: str, starts: Sequence[int]) -> None:
         """starts: where the values of each row group begin in the file; see `raw_tensors`."""
         metadata, field = data.metadata, data.schema_arrow.field(column)
-        self._name = shard.data_name
+        self._shard = shard
         self._shape, self._dtype = tensor_shape(field)
         self._width = num_tensor_bytes(field)
         self._starts = starts
@@ -34,7 +34,7 @@ class RawTensors:
         weakref.finalize(self, os.close, self._file)
 
     def read(self, start: int, count: int) -> npt.NDArray[np.generic]:
-        """Rows start to start + count: [count, *shape]. Raises DataError if the file ends before them."""
+        """Rows start to start + count: [count, *shape]. Raises DamagedError if the file ends before them."""
         values = np.empty((count, *self._shape), self._dtype)
         target = values.reshape(-1).view(np.uint8).data
         done = 0
@@ -51,12 +51,12 @@ class RawTensors:
         while target:
             count = os.preadv(self._file, [target], offset)
             if not count:
-                raise DataError(f"storage: {self._name} ends before its last rows; make the shard again")
+                raise DamagedError(f"storage: {self._shard.data_name} ends before its last rows; {self._shard.remedy}")
             target, offset = target[count:], offset + count
 
 
 def raw_tensors(shard: Shard, data: pq.ParquetFile, column: str) -> RawTensors | None:
-    """A reader of that column; None where its values are compressed, several pages per row group, or in an object store."""
+    """A reader of that column; None where values are compressed, split into several pages, or in an object store."""
     if shard.root.local is None:
         return None
     field, metadata = data.schema_arrow.field(column), data.metadata

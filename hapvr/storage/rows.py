@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.storage.raw_tensors import raw_tensors
 from hapvr.storage.shards import STATUS_OK, Shard
 from hapvr.storage.tensors import decode_tensors
@@ -64,7 +64,8 @@ class VideoRows:
         return self._places[video_id]
 
     def _compare_ids(self) -> None:
-        ids = self._file.read(columns=["video_id"]).column(0).combine_chunks()
+        with self._shard.naming_damage():
+            ids = self._file.read(columns=["video_id"]).column(0).combine_chunks()
         runs = pc.run_end_encode(ids)
         found = zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True)
         wanted = ((video_id, start + count) for video_id, (start, count) in self._places.items() if count)
@@ -73,10 +74,9 @@ class VideoRows:
                 raise self._mismatch((expected or there)[0])
         self._agrees = True
 
-    def _mismatch(self, video_id: str) -> DataError:
-        return DataError(
-            f"storage: {self._shard.data_name} does not hold {video_id} where its index says; make the shard again"
-        )
+    def _mismatch(self, video_id: str) -> DamagedError:
+        name = self._shard.data_name
+        return DamagedError(f"storage: {name} does not hold {video_id} where its index says; {self._shard.remedy}")
 
     def read(self, video_id: str) -> pa.Table:
         """The rows of a video. Raises DataError if it has none or the file does not agree with its index."""
@@ -86,7 +86,8 @@ class VideoRows:
         while start < stop:
             group = int(np.searchsorted(self._ends, start, side="right"))
             if group != self._group or self._table is None:
-                self._table, self._group = self._file.read_row_group(group, columns=self._columns), group
+                with self._shard.naming_damage():
+                    self._table, self._group = self._file.read_row_group(group, columns=self._columns), group
             first = int(self._ends[group]) - self._table.num_rows
             parts.append(self._table.slice(start - first, min(stop, int(self._ends[group])) - start))
             start += parts[-1].num_rows

@@ -13,6 +13,7 @@ other steps, and their order, are here:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -173,10 +174,19 @@ def _unchanged_rows(
     shard: Shard, wanted: Provenance, reuse: Callable[[IndexRow, Provenance], bool]
 ) -> dict[str, IndexRow]:
     """Video id -> index row of those videos of an earlier run that need not be made again."""
-    found = shard.provenance()
-    if found is None or found.differences(Provenance(wanted.stage, wanted.settings, found.inputs)):
+    earlier = shard.finished_index()
+    if earlier is None:
         return {}
-    return {row["video_id"]: row for row in shard.index().iter_rows(named=True) if reuse(row, found)}
+    found, index = earlier
+    if found.differences(Provenance(wanted.stage, wanted.settings, found.inputs)):
+        return {}
+    kept = {row["video_id"]: row for row in index.iter_rows(named=True) if reuse(row, found)}
+    # Damaged rows must not be copied under a new digest.
+    digest = shard.data_digest()
+    if kept and digest and digest != shard.root.sha256(shard.data_name):
+        warnings.warn(f"{shard.data_name} is damaged; all its rows are made again", stacklevel=2)
+        return {}
+    return kept
 
 
 def _earlier_entry(row: IndexRow, earlier: VideoRows | None) -> VideoEntry:

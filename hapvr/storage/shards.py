@@ -1,15 +1,17 @@
 """Shards: `<stage>/<shard>/data.parquet` (rows) and `index.parquet` (one row per video, failures with their reason).
 
-The index is written last and carries the provenance and the data file's digest, so a shard is finished exactly when its
-index is there; one that was made from other settings or inputs is made again.
+The index is written last and carries the provenance and the data file's size and digest, so a shard is finished exactly
+when its index is there. A shard that was made from other settings or inputs is made again. A damaged shard counts as
+missing for the stage that makes it; those that read it get a DamagedError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +19,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 from hapvr.storage.tensors import TENSOR_KEY, encode_tensors
 
 PROVENANCE_KEY = b"hapvr.provenance"
 DATA_DIGEST_KEY = b"hapvr.data_sha256"
+DATA_BYTES_KEY = b"hapvr.data_bytes"
 MAX_PAGE_BYTES = 1 << 30
 STATUS_OK = "ok"
 STATUS_FAILED = "failed"
@@ -35,6 +38,7 @@ INDEX_FIELDS = (
     pa.field("num_rows", pa.int64(), nullable=False),
 )
 
+Parsed = TypeVar("Parsed")
 Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
 """Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
 
@@ -56,23 +60,50 @@ class Shard:
         return f"{self.stage}/{self.key}/index.parquet"
 
     def provenance(self) -> Provenance | None:
-        """What the finished shard was made from; None while there is none."""
-        if not self.root.exists(self.index_name):
+        """What the finished shard was made from; None while there is none.
+
+        A shard whose index cannot be read, or whose data file does not have the recorded size, counts as none; a warning
+        says so.
+        """
+        try:
+            return self._provenance()
+        except DamagedError as error:
+            _warn(error)
             return None
-        with self.root.open(self.index_name) as file:
-            text = read_schema_metadata(pq.read_schema(file), PROVENANCE_KEY)
-        return Provenance.from_json(text)
+
+    def finished_index(self) -> tuple[Provenance, pl.DataFrame] | None:
+        """Provenance and index of a finished shard; None while there is none. A damaged shard counts as none."""
+        try:
+            found = self._provenance()
+            return None if found is None else (found, self.index())
+        except DamagedError as error:
+            _warn(error)
+            return None
 
     def is_finished(self, wanted: Provenance) -> bool:
-        """True if the shard is there and was made from the same settings and inputs."""
-        found = self.provenance()
-        return found is not None and found.fingerprint == wanted.fingerprint
+        """Whether the shard is there, was made from the same settings and inputs, and can be read as far as is cheap to see.
+
+        What is looked at: the index, the size of the data file, and the data file's footer. `hapvr verify` reads all.
+        """
+        found = self.finished_index()
+        if found is None or found[0].fingerprint != wanted.fingerprint:
+            return False
+        try:
+            if self.data_digest():
+                self.open_data().close()
+        except DamagedError as error:
+            _warn(error)
+            return False
+        return True
 
     def require(self, settings: dict[str, Any]) -> Provenance:
-        """The provenance of a finished shard; raises DataError if there is none or if these settings differ, saying which."""
-        found = self.provenance()
+        """The provenance of a finished shard.
+
+        Raises DataError if there is none or if these settings differ, saying which; DamagedError if it is damaged.
+        """
+        found = self._provenance()
         if found is None:
-            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
+            raise self._missing()
         chosen = {key: found.settings.get(key) for key in settings}
         differences = Provenance(self.stage, settings).differences(Provenance(self.stage, chosen))
         if differences:
@@ -87,26 +118,64 @@ class Shard:
         return self.root.sha256(self.index_name)
 
     def data_digest(self) -> str:
-        """SHA-256 of the data file as it was written. Raises DataError if the shard is unfinished."""
-        if not self.root.exists(self.index_name):
-            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
-        with self.root.open(self.index_name) as file:
-            return read_schema_metadata(pq.read_schema(file), DATA_DIGEST_KEY)
+        """SHA-256 of the data file as it was written; "" if the shard has none. Raises DataError if it is unfinished."""
+        return read_schema_metadata(self._read_index(pq.read_schema), DATA_DIGEST_KEY)
 
     def index(self) -> pl.DataFrame:
-        """One row per video: video_id, status, reason, message, num_rows and the stage's own columns."""
-        if not self.root.exists(self.index_name):
-            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
-        with self.root.open(self.index_name) as file:
-            frame = pl.from_arrow(pq.read_table(file))
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        """One row per video: video_id, status, reason, message, num_rows and the stage's own columns.
+
+        Raises DataError if the shard is unfinished, DamagedError if the index cannot be read.
+        """
+        return self._read_index(_parse_index)
 
     def open_data(self) -> pq.ParquetFile:
-        """The data file. Raises DataError if the shard is unfinished."""
+        """The data file. Raises DataError if the shard is unfinished, DamagedError if the file is not what was written."""
+        if self._provenance() is None:
+            raise self._missing()
+        with self.naming_damage():
+            return pq.ParquetFile(self.root.open(self.data_name), pre_buffer=self.root.local is None)
+
+    def naming_damage(self) -> AbstractContextManager[None]:
+        """Turn errors of a block that reads the data file into a DamagedError with its name."""
+        return self.root.naming_damage(self.data_name, remedy=self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """What makes a damaged shard anew."""
+        return f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of shard {self.key} again"
+
+    def _missing(self) -> DataError:
+        return DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
+
+    def _provenance(self) -> Provenance | None:
         if not self.root.exists(self.index_name):
-            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
-        return pq.ParquetFile(self.root.open(self.data_name), pre_buffer=self.root.local is None)
+            return None
+        return self._read_index(self._parse_provenance)
+
+    def _parse_provenance(self, file: Any) -> Provenance:
+        schema = pq.read_schema(file)
+        if read_schema_metadata(schema, DATA_DIGEST_KEY):
+            self._check_size(read_schema_metadata(schema, DATA_BYTES_KEY))
+        return Provenance.from_json(read_schema_metadata(schema, PROVENANCE_KEY))
+
+    def _check_size(self, recorded: str) -> None:
+        """recorded: "" in an index of an earlier version, which does not say."""
+        if not self.root.exists(self.data_name):
+            raise DamagedError(f"storage: {self.data_name} is missing below {self.root.url}; {self.remedy}")
+        found = self.root.num_bytes(self.data_name)
+        if recorded and found != int(recorded):
+            raise DamagedError(
+                f"storage: {self.data_name} below {self.root.url} has {found} bytes, {recorded} were written; {self.remedy}"
+            )
+
+    def _read_index(self, parse: Callable[[Any], Parsed]) -> Parsed:
+        if not self.root.exists(self.index_name):
+            raise self._missing()
+        with self.root.open(self.index_name) as file:
+            # An index in an object store is read first: a connection that breaks is no damage.
+            source = file if self.root.local is not None else pa.BufferReader(file.read())
+            with self.root.naming_damage(self.index_name, remedy=self.remedy):
+                return parse(source)
 
     def write_index(
         self, rows: Iterable[dict[str, Any]], *, provenance: Provenance, fields: Sequence[pa.Field] = ()
@@ -115,6 +184,7 @@ class Shard:
         metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
         if self.root.exists(self.data_name):
             metadata[DATA_DIGEST_KEY] = self.root.sha256(self.data_name).encode()
+            metadata[DATA_BYTES_KEY] = str(self.root.num_bytes(self.data_name)).encode()
         schema = pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
         table = pa.Table.from_pylist(list(rows), schema=schema)
         with self.root.write(self.index_name) as stream:
@@ -195,6 +265,20 @@ class RowWriter:
         rest = table.slice(end)
         self._pending = rest.to_batches()
         self._count = rest.num_rows
+
+
+def _parse_index(file: Any) -> pl.DataFrame:
+    table = pq.read_table(file)
+    missing = [field.name for field in INDEX_FIELDS if field.name not in table.column_names]
+    if missing:
+        raise ValueError(f"it has no column {missing[0]}")
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _warn(error: DamagedError) -> None:
+    warnings.warn(f"{error}. It counts as missing", stacklevel=3)
 
 
 def _encode(values: Any, field: pa.Field) -> pa.Array:

@@ -71,24 +71,26 @@ class ViewFile:
     """Random access to one view shard: a row group is a video, so one read gives all its views."""
 
     def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         file = shard.open_data()
         self.field = file.schema_arrow.field(len(file.schema_arrow) - 1)
-        table = file.read(columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"])
-        self.rows = [
-            ViewRow(
-                row["video_id"],
-                row["view_index"],
-                row["strength"],
-                tuple(json.loads(row["operations"])),
-                row["donor_id"],
-                tuple(row["source_index"]),
-            )
-            for row in table.to_pylist()
-        ]
+        with shard.naming_damage():
+            table = file.read(columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"])
+            self.rows = [
+                ViewRow(
+                    row["video_id"],
+                    row["view_index"],
+                    row["strength"],
+                    tuple(json.loads(row["operations"])),
+                    row["donor_id"],
+                    tuple(row["source_index"]),
+                )
+                for row in table.to_pylist()
+            ]
         self._counts = Counter(row.video_id for row in self.rows)  # in file order
         firsts = accumulate(self._counts.values(), initial=0)
         self._places = dict(zip(self._counts, enumerate(firsts), strict=False))
-        # A plain file is not kept open twice: what Parquet knows of its row groups takes memory.
+        # Parquet's reader is let go where raw tensors can be read: its metadata of the row groups takes memory.
         self._tensors = raw_tensors(shard, file, self.field.name) or file
 
     @property
@@ -101,7 +103,8 @@ class ViewFile:
         group, first = self._places[video_id]
         if isinstance(self._tensors, RawTensors):
             return torch.from_numpy(self._tensors.read(first, self._counts[video_id]))
-        table = self._tensors.read_row_group(group, columns=[self.field.name])
+        with self._shard.naming_damage():
+            table = self._tensors.read_row_group(group, columns=[self.field.name])
         return torch.from_numpy(decode_tensors(table.column(0), self.field).copy())
 
 
@@ -118,8 +121,10 @@ class LabelFile:
     """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
 
     def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self._file: pq.ParquetFile = shard.open_data()
-        ids = self._file.read(columns=["video_id"]).column(0).to_pylist()
+        with shard.naming_damage():
+            ids = self._file.read(columns=["video_id"]).column(0).to_pylist()
         self._group_of = {video_id: group for group, video_id in enumerate(dict.fromkeys(ids))}
 
     @property
@@ -129,7 +134,8 @@ class LabelFile:
 
     def read(self, video_id: str) -> Tensor:
         """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""
-        table = self._file.read_row_group(self._group_of[video_id], columns=["labels"])
+        with self._shard.naming_damage():
+            table = self._file.read_row_group(self._group_of[video_id], columns=["labels"])
         values = decode_tensors(table.column(0), self._file.schema_arrow.field("labels"))
         views = round(len(values) ** 0.5)
         return torch.from_numpy(values.copy()).reshape(views, views, *values.shape[1:])

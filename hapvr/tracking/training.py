@@ -12,7 +12,7 @@ from typing import Any
 
 from mlflow.entities import Metric
 
-from hapvr.files import write_atomic
+from hapvr.files import read_json_lines, write_atomic
 from hapvr.tracking.runs import Tracker
 from hapvr.train.guards import first_line
 from hapvr.train.plots import hardest_negatives, similarity_figure
@@ -57,18 +57,16 @@ class Outbox:
         return sent
 
     def _read(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
-        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+        return read_json_lines(self._path)
 
     def _drop_first(self) -> None:
         with self._lock:
-            left = self._path.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
+            left = self._read()[1:]
             if not left:
                 self._path.unlink()
                 return
             with write_atomic(self._path) as part:
-                part.write_text("".join(left), encoding="utf-8")
+                part.write_text("".join(json.dumps(entry) + "\n" for entry in left), encoding="utf-8")
 
 
 class TrackedTraining:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from hapvr.files import write_atomic
+from hapvr.files import read_json_lines, write_atomic
 
 HISTORY_NAME = "history.jsonl"
 RESULT_NAME = "result.json"
@@ -78,7 +78,4 @@ class Loggers:
 
 def read_history(folder: Path) -> list[dict[str, float]]:
     """All logged lines in order, each with `step` and the metrics of that step; empty where nothing was logged."""
-    path = folder / HISTORY_NAME
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return read_json_lines(folder / HISTORY_NAME)

@@ -68,7 +68,7 @@ def test_verify_names_the_damaged_shard(call: Call, hdf5_file: Path, tmp_path: P
     """Exit 0 while all is well; a byte more and it is exit 1 with the shard, both as text and as JSON."""
     call("features", "import", hdf5_file, "--out", tmp_path / "data")
     well = call("features", "verify", "--features", tmp_path / "data" / "features")
-    assert (well.code, well.out.split(",")[0]) == (0, "imported-00000: ok")
+    assert (well.code, well.out.split(",")[0]) == (0, "features imported-00000: ok")
     with (tmp_path / "data/features/imported-00000/data.parquet").open("ab") as file:
         file.write(b"x")
     damaged = call("features", "verify", "--features", tmp_path / "data")

@@ -44,6 +44,9 @@ def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
     assert pending_data(with_seed(project, 5)).settings_changed
     project.root.write_json(f"models/{run.key}/run.json", {"mlflow_run_id": "x", "shards": before.shards[1:]})
     assert pending_data(project).shards == before.shards[:1]
+    project.root.local_path(f"models/{run.key}/run.json").write_text("")
+    with pytest.warns(UserWarning, match=r"run\.json is damaged .* counts as no model"):
+        assert pending_data(project).no_model
 
 
 def test_shards_of_the_benchmarks_are_awaited(project: Project) -> None:

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.storage.features import MAX_OPEN_FILES, STAGE, FeatureFile, FeatureStore, feature_columns, fields
@@ -93,7 +93,9 @@ def test_files_that_others_wrote_are_read_as_well(tmp_path: Path, options: dict[
         field = table.schema.field("regions")
         table = table.cast(table.schema.set(3, field.with_nullable(True)))
     path = Path(root.path(shard.data_name))
+    rows, provenance = shard.index().to_dicts(), shard.require({})
     pq.write_table(table.combine_chunks(), path, row_group_size=100, write_batch_size=8, **options)
+    shard.write_index(rows, provenance=provenance)
     found = dict(FeatureStore(root, ["s-00000"]).read(list(LENGTHS)))
     assert found.keys() == wanted.keys() == LENGTHS.keys()
     assert all(torch.equal(found[video_id], wanted[video_id]) for video_id in wanted)
@@ -127,7 +129,7 @@ def test_a_file_that_lost_its_end_is_named(tmp_path: Path) -> None:
     stored.read("a")
     os.truncate(root.path(shard.data_name), 1000)
     with pytest.raises(
-        DataError, match=r"features/s-00000/data.parquet ends before its last rows; make the shard again"
+        DamagedError, match=r"features/s-00000/data.parquet ends before its last rows; run `hapvr verify"
     ):
         stored.read("d")
 

@@ -94,7 +94,9 @@ def test_reading_notices_data_that_is_not_its_index(tmp_path: Path) -> None:
     root = DataRoot(tmp_path)
     shard = write_shard(root, "s-00000", settings={})
     other = write_shard(root, "s-00001", settings={}, lengths={"x": 3, "b": 300, "c": 1, "d": 40})
+    rows, provenance = shard.index().to_dicts(), shard.require({})
     Path(root.path(shard.data_name)).write_bytes(Path(root.path(other.data_name)).read_bytes())
+    shard.write_index(rows, provenance=provenance)
     with pytest.raises(DataError, match="does not hold a where its index says"):
         list(FeatureStore(root, ["s-00000"]).read(["a"]))
 

@@ -1,0 +1,42 @@
+"""`hapvr verify`: exit codes, and what it says of damaged files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hapvr.stages.project import Project
+from hapvr.storage.manifest import shard_keys
+from tests.commands.conftest import Call
+from tests.conftest import write_settings
+
+
+def test_verify_names_and_repairs(call: Call, small_project: Project, clips_folder: Path, tmp_path: Path) -> None:
+    """A flipped bit is found: exit 1 with the file; --repair makes the file again, and the next call exits with 0."""
+    assert small_project.root.local is not None
+    root = tmp_path / "data"
+    shutil.copytree(small_project.root.local, root)
+    settings = small_project.config.model_dump(mode="json") | {"data_root": str(root)}
+    config = write_settings(tmp_path / "config.yaml", settings)
+    key = shard_keys(small_project.root)[0]
+    path = root / f"features/{key}/data.parquet"
+    whole = path.read_bytes()
+    assert call("verify", "--root", root).code == 0
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    found = call("verify", "--root", root, "--json")
+    assert found.code == 1
+    (damaged,) = [shard for shard in found.json["shards"] if shard["state"] != "ok"]
+    assert (damaged["stage"], damaged["shard"], damaged["state"]) == ("features", key, "damaged")
+    assert "hapvr verify --config FILE --repair" in damaged["message"]
+    repaired = call("verify", "--config", config, "--repair")
+    assert repaired.code == 0, repaired.out
+    assert f"features {key}: repaired" in repaired.out
+    assert path.read_bytes() == whole
+
+
+def test_wrong_calls_of_verify(call: Call, tmp_path: Path) -> None:
+    """Exit 2 for a repair without a configuration, 1 for a place that holds nothing."""
+    wrong = call("verify", "--root", tmp_path, "--repair")
+    assert (wrong.code, "--repair: wanted --config" in wrong.error) == (2, True)
+    empty = call("verify", "--root", tmp_path)
+    assert (empty.code, "holds nothing that a stage wrote" in empty.error) == (1, True)
