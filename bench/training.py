@@ -156,7 +156,7 @@ def paper_batch(device_name: str, threads: int) -> dict[str, float]:
 
 def measure_sources(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of steps from cached and from online views on a project's data, in turn."""
-    from lightning.fabric import Fabric
+    from lightning_fabric import Fabric
 
     from hapvr.stages.project import Project
     from hapvr.stages.training import training_shards

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device

@@ -127,7 +127,7 @@ def imported_names(path: Path) -> set[str]:
     ("modules", "heavy"),
     [
         ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
-        ("hapvr.stages.watch, hapvr.stages.evaluation", {"timm", "torchvision", "lightning", "torch._dynamo"}),
+        ("hapvr.stages.watch, hapvr.stages.evaluation", {"timm", "torchvision", "lightning_fabric", "torch._dynamo"}),
     ],
 )
 def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:

@@ -17,7 +17,7 @@ from hapvr.errors import DataError, HapvrError
 from hapvr.train.batch import Batch
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+    from lightning_fabric import Fabric
 
 
 class TrainingStoppedError(HapvrError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from torch.utils.data import DataLoader
 
 from hapvr.config import Config, TrainConfig, digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from hapvr.config import Config
 from hapvr.storage.filesystem import DataRoot

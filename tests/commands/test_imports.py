@@ -13,7 +13,17 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.scorer.bundles import make_bundle, write_scenes
 
-HEAVY = ("dagster", "lightning", "matplotlib", "mlflow", "pandas", "timm", "torchvision", "torch._dynamo", "yt_dlp")
+HEAVY = (
+    "dagster",
+    "lightning_fabric",
+    "matplotlib",
+    "mlflow",
+    "pandas",
+    "timm",
+    "torchvision",
+    "torch._dynamo",
+    "yt_dlp",
+)
 CALL = """
 import json, sys
 from hapvr.cli import main

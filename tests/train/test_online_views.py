@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from hapvr.stages.project import Project
 from hapvr.stages.training import data_digests, prepare_training, training_shards
