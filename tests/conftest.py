@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import av
 import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import settings
@@ -29,6 +32,16 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = CHECKOUT / "tests" / "golden"
 
 WriteClip = Callable[..., Path]
+
+
+def golden_similarities(name: str) -> pl.DataFrame:
+    """A table of tests/golden; one of all pairs is stored with a row per reference and a column per query."""
+    stored = pq.read_table(GOLDEN / f"{name}.parquet")
+    if "rank" not in stored.column_names:
+        return pl.DataFrame(stored)
+    queries = json.loads(stored.schema.metadata[b"query_ids"])
+    ranks = pl.DataFrame(stored).with_columns(query_id=pl.lit(queries)).explode("rank", "query_id")
+    return ranks.select("query_id", "reference_id", similarity=pl.col("rank").cast(pl.Float32))
 
 
 def write_clip(path: Path, *, seed: int, seconds: float = 6.0, fps: int = 8, size: tuple[int, int] = (160, 96)) -> Path:

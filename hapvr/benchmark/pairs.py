@@ -91,13 +91,13 @@ def _batches(similarities: pl.DataFrame | Path | str, *, what: str) -> Iterator[
     if not path.is_file():
         raise DataError(f"{path}: no such file; wanted a Parquet file with columns {', '.join(COLUMNS)}")
     try:
+        check_columns(pq.read_schema(path), what=what)
         file = pq.ParquetFile(path, read_dictionary=["query_id", "reference_id"])
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
             f"{path}: not a readable Parquet file ({error}); wanted columns {', '.join(COLUMNS)}"
         ) from error
     with file:
-        check_columns(file.schema_arrow, what=what)
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(COLUMNS))
 
 

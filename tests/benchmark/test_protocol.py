@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,17 +15,7 @@ from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.fivr import fivr_tasks
 from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import ArgumentError, DataError
-from tests.conftest import GOLDEN
-
-
-def golden_similarities(name):
-    """A table of tests/golden; one of all pairs is stored with a row per reference and a column per query."""
-    stored = pq.read_table(GOLDEN / f"{name}.parquet")
-    if "rank" not in stored.column_names:
-        return pl.DataFrame(stored)
-    queries = json.loads(stored.schema.metadata[b"query_ids"])
-    ranks = pl.DataFrame(stored).with_columns(query_id=pl.lit(queries)).explode("rank", "query_id")
-    return ranks.select("query_id", "reference_id", similarity=pl.col("rank").cast(pl.Float32))
+from tests.conftest import GOLDEN, golden_similarities
 
 
 def make_definition(relevant, *, num_queries=2, num_references=5, **task_options):

@@ -23,26 +23,36 @@ from hapvr.storage.availability import write_availability
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.filesystem import DataRoot
 from tests.commands.conftest import Call
-from tests.conftest import GOLDEN
+from tests.conftest import GOLDEN, golden_similarities
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference similarities are not beside the checkout")
 @pytest.mark.parametrize(
     ("benchmark", "file", "key"),
     [
-        ("fivr-5k", "fivr5k_similarities_dev.parquet", "fivr5k_dev"),
-        ("fivr-5k", "fivr5k_similarities_dev_missing.parquet", "fivr5k_dev_missing"),
-        ("evve", "evve_similarities_dev_missing.parquet", "evve_dev_missing"),
-        ("svd", "svd_labeled_similarities_dev.parquet", "svd_labeled_dev"),
+        ("fivr-5k", "fivr5k_similarities_dev", "fivr5k_dev"),
+        ("fivr-5k", "fivr5k_similarities_dev_missing", "fivr5k_dev_missing"),
+        ("evve", "evve_similarities_dev_missing", "evve_dev_missing"),
+        ("svd", "svd_labeled_similarities_dev", "svd_labeled_dev"),
     ],
 )
-def test_evaluate_gives_the_reference_metrics(call: Call, benchmark: str, file: str, key: str) -> None:
+def test_evaluate_gives_the_reference_metrics(call: Call, benchmark: str, file: str, key: str, tmp_path: Path) -> None:
     """Every metric of the research release, to 1e-6, under the official policy."""
     wanted = json.loads((GOLDEN / "expected_metrics.json").read_text(encoding="utf-8"))[key]
-    done = call("evaluate", "--benchmark", benchmark, "--similarities", GOLDEN / file, "--policy", "official", "--json")
+    path = tmp_path / "similarities.parquet"
+    golden_similarities(file).write_parquet(path)
+    done = call("evaluate", "--benchmark", benchmark, "--similarities", path, "--policy", "official", "--json")
     assert done.code == 0, done.error
     found = done.json["metrics"]
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
+
+
+def test_evaluate_names_the_column_that_a_table_lacks(call: Call, tmp_path: Path) -> None:
+    """A table of other columns is refused with those that are wanted."""
+    path = tmp_path / "similarities.parquet"
+    pl.DataFrame({"query": ["a"], "reference_id": ["b"], "similarity": [0.5]}).write_parquet(path)
+    done = call("evaluate", "--benchmark", "fivr-5k", "--similarities", path)
+    assert done.code == 1
+    assert "no column 'query_id'; found ['query', 'reference_id', 'similarity']" in done.error
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_make_copies_says_why_a_clip_fails(clips: Path, tmp_path: Path) -> None:
         distractors=[],
         donors=[],
         copies_per_clip=1,
+        edits="usual",
         max_queries=9,
         seed=0,
         workers=2,
