@@ -245,6 +245,11 @@ class AugmentConfig(Settings):
     dropped_content_probability: Probability = 0.5
     video_in_video_probability: Probability = 0.3
     video_in_video_scale: tuple[Rate, Rate] = (0.3, 0.7)
+    video_in_video_form: Literal["paper", "release"] = Field(
+        default="paper",
+        description="`paper`: another video is pasted on the clip, `video_in_video_scale` is a part of the side; "
+        "`release`: the clip is pasted on another video, it is a part of the area, and the inset may stick out",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> AugmentConfig:
@@ -267,13 +272,27 @@ class AugmentConfig(Settings):
 
 
 class ViewsConfig(Settings):
-    """The cached training clips: per training video `num_weak` weak and `num_strong` strong ones of `num_frames` frames."""
+    """The training clips of `num_frames` frames. The cache has `num_weak` weak and `num_strong` strong ones of each video."""
 
     num_frames: Annotated[int, Field(ge=4)] = 28
     num_weak: Annotated[int, Field(ge=1)] = 4
     num_strong: Annotated[int, Field(ge=1)] = 8
+    windows: Annotated[int, Field(ge=1)] = Field(
+        default=4,
+        description="stretches of a video that its cached views are cut from in turn, at most `num_weak` and `num_strong`; "
+        "the views of one training item are of one stretch. Online views have a new stretch in every batch",
+    )
     seed: int = 0
     augment: AugmentConfig = AugmentConfig()
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of the cached views of a video; each has a weak and a strong view at least."""
+        return min(self.windows, self.num_weak, self.num_strong)
+
+    def window_of(self, index: int) -> int:
+        """The number of the window that a cached view is cut from; weak views have the first indices."""
+        return (index if index < self.num_weak else index - self.num_weak) % self.num_windows
 
 
 class OptimizerConfig(Settings):
@@ -492,10 +511,11 @@ class Config(Settings):
             raise ValueError(f"source names must differ, repeated: {', '.join(repeated)}")
         for name in ("weak", "strong"):
             wanted, stored = getattr(self.train, f"{name}_views"), getattr(self.views, f"num_{name}")
-            if self.train.source == "cached_views" and wanted > stored:
+            if self.train.source == "cached_views" and wanted > stored // self.views.num_windows:
                 raise ValueError(
-                    f"train.{name}_views {wanted} is more than the cached views.num_{name} {stored}; "
-                    f"raise that, or set train.source to online"
+                    f"train.{name}_views {wanted} is more than the cached views of one window: views.num_{name} {stored} "
+                    f"in {self.views.num_windows} windows; raise views.num_{name}, lower views.windows, or set "
+                    f"train.source to online"
                 )
         if self.evaluation.validation in self.evaluation.benchmarks:
             raise ValueError(f"validation benchmark {self.evaluation.validation!r} must not also be a test benchmark")

@@ -15,33 +15,34 @@ from torch import Tensor
 from hapvr.config import AugmentConfig
 
 MAX_BLUR_SIGMA_PX = 2.0
-TEXT_HEIGHT_RATES = (0.06, 0.2)
-EMOJI_HEIGHT_RATES = (0.15, 0.45)
-OPACITIES = (0.6, 1.0)
-_EMOTICONS = tuple(chr(code) for code in range(0x1F600, 0x1F641))
+TEXT_HEIGHT_RATES = (0.2, 0.5)
+EMOJI_HEIGHT_RATES = (0.2, 0.5)
+OPACITIES = (0.7, 1.0)
+MISSING_IN_FONT = (0x1F624, 0x1F62C)
+EMOTICONS = tuple(chr(code) for code in range(0x1F600, 0x1F641) if code not in MISSING_IN_FONT)
 _LETTERS = np.array(list(string.ascii_letters + string.digits + "!?&"))
 
 
 def draw_overlays(frames: Tensor, *, config: AugmentConfig, rng: np.random.Generator) -> tuple[Tensor, tuple[str, ...]]:
-    """Blur, text and emoji on frames chosen one by one, each with its probability (S2VS 3.2).
+    """Text, emoji and then blur on frames chosen one by one, each with its probability (S2VS 3.2).
 
     frames: [T, 3, S, S] uint8. Returns new frames of the same shape and, for each kind used, its name with the number
     of frames it was used on.
     """
     chosen = {
-        "blur": rng.random(len(frames)) < config.blur_probability,
         "text": rng.random(len(frames)) < config.text_probability,
         "emoji": rng.random(len(frames)) < config.emoji_probability,
+        "blur": rng.random(len(frames)) < config.blur_probability,
     }
     changed = np.array(frames.permute(0, 2, 3, 1))
     for index in np.flatnonzero(np.any(list(chosen.values()), axis=0)):
         picture = Image.fromarray(changed[index])
-        if chosen["blur"][index]:
-            picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, MAX_BLUR_SIGMA_PX)))
         if chosen["text"][index]:
             picture = overlay_text(picture, rng=rng)
         if chosen["emoji"][index]:
             picture = overlay_emoji(picture, rng=rng)
+        if chosen["blur"][index]:
+            picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, MAX_BLUR_SIGMA_PX)))
         changed[index] = np.asarray(picture)
     done = tuple(f"{name}(frames={int(mask.sum())})" for name, mask in chosen.items() if mask.any())
     return torch.from_numpy(changed).permute(0, 3, 1, 2).contiguous(), done
@@ -57,7 +58,7 @@ def overlay_text(picture: Image.Image, *, rng: np.random.Generator) -> Image.Ima
 def overlay_emoji(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
     """The picture with one random face on a coloured disc."""
     font = _font("DejaVuSans.ttf", _height_px(picture, EMOJI_HEIGHT_RATES, rng))
-    return _draw(picture, str(rng.choice(_EMOTICONS)), font=font, backdrop=True, rng=rng)
+    return _draw(picture, str(rng.choice(EMOTICONS)), font=font, backdrop=True, rng=rng)
 
 
 def _draw(

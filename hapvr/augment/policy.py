@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hapvr.augment.overlays import draw_overlays
 from hapvr.augment.spatial import CropBox, crop_resize, draw_crop, rand_augment
-from hapvr.augment.temporal import NOISE, Indices, crop_or_loop, draw_temporal, draw_window
+from hapvr.augment.temporal import NOISE, Indices, crop_or_loop, draw_temporal
 from hapvr.augment.view import NO_SOURCE, View, check_frames
 from hapvr.config import AugmentConfig
 from hapvr.errors import ArgumentError
@@ -17,6 +17,7 @@ from hapvr.seeding import derive_seed, numpy_rng
 
 def weak_view(
     frames: Tensor,
+    window: Indices,
     *,
     num_frames: int,
     size_px: int,
@@ -24,15 +25,14 @@ def weak_view(
     seed: int,
     video_id: str,
     view_index: int,
-    window_index: int = 0,
 ) -> View:
     """A random temporal crop with a mild spatial crop and flip (method 4).
 
-    frames: [N, 3, H, W] uint8, the video's sampled frames; fewer than num_frames are looped. size_px: the side.
-    window_index: views with the same one are cut from the same stretch of 2 * num_frames frames, so that they overlap.
+    frames: [N, 3, H, W] uint8, the video's sampled frames. window: the frames that the clip may show, in order, see
+    `hapvr.augment.temporal.draw_window`; views of one window overlap. size_px: the side of the clip's frames.
     Equal arguments give equal bytes. Raises ArgumentError.
     """
-    window = _window(frames, num_frames, size_px, seed, video_id, window_index)
+    _check(frames, window, num_frames, size_px)
     rng = numpy_rng(seed, video_id, "weak", view_index)
     indices = crop_or_loop(window, num_frames=num_frames, rng=rng)
     clip, cropped = _crop(frames, indices, size_px, config.weak_crop_scale, config.flip_probability, rng)
@@ -41,6 +41,7 @@ def weak_view(
 
 def strong_view(
     frames: Tensor,
+    window: Indices,
     *,
     num_frames: int,
     size_px: int,
@@ -48,13 +49,12 @@ def strong_view(
     seed: int,
     video_id: str,
     view_index: int,
-    window_index: int = 0,
 ) -> View:
     """A temporal augmentation, a strong crop and flip, RandAugment on the clip, overlays and blur on frames (method 4).
 
     Arguments and errors as for `weak_view`. Video in video needs a second video: see `hapvr.augment.video_in_video`.
     """
-    window = _window(frames, num_frames, size_px, seed, video_id, window_index)
+    _check(frames, window, num_frames, size_px)
     rng = numpy_rng(seed, video_id, "strong", view_index)
     indices, moved = draw_temporal(window, num_frames=num_frames, config=config, rng=rng)
     clip, cropped = _crop(frames, indices, size_px, config.strong_crop_scale, config.flip_probability, rng)
@@ -70,11 +70,12 @@ def strong_view(
     return View(clip, source_index, "strong", (moved, *cropped, settings, *drawn))
 
 
-def _window(frames: Tensor, num_frames: int, size_px: int, seed: int, video_id: str, window_index: int) -> Indices:
+def _check(frames: Tensor, window: Indices, num_frames: int, size_px: int) -> None:
     check_frames(frames)
     if num_frames < 1 or size_px < 1:
         raise ArgumentError(f"num_frames and size_px must be at least 1, got {num_frames} and {size_px}")
-    return draw_window(len(frames), num_frames=num_frames, rng=numpy_rng(seed, video_id, "window", window_index))
+    if not len(window) or window.min() < 0 or window.max() >= len(frames):
+        raise ArgumentError(f"window: wanted indices of the {len(frames)} frames, got {window.tolist()[:8]}")
 
 
 def _crop(

@@ -23,11 +23,19 @@ MIN_REAL_RATE = 0.25
 Indices = NDArray[np.int64]
 
 
-def draw_window(num_available: int, *, num_frames: int, rng: np.random.Generator) -> Indices:
-    """A stretch of 2 * num_frames consecutive frames at a random place, or all frames of a shorter video (method 3)."""
+def draw_window(
+    num_available: int, *, num_frames: int, rng: np.random.Generator, part: tuple[int, int] = (0, 1)
+) -> Indices:
+    """2 * num_frames consecutive frames at a random place; a shorter video is repeated to that length (method 3).
+
+    part: (number, count); the stretch starts in this one of `count` equal parts of the places.
+    """
     length = min(num_available, 2 * num_frames)
-    start = int(rng.integers(num_available - length + 1))
-    return np.arange(start, start + length)
+    num_starts = num_available - length + 1
+    number, count = part
+    first = num_starts * number // count
+    start = int(rng.integers(first, max(first + 1, num_starts * (number + 1) // count)))
+    return np.resize(np.arange(start, start + length), 2 * num_frames)
 
 
 def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:

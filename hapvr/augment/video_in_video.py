@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from torchvision.transforms.v2 import functional
@@ -21,9 +22,12 @@ def takes_donor(*, config: AugmentConfig, seed: int, video_id: str, view_index: 
 def video_in_video(
     host: View, donor: View, *, config: AugmentConfig, seed: int, video_id: str, view_index: int
 ) -> View:
-    """The host with the donor, scaled by `config.video_in_video_scale`, at one random place in all frames.
+    """One of two clips pasted small upon the other, at one random place in all frames.
 
-    Both have equal shapes [T, 3, S, S]. video_id, view_index: the host's. The result keeps the host's source_index.
+    Form `paper`: the donor is pasted on the host; its side is `config.video_in_video_scale` of the frame's, and it lies
+    inside. Form `release`: the host is pasted on the donor; its area is that part of the frame's, which gives sides of
+    0.55 to 0.84 by default, and it may stick out at the borders. Both have equal shapes [T, 3, S, S]. video_id,
+    view_index: the host's. The result keeps the host's source_index.
     """
     if host.frames.shape != donor.frames.shape:
         raise ArgumentError(
@@ -31,11 +35,20 @@ def video_in_video(
         )
     rng = numpy_rng(seed, video_id, "video_in_video", view_index)
     size_px = host.frames.shape[-1]
-    inner_px = max(1, round(size_px * rng.uniform(*config.video_in_video_scale)))
-    top, left = (int(start) for start in rng.integers(size_px - inner_px + 1, size=2))
-    frames = host.frames.clone()
-    frames[:, :, top : top + inner_px, left : left + inner_px] = functional.resize(  # type: ignore[attr-defined]  # re-exported without __all__
-        donor.frames, [inner_px, inner_px], antialias=True
-    )
-    done = f"video_in_video(size_px={inner_px}, top_px={top}, left_px={left})"
+    rate = rng.uniform(*config.video_in_video_scale)
+    if config.video_in_video_form == "release":
+        background, inset = donor.frames, host.frames
+        inset_px = max(1, round(size_px * math.sqrt(rate)))
+        top, left = (int(centre) - inset_px // 2 for centre in rng.integers(size_px, size=2))
+    else:
+        background, inset = host.frames, donor.frames
+        inset_px = max(1, round(size_px * rate))
+        top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))
+    small = functional.resize(inset, [inset_px, inset_px], antialias=True)  # type: ignore[attr-defined]  # re-exported without __all__
+    rows, columns = (slice(max(0, start), min(size_px, start + inset_px)) for start in (top, left))
+    frames = background.clone()
+    frames[:, :, rows, columns] = small[
+        :, :, rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
+    ]
+    done = f"video_in_video(size_px={inset_px}, top_px={top}, left_px={left})"
     return replace(host, frames=frames, operations=(*host.operations, done))

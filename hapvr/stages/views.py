@@ -1,8 +1,8 @@
 """Stages 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
 
 The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
-through both networks. Each of the two can also be made alone, with the same result: every draw comes from
-(views.seed, video id, view index).
+through both networks. Each of the two can also be made alone, with the same result: a clip is determined by `views.seed`
+and its plan (`hapvr.features.views`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hapvr.augment.view import View
 from hapvr.errors import DataError
 from hapvr.features.backbone import NUM_REGIONS, load_backbone
 from hapvr.features.extract import FrameNetwork, choose_device, embed_by_networks, region_embedder
 from hapvr.features.teacher import load_teacher
-from hapvr.features.views import ViewDrawer
+from hapvr.features.views import ViewDrawer, plan_cached_views
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.progress import Progress, no_progress
@@ -29,11 +28,12 @@ from hapvr.stages.features import feature_settings
 from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
-from hapvr.storage.frames import FrameReader, frames_digest
+from hapvr.storage.frames import frames_digest
 from hapvr.storage.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
 from hapvr.storage.shards import STATUS_OK, Columns, Shard, index_row
 from hapvr.storage.tensors import tensor_field
 from hapvr.storage.views import (
+    DRAWING_VERSION,
     EMBEDDINGS_STAGE,
     LABELS_STAGE,
     VIEWS_STAGE,
@@ -144,6 +144,7 @@ def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _O
 def _view_settings(project: Project) -> dict[str, Any]:
     config = project.config
     return {
+        "drawing": DRAWING_VERSION,
         "views": config.views.model_dump(mode="json"),
         "sampling": config.sampling.content(),
         "crop_px": config.backbone.crop_px,
@@ -155,9 +156,11 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
     described: dict[str, list[ViewRow]] = {}
 
     def clips() -> Iterator[tuple[str, Tensor]]:
+        config = project.config.views
         with open_frames(project, key) as file:
-            for video_id in file.video_ids:
-                views = list(draw_views(project, file, video_id))
+            drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
+            for video_id, plans in plan_cached_views(file.video_ids, config).items():
+                views = [drawer.draw(plan) for plan in plans]
                 described[video_id] = [row for row, _ in views]
                 yield video_id, torch.cat([view.frames for _, view in views])
 
@@ -174,14 +177,6 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
             data = view_columns(rows, array.reshape(len(rows), -1, *array.shape[1:]))
             entries.append(VideoEntry(index_row(video_id, len(rows)), data, len(values)))
         yield entries
-
-
-def draw_views(project: Project, file: FrameReader, video_id: str) -> Iterator[tuple[ViewRow, View]]:
-    """The views of one video, weak ones first; a strong one may carry a donor from the same shard (video-in-video)."""
-    config = project.config.views
-    drawer = ViewDrawer(file, config=config, size_px=project.config.backbone.crop_px)
-    for index in range(config.num_weak + config.num_strong):
-        yield drawer.draw(video_id, index, "weak" if index < config.num_weak else "strong")
 
 
 def _make_labels(project: Project, embeddings: Shard) -> StageResult:

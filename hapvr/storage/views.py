@@ -27,6 +27,9 @@ from hapvr.storage.tensors import decode_tensors, tensor_field
 VIEWS_STAGE = "training_views"
 EMBEDDINGS_STAGE = "teacher_embeddings"
 LABELS_STAGE = "pseudo_labels"
+DRAWING_VERSION = 2
+"""Changes with the rules by which clips are drawn; views of another version are made again. 2: several windows of each
+video, donors in fixed groups."""
 
 
 @dataclass(frozen=True)

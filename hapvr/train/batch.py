@@ -1,9 +1,10 @@
-"""What a training step gets, and which videos and clips are in it: functions of (seed, number of the batch) alone."""
+"""What a training step gets, and which videos are in it: functions of (seed, number of the batch) alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,14 +13,17 @@ from hapvr.config import TrainConfig
 from hapvr.errors import DataError
 from hapvr.seeding import derive_seed, numpy_rng
 
+LOOK_AHEAD = 64
+"""Groups that are looked at, in the order of an epoch, for one that fits into the rest of a batch."""
+
 
 @dataclass(frozen=True)
 class Batch:
-    """B clips, the views of a video one after the other, of which this process embeds those from `first_row` on.
+    """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
 
-    regions: [b, T, R, D], of its own clips; labels: int8 [B, B], 1 where two clips share a source video, -1 elsewhere;
-    frame_labels: int8 [P, T, T] pseudo labels of the positive pairs pair_index, int64 [P, 2], whose rows are its own,
-    self pairs included; video_ids, view_index: int64 [B], of all B clips.
+    regions: [b, T, R, D], of the clips of this process. labels: int8 [B, B], 1 where two clips share a source video,
+    -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this process, self pairs included.
+    frame_labels: int8 [P, T, T], their pseudo labels. video_ids, view_index: int64 [B], of all B clips.
     """
 
     regions: Tensor
@@ -34,11 +38,14 @@ class Batch:
 class BatchSampler:
     """Which videos are in which batch.
 
-    Videos are drawn by epoch: a seeded permutation of all videos, cut into batches of `batch_videos`; the rest of an
-    epoch is left out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than the collection becomes
-    the collection. video_rate: only this part of the videos takes part; it is the same part for every seed, and a
-    larger rate adds videos to it. Raises DataError with fewer than two videos for each rank: there would be no
-    negatives.
+    Videos are drawn by epoch: a seeded permutation, cut into batches of `batch_videos`; the rest of an epoch is left
+    out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than the collection becomes the collection.
+
+    groups: videos that stay together, as their clips show each other; every other video is a group of its own. separate:
+    groups stay together in the part of each rank, not only in the batch. Where no whole group fits into the rest of a
+    batch, videos of `alone` fill it (default: all videos); these can be there without their group.
+    video_rate: only this part of the videos takes part, in whole groups. It is the same part for every seed, and a
+    larger rate adds videos to it. Raises DataError with fewer than two videos for each rank: there would be no negatives.
     """
 
     def __init__(
@@ -48,25 +55,39 @@ class BatchSampler:
         batch_videos: int,
         seed: int,
         video_rate: float = 1.0,
+        groups: Iterable[Sequence[str]] = (),
+        alone: Collection[str] | None = None,
         rank: int = 0,
         world_size: int = 1,
+        separate: bool = False,
     ) -> None:
-        shuffled = sorted(set(video_ids), key=lambda video_id: derive_seed("video_rate", video_id))
-        self.video_ids = tuple(sorted(shuffled[: math.ceil(video_rate * len(shuffled))]))
+        every = set(video_ids)
+        self._groups = _part_of_groups(every, groups, video_rate)
+        self.video_ids = tuple(sorted(video_id for group in self._groups for video_id in group))
         if len(self.video_ids) < 2 * world_size:
-            part = "" if video_rate == 1 else f" (train.video_rate takes {video_rate:g} of {len(shuffled)})"
+            part = "" if video_rate == 1 else f" (train.video_rate takes {video_rate:g} of {len(every)})"
             raise DataError(
                 f"training: {len(self.video_ids)} training videos have views{part}, and negatives need at least "
                 f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
             )
         self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
+        self._alone = [video_id for video_id in self.video_ids if alone is None or video_id in alone]
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
+        self._num_parts = world_size if separate else 1
+        self._last: tuple[int, list[list[str]]] = (-1, [])
 
     @classmethod
     def from_settings(
-        cls, video_ids: Iterable[str], settings: TrainConfig, *, rank: int, world_size: int
+        cls,
+        video_ids: Iterable[str],
+        settings: TrainConfig,
+        *,
+        rank: int,
+        world_size: int,
+        groups: Iterable[Sequence[str]] = (),
+        alone: Collection[str] | None = None,
     ) -> BatchSampler:
         """The batches of a training."""
         return cls(
@@ -74,19 +95,74 @@ class BatchSampler:
             batch_videos=settings.batch_videos,
             seed=settings.seed,
             video_rate=settings.video_rate,
+            groups=groups,
+            alone=alone,
             rank=rank,
             world_size=world_size,
+            separate=not settings.gather,
         )
 
     def videos(self, number: int) -> list[str]:
-        """The videos of a batch, of all ranks."""
-        per_epoch = len(self.video_ids) // self.batch_videos
-        epoch, position = divmod(number, per_epoch)
-        order = numpy_rng(self._seed, "epoch", epoch).permutation(len(self.video_ids))
-        start = position * self.batch_videos
-        return [self.video_ids[index] for index in order[start : start + self.batch_videos]]
+        """The videos of a batch, of all ranks. Raises DataError if no batch of this size can be made of the groups."""
+        epoch, position = divmod(number, len(self.video_ids) // self.batch_videos)
+        if self._last[0] != epoch:
+            self._last = (epoch, self._batches_of(epoch))
+        return self._last[1][position]
 
     def rank_slice(self, videos: Sequence[str]) -> slice:
         """The places in a batch of the videos that belong to this rank."""
         share = len(videos) // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)
+
+    def _batches_of(self, epoch: int) -> list[list[str]]:
+        rng = numpy_rng(self._seed, "epoch", epoch)
+        waiting = deque(self._groups[index] for index in rng.permutation(len(self._groups)))
+        spare = deque(self._alone[index] for index in rng.permutation(len(self._alone)))
+        size = self.batch_videos // self._num_parts
+        num_batches = len(self.video_ids) // self.batch_videos
+        parts = [self._fill(size, waiting, spare) for _ in range(num_batches * self._num_parts)]
+        return [
+            [video_id for part in parts[start : start + self._num_parts] for video_id in part]
+            for start in range(0, len(parts), self._num_parts)
+        ]
+
+    def _fill(self, size: int, waiting: deque[tuple[str, ...]], spare: deque[str]) -> list[str]:
+        """`size` videos: whole groups in their order, and videos that can stand alone in what is left."""
+        part: list[str] = []
+        passed: list[tuple[str, ...]] = []
+        while waiting and len(part) < size and len(passed) < LOOK_AHEAD:
+            group = waiting.popleft()
+            if len(part) + len(group) <= size:
+                part.extend(group)
+            else:
+                passed.append(group)
+        waiting.extendleft(reversed(passed))
+        for _ in range(len(spare)):
+            if len(part) == size:
+                break
+            if spare[0] not in part:
+                part.append(spare[0])
+            spare.rotate(-1)
+        if len(part) < size:
+            raise DataError(
+                f"training: batches of {size} videos cannot be made of whole groups of videos whose clips show each other; "
+                f"set train.batch_videos to a multiple of 4 for each process, or lower "
+                f"views.augment.video_in_video_probability and materialise training_views again"
+            )
+        return part
+
+
+def _part_of_groups(video_ids: set[str], groups: Iterable[Sequence[str]], rate: float) -> list[tuple[str, ...]]:
+    """All groups, single videos included, or the first of a fixed order that hold this part of the videos; sorted."""
+    grouped = [tuple(sorted(group)) for group in groups]
+    single = video_ids.difference(*grouped)
+    every = sorted([*grouped, *((video_id,) for video_id in single)])
+    if rate == 1:
+        return every
+    chosen: list[tuple[str, ...]] = []
+    wanted = math.ceil(rate * len(video_ids))
+    for group in sorted(every, key=lambda group: derive_seed("video_rate", group[0])):
+        if sum(map(len, chosen)) >= wanted:
+            break
+        chosen.append(group)
+    return sorted(chosen)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hapvr.config import Config
+from hapvr.config import Config, ViewsConfig
 from hapvr.errors import DataError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
@@ -18,7 +18,15 @@ from hapvr.seeding import numpy_rng
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.open_files import allow_open_files
 from hapvr.storage.shards import Shard
-from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile, ViewRow
+from hapvr.storage.views import (
+    DRAWING_VERSION,
+    EMBEDDINGS_STAGE,
+    LABELS_STAGE,
+    VIEWS_STAGE,
+    LabelFile,
+    ViewFile,
+    ViewRow,
+)
 from hapvr.train.batch import Batch, BatchSampler
 
 FILES_PER_SHARD = 3
@@ -27,6 +35,9 @@ FILES_PER_SHARD = 3
 
 class CachedViews(Dataset[Batch]):
     """Item `number` is the batch of that number: of each video `train.weak_views` weak and `train.strong_views` strong views.
+
+    The views of one video are of one of its windows, drawn by (train.seed, number). A clip that shows a second video is
+    drawn only where that video is in the batch, so that its label says so.
 
     With `train.gather` a batch is that of all ranks, whose clips are compared with each other; without it, that of one
     rank alone. Pseudo labels are the stored ones, or made from the stored embeddings where `pseudo_labels` has other
@@ -55,14 +66,24 @@ class CachedViews(Dataset[Batch]):
         self._files: list[tuple[ViewFile, ViewFile, LabelFile]] | None = None
         _same_features(root, self._shard_keys)
         for number, key in enumerate(self._shard_keys):
-            for row in _matching_rows(root, key):
+            for row in _matching_rows(root, key, config.views):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
         self._uses_stored_labels = all(
             Shard(root, LABELS_STAGE, key).require({}).settings["pseudo_labels"] == self._rates.model_dump(mode="json")
             for key in self._shard_keys
         )
-        self.sampler = BatchSampler.from_settings(self._rows, config.train, rank=rank, world_size=world_size)
+        self._windows = {
+            video_id: _windows_of(rows, config.views, self._wanted) for video_id, rows in self._rows.items()
+        }
+        self.sampler = BatchSampler.from_settings(
+            self._rows,
+            config.train,
+            rank=rank,
+            world_size=world_size,
+            groups=_linked_videos(self._rows),
+            alone={video_id for video_id in self._rows if self._usable_windows(video_id, ())},
+        )
 
     @property
     def identity(self) -> dict[str, str]:
@@ -79,7 +100,8 @@ class CachedViews(Dataset[Batch]):
         if not self._settings.gather:
             videos = videos[own]
             own = slice(0, len(videos))
-        chosen = {video_id: self._choose(video_id, number) for video_id in videos}
+        together = set(videos)
+        chosen = {video_id: self._choose(video_id, number, together) for video_id in videos}
         rows = [self._rows[video_id][index] for video_id in videos for index in chosen[video_id]]
         labels = video_pair_labels([{row.video_id, row.donor_id} - {""} for row in rows])
         views = sum(self._wanted.values())
@@ -100,18 +122,28 @@ class CachedViews(Dataset[Batch]):
         """The batch as it is: everything was made before."""
         return batch
 
-    def _choose(self, video_id: str, number: int) -> list[int]:
+    def _choose(self, video_id: str, number: int, videos: Collection[str]) -> list[int]:
+        """Positions among the video's rows: views of one window, whose donors are among `videos`."""
         rng = numpy_rng(self._settings.seed, "views", number, video_id)
+        usable = self._usable_windows(video_id, videos)
+        window = usable[int(rng.integers(len(usable)))]
         chosen = []
         for strength, count in self._wanted.items():
-            left = [index for index, row in enumerate(self._rows[video_id]) if row.strength == strength]
-            if len(left) < count:
-                raise DataError(
-                    f"training: {video_id} has {len(left)} {strength} views, and train.{strength}_views is {count}; "
-                    f"lower that, or raise views.num_{strength} and materialise training_views again"
-                )
+            left = list(window[strength])
             chosen += [left.pop(int(rng.integers(len(left)))) for _ in range(count)]
         return chosen
+
+    def _usable_windows(self, video_id: str, videos: Collection[str]) -> list[dict[str, list[int]]]:
+        """Of each window with enough views the positions of weak and strong ones that need no video but `videos`."""
+        rows = self._rows[video_id]
+        found = [
+            {
+                strength: [index for index in indices if not rows[index].donor_id or rows[index].donor_id in videos]
+                for strength, indices in window.items()
+            }
+            for window in self._windows[video_id]
+        ]
+        return [window for window in found if all(len(window[name]) >= count for name, count in self._wanted.items())]
 
     def _frame_labels(self, rows: list[ViewRow], pairs: Tensor) -> Tensor:
         """Stored labels where both clips are of one video; all others are made from the clips' embeddings."""
@@ -159,11 +191,38 @@ def _same_features(root: DataRoot, shard_keys: Sequence[str]) -> None:
             )
 
 
-def _matching_rows(root: DataRoot, key: str) -> list[ViewRow]:
-    """The views of a shard; refused unless features, embeddings and labels are of the same views."""
+def _windows_of(rows: Sequence[ViewRow], config: ViewsConfig, wanted: Mapping[str, int]) -> list[dict[str, list[int]]]:
+    """For each window of a video the positions of its weak and of its strong views. Raises DataError for too few."""
+    windows: list[dict[str, list[int]]] = [{"weak": [], "strong": []} for _ in range(config.num_windows)]
+    for position, row in enumerate(rows):
+        windows[config.window_of(row.view_index)][row.strength].append(position)
+    for strength, count in wanted.items():
+        least = min(len(window[strength]) for window in windows)
+        if least < count:
+            raise DataError(
+                f"training: {rows[0].video_id} has {least} {strength} views in a window, and train.{strength}_views is "
+                f"{count}; lower that, or raise views.num_{strength} and materialise training_views again"
+            )
+    return windows
+
+
+def _linked_videos(rows: Mapping[str, Sequence[ViewRow]]) -> list[list[str]]:
+    """Groups of videos whose clips show each other; videos without such clips are in none."""
+    group_of = {video_id: {video_id} for video_id in rows}
+    for video_id, views in rows.items():
+        for row in views:
+            if row.donor_id and group_of[row.donor_id] is not group_of[video_id]:
+                joined = group_of[video_id] | group_of[row.donor_id]
+                group_of |= dict.fromkeys(joined, joined)
+    groups = {id(group): sorted(group) for group in group_of.values() if len(group) > 1}
+    return list(groups.values())
+
+
+def _matching_rows(root: DataRoot, key: str, config: ViewsConfig) -> list[ViewRow]:
+    """The views of a shard; refused unless features, embeddings and labels are of the same views, drawn as configured."""
     views, embeddings, labels = (Shard(root, stage, key) for stage in (VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE))
-    found = views.require({})
-    embeddings.require({name: found.settings[name] for name in ("views", "sampling", "crop_px")})
+    found = views.require({"drawing": DRAWING_VERSION, "views": config.model_dump(mode="json")})
+    embeddings.require({name: found.settings[name] for name in ("drawing", "views", "sampling", "crop_px")})
     made_from = labels.require({}).inputs[EMBEDDINGS_STAGE]
     rows = ViewFile(views).rows
     if made_from != embeddings.data_digest() or rows != ViewFile(embeddings).rows:

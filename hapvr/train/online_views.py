@@ -14,7 +14,7 @@ from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.extract import region_embedder
 from hapvr.features.teacher import load_teacher
-from hapvr.features.views import Strength, ViewDrawer
+from hapvr.features.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
@@ -28,29 +28,20 @@ from hapvr.train.gather import Gather
 
 
 @dataclass(frozen=True)
-class Clip:
-    """A view by name: its video, index and strength."""
-
-    video_id: str
-    view_index: int
-    strength: Strength
-
-
-@dataclass(frozen=True)
 class DrawnClips:
-    """What a data worker makes of a batch. frames: [b, T, 3, S, S] uint8, of this process's clips; clips: all B."""
+    """What a data worker makes of a batch. frames: [b, T, 3, S, S] uint8, of this process's clips; plans: of all B."""
 
     frames: Tensor
     labels: Tensor
     first_row: int
-    clips: tuple[Clip, ...]
+    plans: tuple[ViewPlan, ...]
 
 
 class OnlineViews(Dataset[DrawnClips]):
     """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
 
-    The videos of a batch are those of `CachedViews`; their views are new in every batch. gather: from all ranks, where
-    they compare their clips with each other. Raises DataError without training videos or with a single one.
+    In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch.
+    gather: from all ranks, where they compare their clips with each other. Raises DataError without training videos or with a single one.
     """
 
     def __init__(
@@ -73,7 +64,7 @@ class OnlineViews(Dataset[DrawnClips]):
         self._strengths: list[Strength] = weak + ["strong"] * config.train.strong_views
         self._gather = gather
         self._together = world_size == 1 or gather is not None
-        self._drawers: list[ViewDrawer] | None = None
+        self._drawer: ViewDrawer | None = None
         self._shard_of: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
@@ -103,35 +94,39 @@ class OnlineViews(Dataset[DrawnClips]):
         }
         return frames | self._networks
 
-    def clips(self, number: int) -> tuple[tuple[Clip, ...], slice]:
-        """The clips of a batch, and which of them are this rank's."""
+    def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
+        """The views of a batch, and which of them are this rank's."""
         videos = self.sampler.videos(number)
         own = self.sampler.rank_slice(videos)
         if not self._together:
             videos = videos[own]
             own = slice(0, len(videos))
-        views = len(self._strengths)
-        clips = [
-            Clip(video_id, derive_seed(self._config.train.seed, "view", number, place), strength)
-            for video_id in videos
-            for place, strength in enumerate(self._strengths)
-        ]
-        return tuple(clips), slice(own.start * views, own.stop * views)
+        seed, count = self._config.train.seed, len(self._strengths)
+        window = derive_seed(seed, "window", number)
+        indices = [derive_seed(seed, "view", number, place) for place in range(count)]
+        plans = []
+        for video_id in videos:
+            others = [other for other in videos if other != video_id]
+            for index, strength in zip(indices, self._strengths, strict=True):
+                donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
+                plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
+        return plans, slice(own.start * count, own.stop * count)
 
-    def draw(self, clips: Sequence[Clip], own: slice) -> DrawnClips:
+    def draw(self, plans: Sequence[ViewPlan], own: slice) -> DrawnClips:
         """Frames of the own clips, and labels of all."""
-        sources = [
-            {clip.video_id, self._drawer(clip.video_id).donor_id(clip.video_id, clip.view_index, clip.strength)} - {""}
-            for clip in clips
-        ]
-        frames = [
-            self._drawer(clip.video_id).draw(clip.video_id, clip.view_index, clip.strength)[1].frames
-            for clip in clips[own]
-        ]
-        return DrawnClips(torch.stack(frames), video_pair_labels(sources), own.start, tuple(clips))
+        if self._drawer is None:
+            files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
+            self._drawer = ViewDrawer(
+                lambda video_id: files[self._shard_of[video_id]].read(video_id),
+                config=self._config.views,
+                size_px=self._config.backbone.crop_px,
+            )
+        frames = [self._drawer.draw(plan)[1].frames for plan in plans[own]]
+        labels = video_pair_labels([{plan.video_id, plan.donor_id} - {""} for plan in plans])
+        return DrawnClips(torch.stack(frames), labels, own.start, tuple(plans))
 
     def __getitem__(self, number: int) -> DrawnClips:
-        return self.draw(*self.clips(number))
+        return self.draw(*self.plans(number))
 
     @torch.inference_mode()
     def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,25 +156,13 @@ class OnlineViews(Dataset[DrawnClips]):
             frame_labels=torch.stack(labels),
             pair_index=pairs,
             first_row=first,
-            video_ids=tuple(clip.video_id for clip in item.clips),
-            view_index=torch.tensor([clip.view_index for clip in item.clips]),
+            video_ids=tuple(plan.video_id for plan in item.plans),
+            view_index=torch.tensor([plan.index for plan in item.plans]),
         )
-
-    def _drawer(self, video_id: str) -> ViewDrawer:
-        if self._drawers is None:
-            self._drawers = [
-                ViewDrawer(
-                    FrameFile(Shard(self._root, FRAMES_STAGE, key)),
-                    config=self._config.views,
-                    size_px=self._config.backbone.crop_px,
-                )
-                for key in self._shard_keys
-            ]
-        return self._drawers[self._shard_of[video_id]]
 
     def __getstate__(self) -> dict[str, object]:
         # Data workers only draw: each opens its own files, and the networks stay behind.
-        return self.__dict__ | {"_drawers": None, "_teacher": None, "_embed_regions": None, "_gather": None}
+        return self.__dict__ | {"_drawer": None, "_teacher": None, "_embed_regions": None, "_gather": None}
 
 
 def _content(settings: dict[str, str]) -> str:

@@ -6,7 +6,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hapvr.augment.overlays import draw_overlays, overlay_emoji, overlay_text
+from hapvr.augment import overlays
+from hapvr.augment.overlays import (
+    EMOJI_HEIGHT_RATES,
+    EMOTICONS,
+    TEXT_HEIGHT_RATES,
+    draw_overlays,
+    overlay_emoji,
+    overlay_text,
+)
 from hapvr.config import AugmentConfig
 
 NOTHING = {"text_probability": 0.0, "emoji_probability": 0.0, "blur_probability": 0.0}
@@ -50,11 +58,43 @@ def test_overlays_are_seen_but_leave_most_of_the_picture():
     assert grey.getextrema() == ((128, 128),) * 3
 
 
-def test_overlay_emoji_draws_faces_not_boxes():
-    """The font has the emoticons: two different ones leave different ink."""
-    white = Image.new("RGB", (64, 64), "white")
-    pictures = {overlay_emoji(white, rng=np.random.default_rng(seed)).tobytes() for seed in range(10)}
-    assert len(pictures) == 10
+def test_overlay_emoji_draws_faces_not_boxes(monkeypatch):
+    """The font has every emoticon: at equal places each differs from a missing character and from the others."""
+    white = Image.new("RGB", (224, 224), "white")
+
+    def drawn(character):
+        monkeypatch.setattr(overlays, "EMOTICONS", (character,))
+        return b"".join(overlay_emoji(white, rng=np.random.default_rng(seed)).tobytes() for seed in range(4))
+
+    faces = {drawn(character) for character in EMOTICONS}
+    assert len(faces) == len(EMOTICONS)
+    assert drawn("\U0010ffff") not in faces
+    assert drawn("\U0010ffff") == drawn("\U0010fffe")
+
+
+def test_overlays_have_the_sizes_of_the_paper():
+    """Text and faces of 20 to 50 % of the frame's height, and never fainter than 70 %."""
+    assert TEXT_HEIGHT_RATES == EMOJI_HEIGHT_RATES == (0.2, 0.5)
+    black = Image.new("RGB", (224, 224))
+    heights = []
+    for seed in range(60):
+        rows = np.flatnonzero(np.asarray(overlay_emoji(black, rng=np.random.default_rng(seed))).any(axis=(1, 2)))
+        heights.append(len(rows) / 224 if len(rows) and rows[0] > 0 and rows[-1] < 223 else 0.3)
+    assert min(heights) > 0.12
+    assert 0.4 < max(heights) < 0.65
+
+
+def test_blur_comes_last():
+    """Overlays are blurred with the frame: a text's edge is soft."""
+    frames = torch.full((6, 3, 64, 64), 255, dtype=torch.uint8)
+    text = {**NOTHING, "text_probability": 1.0}
+    sharp, blurred = (
+        draw_overlays(frames, config=AugmentConfig(**{**text, "blur_probability": rate}), rng=np.random.default_rng(2))
+        for rate in (0.0, 1.0)
+    )
+    assert blurred[1] == ("text(frames=6)", "blur(frames=6)")
+    edges = [result[0].float().diff(dim=-1).abs().max() for result in (sharp, blurred)]
+    assert edges[1] < edges[0]
 
 
 def test_overlays_work_on_tiny_frames():
@@ -62,4 +102,4 @@ def test_overlays_work_on_tiny_frames():
     config = AugmentConfig(text_probability=1, emoji_probability=1, blur_probability=1)
     result, done = draw_overlays(noise(2, size_px=1), config=config, rng=np.random.default_rng(0))
     assert result.shape == (2, 3, 1, 1)
-    assert done == ("blur(frames=2)", "text(frames=2)", "emoji(frames=2)")
+    assert done == ("text(frames=2)", "emoji(frames=2)", "blur(frames=2)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
 from hapvr.augment.policy import strong_view, weak_view
+from hapvr.augment.temporal import draw_window
 from hapvr.augment.view import NO_SOURCE
 from hapvr.config import AugmentConfig
 from hapvr.errors import ArgumentError
+from hapvr.seeding import numpy_rng
 
 PLAIN = AugmentConfig(
     randaugment_operations=0,
@@ -39,15 +42,18 @@ def textured_frames(num_frames, *, height_px=64, width_px=96, seed=0):
 
 
 def draw(view, frames, *, num_frames=8, size_px=32, config=None, seed=0, video_id="s/a", view_index=0, window_index=0):
+    window = draw_window(
+        max(1, len(frames)), num_frames=max(1, num_frames), rng=numpy_rng(seed, video_id, "window", window_index)
+    )
     return view(
         frames,
+        window,
         num_frames=num_frames,
         size_px=size_px,
         config=config or AugmentConfig(),
         seed=seed,
         video_id=video_id,
         view_index=view_index,
-        window_index=window_index,
     )
 
 
@@ -117,22 +123,29 @@ def test_strong_view_shows_the_frames_it_says(num_available, view_index):
     assert (view.source_index >= 0).any()
 
 
-def test_views_of_one_window_overlap_and_other_windows_are_elsewhere():
-    """Views share a stretch of twice their length by window index; other window indices cover the rest of the video."""
+def test_views_of_one_window_overlap():
+    """Views stay inside the window that they are given."""
     frames = numbered_frames(200)
-    starts = set()
-    for window_index in range(5):
-        views = [draw(weak_view, frames, view_index=index, window_index=window_index) for index in range(12)]
-        seen = torch.cat([view.source_index for view in views])
-        assert seen.max() - seen.min() < 16
-        starts.add(int(seen.min()))
-    assert len(starts) > 2
+    window = draw_window(len(frames), num_frames=8, rng=np.random.default_rng(3))
+    for view, index in itertools.product((weak_view, strong_view), range(12)):
+        options = {"num_frames": 8, "size_px": 8, "config": PLAIN, "seed": 0, "video_id": "a", "view_index": index}
+        seen = view(frames, window, **options).source_index
+        assert set(seen.tolist()) <= {*window.tolist(), NO_SOURCE}
 
 
-def test_views_of_a_short_video_loop_it():
-    """Frames missing at the end are taken from the start again."""
-    view = draw(weak_view, numbered_frames(3))
-    assert view.source_index.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+@pytest.mark.parametrize("window", [[], [-1, 0], [3, 4]])
+def test_views_refuse_windows_outside_of_the_video(window):
+    """The window must be of these frames."""
+    options = {"num_frames": 4, "size_px": 8, "config": PLAIN, "seed": 0, "video_id": "a", "view_index": 0}
+    with pytest.raises(ArgumentError, match="window: wanted indices of the 4 frames"):
+        weak_view(numbered_frames(4), np.array(window, dtype=int), **options)
+
+
+def test_views_of_a_short_video_repeat_it_from_any_frame():
+    """A video of three frames is repeated, and the clip starts at any of them."""
+    views = [draw(weak_view, numbered_frames(3), view_index=index).source_index for index in range(30)]
+    assert all(view.diff().remainder(3).eq(1).all() for view in views)
+    assert {int(view[0]) for view in views} == {0, 1, 2}
 
 
 def test_strong_view_records_everything_that_was_done():

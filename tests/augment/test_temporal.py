@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,12 +38,30 @@ def test_simple_operations_by_hand():
 
 @given(num_available=st.integers(1, 300), num_frames=st.integers(1, 40), seed=st.integers(0, 99))
 def test_draw_window_lies_inside_the_video(num_available, num_frames, seed):
-    """Consecutive frames, twice the clip's length where there are so many."""
+    """Consecutive frames, twice the clip's length; a shorter video is repeated from its first frame on."""
     window = draw_window(num_available, num_frames=num_frames, rng=np.random.default_rng(seed))
-    assert len(window) == min(num_available, 2 * num_frames)
-    assert (np.diff(window) == 1).all()
-    assert window[0] >= 0
-    assert window[-1] < num_available
+    length = min(num_available, 2 * num_frames)
+    assert len(window) == 2 * num_frames
+    assert (np.diff(window[:length]) == 1).all()
+    assert window.tolist() == np.resize(window[:length], 2 * num_frames).tolist()
+    assert window.min() >= 0
+    assert window.max() < num_available
+
+
+@given(num_available=st.integers(1, 300), num_frames=st.integers(1, 40), count=st.integers(1, 6))
+def test_draw_window_starts_in_its_part_of_the_video(num_available, num_frames, count):
+    """Windows of all parts are in order, and together they can start anywhere."""
+    starts = []
+    for number in range(count):
+        rngs = (np.random.default_rng(seed) for seed in range(40))
+        starts.append(
+            {int(draw_window(num_available, num_frames=num_frames, rng=r, part=(number, count))[0]) for r in rngs}
+        )
+    last = max(0, num_available - 2 * num_frames)
+    assert all(min(later) >= max(earlier) for earlier, later in itertools.pairwise(starts) if last >= count)
+    assert all(0 <= start <= last for part in starts for start in part)
+    if last < 4:
+        assert set().union(*starts) == set(range(last + 1))
 
 
 @given(
@@ -108,8 +128,7 @@ def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames,
     clip, done = draw_temporal(window, num_frames=num_frames, config=CONFIG, rng=rng)
     assert len(clip) == num_frames
     assert set(clip.tolist()) <= {*window.tolist(), BLANK, NOISE}
-    if len(window) == 2 * num_frames:
-        assert (clip >= 0).any()
+    assert (clip >= 0).any()
     assert done
 
 

@@ -37,6 +37,25 @@ def test_video_in_video_pastes_the_donor_in_one_place():
     assert host.frames.unique().tolist() == [10]
 
 
+def test_release_pastes_the_clip_on_the_donor_by_area():
+    """The clip itself is the inset, with 30 to 70 % of the area: sides of 0.55 to 0.84; it may stick out at the borders."""
+    host, donor = plain_view(200), plain_view(10)
+    where = WHERE | {"config": AugmentConfig(video_in_video_form="release")}
+    sizes, cut = [], 0
+    for view_index in range(200):
+        view = video_in_video(host, donor, view_index=view_index, **where)
+        size, top, left = (int(value) for value in re.findall(r"=(-?\d+)", view.operations[-1]))
+        expected = donor.frames.clone()
+        expected[:, :, max(0, top) : max(0, top + size), max(0, left) : max(0, left + size)] = 200
+        assert torch.equal(view.frames, expected)
+        assert torch.equal(view.source_index, host.source_index)
+        sizes.append(size / 40)
+        cut += top < 0 or left < 0 or top + size > 40 or left + size > 40
+    assert 0.53 < min(sizes) < 0.6
+    assert 0.8 < max(sizes) < 0.86
+    assert 0 < cut <= 200
+
+
 def test_video_in_video_is_reproducible():
     """Equal names give equal places."""
     host, donor = plain_view(10), plain_view(200)

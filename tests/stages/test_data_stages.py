@@ -11,6 +11,7 @@ import torch
 
 from hapvr.errors import DataError
 from hapvr.features.images import decode_frames
+from hapvr.features.views import ViewDrawer, plan_cached_views
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.stages.features import make_features
@@ -19,7 +20,7 @@ from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.summary import video_status
 from hapvr.stages.videos import make_videos
-from hapvr.stages.views import draw_views, label_rates, make_training_views
+from hapvr.stages.views import label_rates, make_training_views
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.frames import FrameFile
@@ -89,7 +90,10 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small
     assert views.rows == ViewFile(small_project.shard(EMBEDDINGS_STAGE, key)).rows
     file = FrameFile(small_project.shard("frames", key))
     video_id = views.video_ids[0]
-    first, second = (list(draw_views(small_project, file, video_id)) for _ in range(2))
+    plans = plan_cached_views(file.video_ids, small_project.config.views)[video_id]
+    size_px = small_project.config.backbone.crop_px
+    drawers = (ViewDrawer(file.read, config=small_project.config.views, size_px=size_px) for _ in range(2))
+    first, second = ([drawer.draw(plan) for plan in plans] for drawer in drawers)
     assert [row for row, _ in first] == [row for row in views.rows if row.video_id == video_id]
     assert [row.strength for row, _ in first] == ["weak", "strong", "strong"]
     assert all(torch.equal(a.frames, b.frames) for (_, a), (_, b) in zip(first, second, strict=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.features.views import ViewDrawer
+from hapvr.features.views import ViewDrawer, ViewPlan
 from hapvr.stages.project import Project
 from hapvr.stages.training import training_shards
 from hapvr.stages.views import make_pseudo_labels, make_training_views, make_views_and_labels
@@ -35,12 +35,12 @@ def test_one_pass_makes_what_each_stage_makes_alone(
 ) -> None:
     """Equal files, and each clip is drawn once instead of twice."""
     key = training_shards(small_project)[0]
-    drawn = []
+    drawn: list[ViewPlan] = []
     draw = ViewDrawer.draw
 
-    def counted(self: ViewDrawer, video_id: str, index: int, *rest: object) -> object:
-        drawn.append((video_id, index))
-        return draw(self, video_id, index, *rest)  # type: ignore[arg-type]
+    def counted(self: ViewDrawer, plan: ViewPlan) -> object:
+        drawn.append(plan)
+        return draw(self, plan)
 
     monkeypatch.setattr(ViewDrawer, "draw", counted)
     results = make_views_and_labels(framed, key)

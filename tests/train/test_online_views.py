@@ -9,9 +9,11 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
+from hapvr.features.views import plan_cached_views
 from hapvr.stages.project import Project
 from hapvr.stages.training import data_digests, prepare_training, training_shards
-from hapvr.train.online_views import Clip, OnlineViews
+from hapvr.storage.frames import FrameFile
+from hapvr.train.online_views import OnlineViews
 from hapvr.train.report import read_history
 from hapvr.train.source import open_source
 from tests.train.runs import cached_views, run, same_weights, with_train
@@ -34,12 +36,13 @@ def online_views(project: Project, **changes: Any) -> OnlineViews:
 def test_online_features_and_labels_equal_the_cached_ones(small_project: Project, online: OnlineViews) -> None:
     """The same views, drawn and extracted now, give the cached batch: regions to half precision, labels exactly."""
     cached = cached_views(small_project)[1]
-    strengths = ("weak", "strong")
-    clips = [
-        Clip(video, int(view), strengths[min(int(view), 1)])
-        for video, view in zip(cached.video_ids, cached.view_index, strict=True)
-    ]
-    batch = online.finish(online.draw(clips, slice(0, len(clips))))
+    plans = []
+    for key in training_shards(small_project):
+        ids = FrameFile(small_project.shard("frames", key)).video_ids
+        plans += [plan for views in plan_cached_views(ids, small_project.config.views).values() for plan in views]
+    by_name = {(plan.video_id, plan.index): plan for plan in plans}
+    chosen = [by_name[name] for name in zip(cached.video_ids, cached.view_index.tolist(), strict=True)]
+    batch = online.finish(online.draw(chosen, slice(0, len(chosen))))
     assert batch.video_ids == cached.video_ids
     assert torch.equal(batch.labels, cached.labels)
     assert torch.equal(batch.pair_index, cached.pair_index)
@@ -47,27 +50,24 @@ def test_online_features_and_labels_equal_the_cached_ones(small_project: Project
     assert (batch.frame_labels == cached.frame_labels).float().mean() > 0.98
 
 
-def test_online_batches_have_the_videos_of_cached_ones_and_new_views(
-    small_project: Project, online: OnlineViews
-) -> None:
-    """Videos by the same plan; views by (seed, number), new in each batch, made again alike."""
-    cached = cached_views(small_project)
-    assert [online.sampler.videos(number) for number in range(4)] == [
-        cached.sampler.videos(number) for number in range(4)
-    ]
+def test_online_views_are_new_in_every_batch(small_project: Project, online: OnlineViews) -> None:
+    """Views by (seed, number), new in each batch, made again alike; the views of an item share their window."""
     first, second = online[0], online[1]
     assert first.frames.shape == (8, 4, 3, 128, 128)
-    assert {clip.view_index for clip in first.clips}.isdisjoint(clip.view_index for clip in second.clips)
+    assert {plan.index for plan in first.plans}.isdisjoint(plan.index for plan in second.plans)
+    assert len({plan.window for plan in first.plans}) == 1
+    assert first.plans[0].window != second.plans[0].window
     again = online_views(small_project)[0]
-    assert again.clips == first.clips
+    assert again.plans == first.plans
     assert torch.equal(again.frames, first.frames)
+    assert online_views(small_project, seed=1).plans(0)[0][0].window != first.plans[0].window
 
 
 def test_online_views_of_a_video_by_configuration(small_project: Project) -> None:
     """More views than any cache holds: two weak and three strong ones of each video."""
     item = online_views(small_project, weak_views=2, strong_views=3)[0]
-    assert [clip.strength for clip in item.clips[:5]] == ["weak", "weak", "strong", "strong", "strong"]
-    assert len({clip.view_index for clip in item.clips[:5]}) == 5
+    assert [plan.strength for plan in item.plans[:5]] == ["weak", "weak", "strong", "strong", "strong"]
+    assert len({plan.index for plan in item.plans[:5]}) == 5
     assert (item.labels[:5, :5] == 1).all()
 
 
