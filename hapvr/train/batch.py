@@ -43,7 +43,8 @@ class BatchSampler:
 
     groups: videos that stay together, as their clips show each other; every other video is a group of its own. separate:
     groups stay together in the part of each rank, not only in the batch. Where no whole group fits into the rest of a
-    batch, videos of `alone` fill it (default: all videos); these can be there without their group.
+    batch, videos of `alone` fill it (default: all videos), which can be there without their group. Only a collection that
+    hardly fills a batch can need other videos for that.
     video_rate: only this part of the videos takes part, in whole groups. It is the same part for every seed, and a
     larger rate adds videos to it. Raises DataError with fewer than two videos for each rank: there would be no negatives.
     """
@@ -72,6 +73,7 @@ class BatchSampler:
             )
         self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
         self._alone = [video_id for video_id in self.video_ids if alone is None or video_id in alone]
+        self._never_alone = sorted(set(self.video_ids).difference(self._alone))
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
@@ -103,7 +105,7 @@ class BatchSampler:
         )
 
     def videos(self, number: int) -> list[str]:
-        """The videos of a batch, of all ranks. Raises DataError if no batch of this size can be made of the groups."""
+        """The videos of a batch, of all ranks."""
         epoch, position = divmod(number, len(self.video_ids) // self.batch_videos)
         if self._last[0] != epoch:
             self._last = (epoch, self._batches_of(epoch))
@@ -117,7 +119,7 @@ class BatchSampler:
     def _batches_of(self, epoch: int) -> list[list[str]]:
         rng = numpy_rng(self._seed, "epoch", epoch)
         waiting = deque(self._groups[index] for index in rng.permutation(len(self._groups)))
-        spare = deque(self._alone[index] for index in rng.permutation(len(self._alone)))
+        spare = [deque(ids[index] for index in rng.permutation(len(ids))) for ids in (self._alone, self._never_alone)]
         size = self.batch_videos // self._num_parts
         num_batches = len(self.video_ids) // self.batch_videos
         parts = [self._fill(size, waiting, spare) for _ in range(num_batches * self._num_parts)]
@@ -126,8 +128,8 @@ class BatchSampler:
             for start in range(0, len(parts), self._num_parts)
         ]
 
-    def _fill(self, size: int, waiting: deque[tuple[str, ...]], spare: deque[str]) -> list[str]:
-        """`size` videos: whole groups in their order, and videos that can stand alone in what is left."""
+    def _fill(self, size: int, waiting: deque[tuple[str, ...]], spare: Sequence[deque[str]]) -> list[str]:
+        """`size` videos: whole groups in their order, and spare videos, the first queue's first, in what is left."""
         part: list[str] = []
         passed: list[tuple[str, ...]] = []
         while waiting and len(part) < size and len(passed) < LOOK_AHEAD:
@@ -137,18 +139,13 @@ class BatchSampler:
             else:
                 passed.append(group)
         waiting.extendleft(reversed(passed))
-        for _ in range(len(spare)):
-            if len(part) == size:
-                break
-            if spare[0] not in part:
-                part.append(spare[0])
-            spare.rotate(-1)
-        if len(part) < size:
-            raise DataError(
-                f"training: batches of {size} videos cannot be made of whole groups of videos whose clips show each other; "
-                f"set train.batch_videos to a multiple of 4 for each process, or lower "
-                f"views.augment.video_in_video_probability and materialise training_views again"
-            )
+        for queue in spare:
+            for _ in range(len(queue)):
+                if len(part) == size:
+                    break
+                if queue[0] not in part:
+                    part.append(queue[0])
+                queue.rotate(-1)
         return part
 
 

@@ -37,7 +37,7 @@ class CachedViews(Dataset[Batch]):
     """Item `number` is the batch of that number: of each video `train.weak_views` weak and `train.strong_views` strong views.
 
     The views of one video are of one of its windows, drawn by (train.seed, number). A clip that shows a second video is
-    drawn only where that video is in the batch, so that its label says so.
+    drawn where that video is in the batch, so that its label says so (see `BatchSampler` for the one exception).
 
     With `train.gather` a batch is that of all ranks, whose clips are compared with each other; without it, that of one
     rank alone. Pseudo labels are the stored ones, or made from the stored embeddings where `pseudo_labels` has other
@@ -125,7 +125,7 @@ class CachedViews(Dataset[Batch]):
     def _choose(self, video_id: str, number: int, videos: Collection[str]) -> list[int]:
         """Positions among the video's rows: views of one window, whose donors are among `videos`."""
         rng = numpy_rng(self._settings.seed, "views", number, video_id)
-        usable = self._usable_windows(video_id, videos)
+        usable = self._usable_windows(video_id, videos) or self._windows[video_id]
         window = usable[int(rng.integers(len(usable)))]
         chosen = []
         for strength, count in self._wanted.items():
