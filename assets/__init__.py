@@ -1,1 +1,1 @@
-"""Dagster assets: a file per stage. Each reads, calls one library function, and says what came of it."""
+"""Dagster assets, a file per stage. Each calls one library function and reports the result."""

@@ -83,7 +83,7 @@ def stage(result: "StageResult") -> dict[str, Any]:
 
 
 def version(result: "StageResult") -> dg.DataVersion:
-    """The shard's data version: what left it alone leaves it as it was, and so nothing downstream is out of date."""
+    """The shard's data version. A run that left the shard alone keeps it, so nothing downstream is out of date."""
     return dg.DataVersion(result.shard.digest())
 
 

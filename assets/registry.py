@@ -78,7 +78,7 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
 
 
 def _checked(checks: Sequence["CalibrationCheck"]) -> dg.TableMetadataValue:
-    """What the thresholds give on benchmarks that they were not chosen on."""
+    """Precision and recall of the thresholds on benchmarks that they were not chosen on."""
     import polars as pl
 
     return metadata.table(
@@ -123,7 +123,7 @@ def _comparison(decision: "Decision") -> dg.TableMetadataValue:
 
 
 def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
-    """Both checks; where there was nothing to compare, the decision's reason stands for both."""
+    """Both checks. If there was nothing to compare, both show the reason of the decision."""
     verdict = decision.verdict
     better = decision.promoted if verdict is None else verdict.better
     not_worse = decision.promoted if verdict is None else not verdict.worse

@@ -29,7 +29,7 @@ def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) 
     from hapvr.storage.manifest import MANIFEST_STAGE, read_manifest
 
     opened = project.open()
-    # Looked at before the manifest is made: what arrives meanwhile is noticed the next time.
+    # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
     snapshot = snapshot_sources(opened, settle_s=0)
     result = make_manifest(opened, progress=ProgressLines(context.log.info, "preparing sources"))
     synchronize(context.instance, list(result.shards))

@@ -105,7 +105,7 @@ def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.Material
 
 
 def _empty(name: str) -> dg.MaterializeResult:
-    """The record of a shard for which there is nothing to make; its check has nothing to find."""
+    """The record of a shard for which there is nothing to make. Its check passes."""
     return dg.MaterializeResult(
         asset_key=name,
         metadata={"dagster/row_count": 0, "reason": NOT_TRAINING},

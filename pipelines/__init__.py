@@ -1,1 +1,1 @@
-"""What Dagster loads: definitions, resources, jobs; and the demo that runs them without a daemon."""
+"""What Dagster loads: definitions, resources and jobs. Also the demo, and the servers of `make ui`."""

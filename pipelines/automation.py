@@ -44,7 +44,7 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     return dg.RunRequest(run_key=snapshot.digest)
 
 
-# Two sensors, as runs that decode need no GPU and other resources of a cluster.
+# Two sensors, because runs that decode need no GPU, and other resources of a cluster.
 new_shards = dg.AutomationConditionSensorDefinition(
     "new_shards",
     target=dg.AssetSelection.assets(*INGESTED),
@@ -69,7 +69,7 @@ new_frames = dg.AutomationConditionSensorDefinition(
     job=retrain,
     minimum_interval_seconds=SETTINGS.watch_every_s,
     default_status=SENSOR_STATUS,
-    description="Re-trains when `automation.retrain_new_videos` training videos have features that the model has not seen.",
+    description="Starts `retrain` when `automation.retrain_new_videos` training videos have features that the model has not seen.",
 )
 def enough_new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
     from hapvr.stages.watch import pending_data
@@ -94,7 +94,7 @@ def enough_new_videos(context: dg.SensorEvaluationContext, project: ProjectResou
     cron_schedule=SETTINGS.retrain_cron,
     execution_timezone=SETTINGS.timezone,
     default_status=SCHEDULE_STATUS,
-    description="Re-trains on whatever has arrived; skipped while a training runs, and where nothing changed since the last.",
+    description="Starts `retrain` on all data that is there. It skips while a training runs, and if nothing changed since the last.",
 )
 def retrain_on_schedule(
     context: dg.ScheduleEvaluationContext, project: ProjectResource

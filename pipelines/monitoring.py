@@ -1,8 +1,7 @@
 """Sensors that clean up after runs which could not do so themselves.
 
-Dagster's own run monitoring notices a worker that died only while the code server that started it lives, and never the
-runs that a chain executes in its own process. So every run notes its process (`ProjectResource`), and a sensor looks
-whether it is still there.
+Dagster notices that a run's process died only while the server that started it lives. So every run notes its process
+(`ProjectResource`), and a sensor looks whether that process still exists.
 """
 
 import socket
@@ -50,7 +49,7 @@ def is_lost(process: str) -> bool:
 
 
 def closing_sensor(name: str, status: dg.DagsterRunStatus, word: str) -> dg.RunStatusSensorDefinition:
-    """A sensor that marks MLflow runs as failed whose Dagster run ended with `status` and could not do so itself.
+    """A sensor that marks the MLflow run as failed when its Dagster run ended with `status` and could not do so itself.
 
     A retry goes on in the same MLflow run, which then is left alone.
     """

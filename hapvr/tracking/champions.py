@@ -21,7 +21,7 @@ REASON_TAG = "hapvr.gate.reason"
 MAX_HISTORY = 40
 MAX_TAG_CHARACTERS = 5000
 MAX_DESCRIPTION_CHARACTERS = 5000
-"""What MLflow's database takes; SQLite would take more, PostgreSQL refuses it."""
+"""The longest text that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
 
 
 @dataclass(frozen=True)

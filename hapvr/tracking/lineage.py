@@ -17,15 +17,15 @@ from hapvr.tracking.registry import find_version, list_versions, registry_client
 
 LINEAGE_FILE = "data/lineage.json"
 MIN_DIGEST = 8
-"""Characters of a digest below which it is not searched for."""
+"""The shortest prefix of a digest, in characters, that can be searched for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
     """Where a version comes from. data: part (`whitening`, `<stage>/<shard>`) -> SHA-256 of what the training read.
 
-    weights: frozen network -> its source. mlflow_run, dagster_run, revision: ids and commit, "" where not known; lost: why
-    there is no data, "" where there is.
+    weights: frozen network -> its source. mlflow_run, dagster_run, revision: ids and commit, "" if unknown. lost: why
+    there is no data, "" if there is.
     """
 
     version: int
@@ -51,11 +51,11 @@ def lineage_of(name: str, version: str, tracking_uri: str) -> Lineage:
 
 
 def versions_from(name: str, data: str, tracking_uri: str) -> list[Lineage]:
-    """Versions whose training read this, newest first, each with the parts that match only.
+    """Versions whose training read this data, newest first, each with only the parts that match.
 
-    data: a shard, a part (`<stage>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that lost
-    their lineage are listed too, without parts: what they read is not known. Raises ArgumentError for a text that is
-    neither, DataError if the registry has no such model.
+    data: a shard, a part (`<stage>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that
+    lost their lineage are listed too, without parts, because nobody knows what they read. Raises ArgumentError for any
+    other text, DataError if the registry has no such model.
     """
     found = []
     is_digest = len(data) >= MIN_DIGEST

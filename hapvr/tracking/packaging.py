@@ -28,7 +28,7 @@ TEXT, NUMBER = DataType.string, DataType.double
 
 
 def signature() -> ModelSignature:
-    """Columns in, columns out, and the parameters of a request; a limit of 0 leaves the model's own."""
+    """Columns of request and answer, and the parameters of a request. A limit of 0 keeps the model's own."""
     segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
     return ModelSignature(
         inputs=Schema(

@@ -16,7 +16,7 @@ from hapvr.train.report import BatchReport, Logger
 
 
 class ProgressLog:
-    """A logger that turns metrics into lines, at most one every `every_s` seconds, validations always."""
+    """A logger that prints metrics as lines, at most one every `every_s` seconds. It prints every validation."""
 
     def __init__(self, steps: int, pipes: PipesContext | None, *, every_s: float = 5.0) -> None:
         self._steps = steps
@@ -44,7 +44,7 @@ class ProgressLog:
 
 
 class ProgressBar:
-    """A logger that moves a bar on a terminal, validations and messages above it."""
+    """A logger that moves a progress bar on a terminal and prints validations and messages above it."""
 
     def __init__(self, steps: int, bar: Progress) -> None:
         self._steps = steps
@@ -68,7 +68,7 @@ class ProgressBar:
 
 @contextmanager
 def progress_logger(steps: int, *, is_main: bool) -> Iterator[Logger | None]:
-    """The logger of this process; None on all ranks but the first, which alone may talk through Pipes."""
+    """The logger of this process. Only the first rank has one, because only it may talk through Pipes; else None."""
     if not is_main:
         yield None
     elif DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:

@@ -20,13 +20,13 @@ from hapvr.scorer.scorer import PairScore, VideoScorer
 
 SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
 ANSWER_S = 5.0
-"""Seconds before the model server gives up on a request, by which the answer must be there."""
+"""The answer must be there this many seconds before the model server gives up on a request."""
 
 
 class PairScorer(PythonModel):  # type: ignore[misc]
     """Scores pairs of videos: `query` against `reference`, or against each of the list `references`; a row per pair.
 
-    Values that there are none of are NaN, in a model server null, since JSON has no NaN.
+    Missing values are NaN. A model server answers null instead, because JSON has no NaN.
     """
 
     def load_context(self, context: PythonModelContext) -> None:
@@ -61,7 +61,10 @@ class PairScorer(PythonModel):  # type: ignore[misc]
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """A row's reference, and each of its references; a row without any is a pair with an empty name, which fails."""
+    """The pairs of a row: its reference, and each of its references.
+
+    A row without any gives a pair with an empty name, which fails.
+    """
     for row in table.to_dict(orient="records"):
         query, reference, references = (row.get(name) for name in ("query", "reference", "references"))
         found = [] if references is None or isinstance(references, float) else list(references)

@@ -38,7 +38,7 @@ def register(
     if existing:
         number = int(existing[0].version)
     else:
-        # A server refuses the address of a logged model without its id; a client on a database finds it out.
+        # A server refuses the address of a logged model without its id. A client on a database looks the id up.
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
         made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags), model_id=logged)
         number = int(made.version)
@@ -67,7 +67,7 @@ def find_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
 
 
 def headline(description: str | None) -> str:
-    """The gate's decision, of a version's description."""
+    """The line of a version's description that states the gate's decision."""
     return (description or "").partition("\n")[0]
 
 

@@ -46,7 +46,10 @@ class Tracker:
             self.experiment_id = str(self.client.create_experiment(experiment, artifact_location=location, tags=KIND))
 
     def start(self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
-        """The run of this key, made if it is not there: a retried or resumed training goes on in its own run. Returns its id."""
+        """The id of the run with this key, which is made if necessary.
+
+        So a retried or resumed training continues its own run.
+        """
         found = self.client.search_runs(
             [self.experiment_id], filter_string=f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1
         )
@@ -68,7 +71,10 @@ class Tracker:
     def dataset(
         self, run_id: str, *, name: str, digest: str, place: str, profile: Mapping[str, Any], context: str
     ) -> None:
-        """Name data that the run used, so that MLflow shows and finds it. place: path or URL; context: training, evaluation."""
+        """Record data that the run used, so that MLflow can show and find it.
+
+        place: path or URL; context: training, evaluation.
+        """
         scheme = place.partition("://")[0] if "://" in place else "local"
         data = Dataset(
             name=name,
@@ -106,7 +112,7 @@ class Tracker:
         self.client.set_terminated(run_id, status="FAILED" if failed else "FINISHED")
 
     def fail_if_running(self, run_id: str) -> bool:
-        """Mark a run as failed that is still said to run; returns whether it was."""
+        """Mark a run as failed if MLflow says that it still runs. Returns whether it did."""
         running = self.client.get_run(run_id).info.status == RunStatus.to_string(RunStatus.RUNNING)
         if running:
             self.end(run_id, failed=True)

@@ -1,4 +1,7 @@
-"""What a training tells MLflow: kept on disk until it is delivered, so that an unreachable server loses and stops nothing."""
+"""What a training tells MLflow.
+
+Entries stay on disk until they are delivered, so an unreachable server loses and stops nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ BATCHES = "batches"
 
 
 class Outbox:
-    """Entries for one MLflow run, in a file of the run's folder until the run has them. Not for several processes."""
+    """Entries for one MLflow run.
+
+    A file in the run's folder keeps them until the run has them. Not for several processes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +48,10 @@ class Outbox:
             return self._read()
 
     def deliver(self, tracker: Tracker, run_id: str) -> int:
-        """Send everything; returns how many entries. Raises what MLflow raises, with what was sent taken off the list."""
+        """Send everything and return the number of entries.
+
+        Errors of MLflow pass through; entries sent before stay off the list.
+        """
         sent = 0
         for entry in self.entries():
             if "file" in entry:
@@ -72,7 +81,7 @@ class Outbox:
 class TrackedTraining:
     """A training logger that writes to one MLflow run from a thread of its own.
 
-    connect: makes the tracker, when there is something to deliver; say: tells people that the server is away or back.
+    connect: makes the tracker when there is something to deliver. say: tells people that the server is away, or back.
     Names of metrics may hold what MLflow allows: letters, digits, _ - . / and spaces.
     """
 
@@ -109,7 +118,7 @@ class TrackedTraining:
         """Messages are for logs."""
 
     def close(self) -> None:
-        """Deliver what is left, if the server answers; otherwise say what the run lacks."""
+        """Deliver the rest if the server answers. Otherwise say what the run lacks."""
         self._closing.set()
         self._news.set()
         self._thread.join()
@@ -135,7 +144,7 @@ class TrackedTraining:
                         tracker.tag(self._run_id, {LATE_TAG: f"{sent} entries"})
                         self._say(f"MLflow answers again; {sent} entries were delivered late")
                         away = False
-            except Exception as error:  # whatever goes wrong on the way to a server must not stop training
+            except Exception as error:  # no error on the way to a server may stop the training
                 if not away:
                     self._say(f"MLflow cannot be reached ({first_line(error)}); training goes on and keeps its metrics")
                 away = True
