@@ -32,6 +32,7 @@ from hapvr.storage.shards import STATUS_OK, Shard, index_row
 from hapvr.video.pool import SampledVideo, VideoSampler, sample_videos
 from hapvr.video.sources import path_of_text
 
+CHANGED = "changed_file"
 NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": "", "frames_sha256": ""}
 
 
@@ -53,11 +54,11 @@ def make_frames(
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
-        for video in sample_videos(pending, config=sampling):
+        for video in sample_videos(pending, config=sampling, digest=True):
             yield _entry(video, digests[video.video_id], sampling)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
-        passing = row["reason"] in {*RETRYABLE, "missing_file"}
+        passing = row["reason"] in {*RETRYABLE, "missing_file", CHANGED}
         return digests.get(row["video_id"]) == row["file_sha256"] and not (retry_failed and passing)
 
     recipe = ShardRecipe(
@@ -121,9 +122,16 @@ class _DecodedFrames:
 
 
 def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> VideoEntry:
+    """file_sha256: digest of the file when `make_videos` looked into it."""
     reason, message = video.reason, video.message
     num_frames = len(video.jpegs)
-    if not reason and num_frames < sampling.min_frames:
+    if video.file_sha256 not in ("", file_sha256):
+        reason = CHANGED
+        message = (
+            f"the file is not the one that the stage videos looked into: its SHA-256 is {video.file_sha256[:16]}..., "
+            f"recorded is {file_sha256[:16]}...; run the stages videos and frames again"
+        )
+    elif not reason and num_frames < sampling.min_frames:
         reason = "too_short"
         message = f"{num_frames} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
     if reason:

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from PIL import Image
 
 from hapvr.config import SamplingConfig
 from hapvr.errors import VideoError
+from hapvr.provenance import file_sha256
 from hapvr.video.container import VideoProbe, check_file
 from hapvr.video.decode import Decoder, probe_video, sample_video
 
@@ -52,6 +53,7 @@ class SampledVideo:
 
     jpegs: one per sampling time in timestamps_s. width_px, height_px: their size. reason: "" if frames were sampled,
     else a code of VideoError. message: what happened; also set if only a part of the video could be decoded (reason "").
+    file_sha256: digest of the file that was decoded, "" if it was not asked for or cannot be read.
     """
 
     video_id: str
@@ -63,6 +65,7 @@ class SampledVideo:
     decoder: str
     reason: str
     message: str
+    file_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,18 @@ class InspectedVideo:
     message: str
 
 
-def sample_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[SampledVideo]:
+def sample_videos(
+    items: Iterable[tuple[str, Path]], *, config: SamplingConfig, digest: bool = False
+) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
     Frames are JPEG (RGB, `config.jpeg_quality`). A video on which decord crashes or hangs is tried once more with PyAV
-    alone. A video that fails raises nothing: its result has the reason.
+    alone. A video that fails raises nothing: its result has the reason. digest: read each file once more for its
+    file_sha256; a file that changes while it is decoded then fails with reason changed_file.
     """
-    first = functools.partial(_sample_one, config=config, decoder="auto")
-    second = functools.partial(_sample_one, config=config, decoder="pyav")
+    sample = _sample_and_digest if digest else _sample_one
+    first = functools.partial(sample, config=config, decoder="auto")
+    second = functools.partial(sample, config=config, decoder="pyav")
     for (video_id, _), result in in_workers(first, items, config=config, retry=second):
         yield result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
 
@@ -175,6 +182,30 @@ def _sample_one(item: tuple[str, Path], *, config: SamplingConfig, decoder: Deco
         reason="",
         message=sample.warning,
     )
+
+
+def _sample_and_digest(item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder) -> SampledVideo:
+    """As `_sample_one`, with the digest of the file; a file that changes meanwhile fails."""
+    video_id, path = item
+    before = _file_version(path)
+    sampled = _sample_one(item, config=config, decoder=decoder)
+    try:
+        digest = file_sha256(path)
+    except OSError:
+        return sampled
+    if _file_version(path) != before:
+        error = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
+        sampled = _failed_sample(video_id, error)
+    return replace(sampled, file_sha256=digest)
+
+
+def _file_version(path: Path) -> tuple[int, int, int, int] | None:
+    """What changes when a file is written or replaced; None where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _failed_sample(video_id: str, error: VideoError) -> SampledVideo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +172,28 @@ def test_touched_files_are_looked_at_but_not_decoded_again(tmp_path: Path) -> No
     assert make_frames(project, "in-00000").done
     jpegs = FrameFile(project.shard("frames", "in-00000")).read("in/a.mp4").jpegs
     assert decode_frames(jpegs).shape[0] == len(jpegs) == 1
+
+
+def test_a_file_replaced_after_it_was_looked_into_gives_no_frames(tmp_path: Path) -> None:
+    """Its row fails and says so; looking again gives the frames of the new file, and only of it."""
+    folder = tmp_path / "in"
+    for number in range(2):
+        write_clip(folder / f"{number}.mp4", seed=number, seconds=1)
+    settings = small_settings(folder, tmp_path / "data")
+    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(folder)}]
+    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    times = (folder / "0.mp4").stat()
+    write_clip(folder / "0.mp4", seed=7, seconds=1)
+    os.utime(folder / "0.mp4", ns=(times.st_atime_ns, times.st_mtime_ns))
+    make_frames(project, "in-00000")
+    rows = {row["video_id"]: row for row in project.shard("frames", "in-00000").index().iter_rows(named=True)}
+    assert [rows[f"in/{number}.mp4"]["reason"] for number in range(2)] == ["changed_file", ""]
+    assert "run the stages videos and frames again" in rows["in/0.mp4"]["message"]
+    (folder / "0.mp4").touch()
+    make_videos(project, "in-00000")
+    assert make_frames(project, "in-00000").num_ok == 2
 
 
 def test_folder_without_videos_names_the_folder(tmp_path: Path) -> None:

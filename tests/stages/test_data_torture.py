@@ -32,7 +32,16 @@ pytestmark = pytest.mark.slow
 KEY = "in-00000"
 WORKER_BYTES = 3 * 2**29
 GROWTH_BYTES = 2**30
-REASONS = {"", "not_video", "no_video_stream", "no_frames", "decode_error", "too_large", "empty_file", "missing_file"}
+REASONS = {
+    "",
+    "not_video",
+    "no_video_stream",
+    "no_frames",
+    "decode_error",
+    "too_large",
+    "empty_file",
+    "missing_file",
+} | {"changed_file"}
 
 
 @dataclass
