@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, DataError
 
 PART_SUFFIX = ".part"
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 @contextmanager
@@ -39,6 +41,30 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
             part.unlink()
         raise
     _flush(path.parent)
+
+
+@contextmanager
+def naming_full_disk(folder: Path, *, remedy: str) -> Iterator[None]:
+    """Turn errors of a block that could not write below `folder` into a DataError. remedy: what to do after making space.
+
+    Errors of the system that say something else pass.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _error_number(error) not in DISK_ERRORS:
+            raise
+        raise DataError(
+            f"cannot write below {folder}: {error}. Free space or correct the permissions; {remedy}"
+        ) from error
+
+
+def _error_number(error: Exception) -> int | None:
+    """The system's number of an error, also of one that safetensors raises."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
 def read_json_object(path: Path, *, remedy: str, keys: Sequence[str] = ()) -> dict[str, Any]:

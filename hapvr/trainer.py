@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 
 from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
-from hapvr.files import read_json_object
+from hapvr.files import naming_full_disk, read_json_object
 from hapvr.stages.project import Project
 from hapvr.stages.training import CONFIG_NAME, FAILURE_NAME, RECORD_KEYS, RUN_NAME, tracker_of
 from hapvr.stages.validation import Validator, validation_shards
@@ -61,15 +61,16 @@ def main() -> int:
             return Loggers([History(folder, first_step=first_step), tracked, progress])
 
         try:
-            train(
-                project.config,
-                project.root,
-                record["shards"],
-                folder=folder,
-                fabric=fabric,
-                validate=validator,
-                open_logger=open_logger,
-            )
+            with naming_full_disk(folder, remedy="run again, and the training goes on from its last checkpoint"):
+                train(
+                    project.config,
+                    project.root,
+                    record["shards"],
+                    folder=folder,
+                    fabric=fabric,
+                    validate=validator,
+                    open_logger=open_logger,
+                )
         except HapvrError as error:
             if progress is not None:
                 progress.message(str(error))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from hapvr.errors import DamagedError
-from hapvr.files import read_json_lines, read_json_object, write_atomic
+from hapvr.errors import DamagedError, DataError
+from hapvr.files import naming_full_disk, read_json_lines, read_json_object, write_atomic
+from tests.stages.data_projects import small_disk
+
+WEIGHTS = {"weights": torch.zeros(2000)}
 
 
 def write_half(target: Path, index: Path) -> None:
@@ -76,3 +82,14 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"history.jsonl: line \d is damaged .* skipped"):
         assert read_json_lines(path) == [{"step": 0}, {"step": 2}]
     assert read_json_lines(tmp_path / "gone.jsonl") == []
+
+
+@pytest.mark.parametrize("write", [lambda path: path.write_bytes(b"x" * 5000), lambda path: save_file(WEIGHTS, path)])
+def test_a_full_disk_is_named(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    """Plain files and safetensors alike; another error of the system passes as it is."""
+    with small_disk(2000), pytest.raises(DataError, match=r"cannot write below .* Free space .*; run again"):  # noqa: SIM117
+        with naming_full_disk(tmp_path, remedy="run again"), write_atomic(tmp_path / "a") as part:
+            write(part)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, remedy="run again"):
+        (tmp_path / "gone").read_bytes()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +35,14 @@ def digests(root: Path, *, without: tuple[str, ...] = ()) -> dict[str, str]:
     hidden = {LOCKS_FOLDER, *without}
     files = [path for path in root.rglob("*") if path.is_file() and path.relative_to(root).parts[0] not in hidden]
     return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@contextlib.contextmanager
+def small_disk(num_bytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond so many bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,22 +13,13 @@ from hapvr.stages.frames import make_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.videos import make_videos
+from hapvr.stages.views import make_pseudo_labels, make_training_views
+from hapvr.stages.whitening import make_whitening
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest
 from tests.conftest import write_clip
-from tests.stages.data_projects import digests, folder_settings, open_project
+from tests.stages.data_projects import digests, folder_settings, open_project, small_disk
 from tests.video.site import serve
-
-
-@contextlib.contextmanager
-def small_disk(num_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond so many bytes, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture
@@ -119,3 +107,16 @@ def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_a_full_disk_is_named_by_views_and_labels(project: Project, tmp_path: Path) -> None:
+    """Also where rows are written in small pieces, the error has the file and what to do, and nothing is left."""
+    make_frames(project, "in-00000")
+    make_whitening(project, ["in-00000"])
+    before = digests(tmp_path / "data")
+    with small_disk(2000), pytest.raises(DataError, match=r"cannot write \w+/in-00000/data.parquet .* Free space"):
+        make_training_views(project, "in-00000")
+    with small_disk(2000), pytest.raises(DataError, match=r"cannot write \w+/in-00000/data.parquet .* Free space"):
+        make_pseudo_labels(project, "in-00000")
+    assert digests(tmp_path / "data") == before
+    assert list((tmp_path / "data").rglob("*.part")) == []
