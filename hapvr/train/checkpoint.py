@@ -1,6 +1,7 @@
-"""Checkpoints of a running training: plain tensors and numbers, written beside and renamed, the last k kept.
+"""Checkpoints of a running training: plain tensors and numbers, of which the last k are kept.
 
-A file is the SHA-256 of the rest, then torch's archive, whose own reader does not notice turned bits.
+A file is written beside its name and then renamed. It starts with the SHA-256 of the rest, which is torch's archive;
+torch's own reader does not notice flipped bits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class Best:
-    """The best validation so far: step (-1: none yet), mean target metric, weights, and validations since then."""
+    """The best validation so far. step: -1 if there was none; value: mean target metric; since: validations after it."""
 
     step: int = -1
     value: float = float("-inf")
@@ -56,7 +57,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Resumed:
-    """first_step: the next step to do, 0 without a checkpoint; skipped: what was wrong with newer checkpoints."""
+    """Where training continues. first_step: 0 without a checkpoint; skipped: the faults of newer checkpoints."""
 
     first_step: int
     skipped: tuple[str, ...]
@@ -92,7 +93,7 @@ def save_checkpoint(folder: Path, state: TrainingState, *, step: int, settings: 
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints that were written to their end, oldest first."""
+    """Complete checkpoints, oldest first."""
     return sorted(path for path in folder.glob("step-*.pt") if NAME.match(path.name))
 
 
@@ -107,9 +108,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def load_latest(folder: Path, state: TrainingState, *, settings: Mapping[str, Any]) -> Resumed:
-    """Restore the newest checkpoint that can be read into `state`; a damaged one is passed over for the one before.
+    """Restore the newest readable checkpoint into `state`; damaged ones are skipped.
 
-    Raises DataError, naming the file, for one of other settings, and where all are damaged.
+    Raises DataError, which names the file, for a checkpoint of other settings, and if all are damaged.
     """
     found = list_checkpoints(folder)
     skipped: list[str] = []

@@ -1,4 +1,4 @@
-"""What surrounds the loop: one writer for each run folder, stopping on request, and reasons for what went wrong."""
+"""Guards around the loop: one writer per run folder, stopping on request, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainingStoppedError(HapvrError):
-    """Training was asked to stop; its last checkpoint says where it goes on."""
+    """Training was asked to stop. It continues from its last checkpoint."""
 
 
 class NotFiniteError(HapvrError):
@@ -54,7 +54,7 @@ def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
 
 @contextmanager
 def stop_flag() -> Iterator[Callable[[], bool]]:
-    """Turns SIGTERM into a question that the loop asks between steps."""
+    """Yields a function that tells whether SIGTERM has arrived; the loop calls it between steps."""
     asked = False
 
     def remember(_signal: int, _frame: FrameType | None) -> None:
@@ -70,7 +70,7 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def actionable_errors(step: int, *, num_videos: int, compiled: bool) -> Iterator[None]:
-    """Raises OutOfMemoryError or CompilerError, which say what to set, for what torch raises."""
+    """Turns errors of torch into OutOfMemoryError or CompilerError, which say what to set."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -89,12 +89,12 @@ def actionable_errors(step: int, *, num_videos: int, compiled: bool) -> Iterator
 
 
 def first_line(error: BaseException) -> str:
-    """The beginning of what an error says, or its name where it says nothing."""
+    """The first line of an error's message, or the name of its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory of a GPU, or of the processor in torch or Python, ran out."""
+    """Whether the error says that memory ran out, on a GPU or in torch or Python on the processor."""
     if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -103,7 +103,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def not_finite(reason: str, step: int, batch: Batch, folder: Path) -> NotFiniteError:
-    """The error, and a file that lists what the batch was made of."""
+    """Makes the error, and writes a file that lists the clips of the batch."""
     dump = folder / f"not-finite-{step:08d}.json"
     dump.write_text(
         json.dumps({"step": step, "video_ids": batch.video_ids, "view_index": batch.view_index.tolist()}, indent=1),

@@ -1,4 +1,4 @@
-"""Batches of views that are drawn, and sent through both frozen networks, when they are needed, as the papers do."""
+"""Batches of new views: each step draws them and runs both frozen networks on them, as the papers do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hapvr.train.gather import Gather
 
 @dataclass(frozen=True)
 class DrawnClips:
-    """What a data worker makes of a batch. frames: [b, T, 3, S, S] uint8, of this process's clips; plans: of all B."""
+    """What a data worker makes for a batch. frames: [b, T, 3, S, S] uint8, of this process's clips; plans: of all B."""
 
     frames: Tensor
     labels: Tensor

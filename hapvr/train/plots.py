@@ -25,7 +25,7 @@ def validation_figure(history: Sequence[Mapping[str, float]]) -> Figure:
 
 
 def similarity_figure(report: BatchReport) -> Figure:
-    """Video similarities of all pairs of clips as a heat map, positives framed. The views of a video are neighbours."""
+    """A heat map of the video similarities of all pairs of clips. Positives are framed; views of a video are neighbours."""
     figure = Figure(figsize=(6, 5.2), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(report.similarity.numpy(), vmin=-1, vmax=1, cmap="viridis", interpolation="nearest")

@@ -1,4 +1,4 @@
-"""Where a training run tells how it goes: to a history file, and to whatever else listens."""
+"""How a training run reports: loggers, and the history file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Logger(Protocol):
 
 
 class History:
-    """A logger that keeps metrics as JSON lines; going on from a checkpoint forgets what was logged after it."""
+    """A logger that writes metrics as JSON lines. Lines after the checkpoint that training continues from are removed."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
         self._path = folder / HISTORY_NAME
@@ -58,7 +58,7 @@ class History:
 
 
 class Loggers:
-    """Tells several loggers the same."""
+    """Passes everything on to several loggers."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self._loggers = tuple(loggers)
@@ -77,5 +77,5 @@ class Loggers:
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """All logged lines in order, each with `step` and the metrics of that step; empty where nothing was logged."""
+    """All logged lines in order, each with `step` and the metrics of that step; empty if nothing was logged."""
     return read_json_lines(folder / HISTORY_NAME)

@@ -64,7 +64,7 @@ def build_network(settings: NetworkSettings, *, dims: int, seed: int) -> Similar
 
 
 class Throughput:
-    """How long training takes, and how much of that it waits for data; of this process."""
+    """Measures the time that this process trains, and the part of it in which it waits for data."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -93,7 +93,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Losses:
-    """What one step saw: means over its batches, the norm of its gradient, and its last batch with its similarities."""
+    """The outcome of one step: means over its batches, the norm of its gradient, and its last batch with similarities."""
 
     total: float
     terms: dict[str, float]
@@ -182,7 +182,7 @@ class TrainStep:
         return total, terms, counts, similarity
 
     def _clip(self, max_norm: float | None) -> float:
-        """Clip gradients if asked to; returns their norm before."""
+        """Clip gradients if asked to; returns the norm that they had before."""
         limit = float("inf") if max_norm is None else max_norm
         norm = self._fabric.clip_gradients(self._module, self._optimizer, max_norm=limit, error_if_nonfinite=False)
         return float(norm) if isinstance(norm, Tensor) else 0.0
