@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import typer
 
+from hapvr.cli import app
 from tests.conftest import CHECKOUT
 
 PLACEHOLDER = re.compile(r"\.\.\.|\b(?:NAME|PATH|KEY|STAGE|DIR|N)\b")
 # A tag of runs, a file of the reader's own, and a folder that runs make.
 NOT_COMMITTED = ("hapvr/one_at_a_time", "configs/mine.yaml", "dagster_home/cluster/storage")
-DOCUMENTS = sorted([*(CHECKOUT / "docs").glob("*.md"), CHECKOUT / "README.md", CHECKOUT / "ARCHITECTURE.md"])
+DOCUMENTS = sorted([*(CHECKOUT / "docs").glob("*.md"), *CHECKOUT.glob("*.md")])
 
 
 def sources() -> str:
@@ -85,3 +89,59 @@ def test_the_picture_of_the_assets_is_current() -> None:
     jobs = {job.name for job in defs.get_repository_def().get_all_jobs()} - {"__ASSET_JOB", "sweep"}
     assert set(re.findall(r"subgraph (\w+)", picture)) == jobs
     assert {key.to_user_string() for key in keys} == set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, but for code, tables, and lines that a link makes long."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        fenced ^= line.startswith("```")
+        if not fenced and not line.startswith(("```", "    ", "|")) and "](" not in line and "://" not in line:
+            yield number, line
+
+
+def test_prose_wraps_at_120_columns() -> None:
+    """A sentence can be read beside the code. The reference of the configuration is made from docstrings."""
+    written = [path for path in DOCUMENTS if path.name != "configuration.md"]
+    for path in [*written, *(CHECKOUT / "tests" / "golden").glob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        assert [f"{path.name}:{number}" for number, line in prose(text) if len(line) > 120] == []
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    """Words of each command in an indented block, without the variables that are set before it."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    for line in re.findall(r"^    (\S.*)", joined, flags=re.MULTILINE):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:  # the first line of a command with quotes over several lines
+            words = line.split()
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            del words[0]
+        if words:
+            yield words
+
+
+def options_of(words: list[str]) -> set[str]:
+    """All options of the verb that `hapvr` is called with. Raises KeyError if there is no such verb."""
+    command = typer.main.get_command(app)
+    while verbs := getattr(command, "commands", None):
+        command = verbs[words.pop(0)]
+    return {option for parameter in command.params for option in parameter.opts} | {"--help"}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_in_the_documents_are_understood(path: Path) -> None:
+    """Every `hapvr` call names a verb and options of it; `python -m` names a module here; scripts exist."""
+    for words in shell_commands(path.read_text(encoding="utf-8")):
+        program, *arguments = words
+        options = {word.split("=")[0] for word in arguments if word.startswith("--")}
+        if program.removeprefix(".venv/bin/") == "hapvr":
+            assert options <= options_of(arguments), words
+        elif program.endswith("python") and arguments[:1] == ["-m"] and arguments[1] != "pytest":
+            file = CHECKOUT / f"{arguments[1].replace('.', '/')}.py"
+            assert file.exists(), words
+            code = file.read_text(encoding="utf-8")
+            assert {option for option in options if f'"{option}"' not in code} == set(), words
+        elif program in ("bash", "sh"):
+            assert (CHECKOUT / arguments[0]).exists(), words
