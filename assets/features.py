@@ -33,7 +33,7 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
             "backbone_weights": str(result.provenance.settings.get("backbone", {}).get("source", "imported")),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{WEIGHTS_NAME}"),
             "digest": result.whitening.sha256,
-            "left_alone": not result.done,
+            "was_finished": not result.done,
             "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
         },
         data_version=dg.DataVersion(result.whitening.sha256),

@@ -62,7 +62,10 @@ def image(value: "Image") -> dg.MarkdownMetadataValue:
 
 
 def stage(result: "StageResult") -> dict[str, Any]:
-    """Counts, path, digests and failures of a shard. data_digest: of the rows, under which a model's lineage names them."""
+    """Counts, path, digests and failures of a shard.
+
+    data_digest: of the rows; the lineage of a model names them by it. was_finished: nothing had to be made.
+    """
     import polars as pl
 
     shard = result.shard
@@ -73,7 +76,7 @@ def stage(result: "StageResult") -> dict[str, Any]:
         "videos_failed": result.num_failed,
         "path": dg.MetadataValue.path(f"{shard.root.url}/{shard.stage}/{shard.key}"),
         "digest": shard.digest(),
-        "left_alone": not result.done,
+        "was_finished": not result.done,
     }
     if data_digest := shard.data_digest():  # `videos` has an index alone
         entries["data_digest"] = data_digest

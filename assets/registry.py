@@ -66,7 +66,7 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
             "model_card": dg.MetadataValue.md(result.card),
             **({"reliability": metadata.figure(result.calibrated.figure)} if result.calibrated.figure else {}),
             **(
-                {"calibration_elsewhere": _checked(result.checks)}
+                {"calibration_check": _checked(result.checks)}
                 if any(check.thresholds for check in result.checks)
                 else {}
             ),
@@ -88,7 +88,7 @@ def _checked(checks: Sequence["CalibrationCheck"]) -> dg.TableMetadataValue:
                     "benchmark": check.name,
                     "wanted precision": row.wanted,
                     "similarity from": round(row.similarity, 4),
-                    "precision there": None if row.precision is None else round(row.precision, 4),
+                    "measured precision": None if row.precision is None else round(row.precision, 4),
                     "recall": round(row.recall, 4),
                     "matches": row.num_matches,
                     "pairs": row.num_pairs,
@@ -123,16 +123,17 @@ def _comparison(decision: "Decision") -> dg.TableMetadataValue:
 
 
 def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
-    """Both checks. If there was nothing to compare, both show the reason of the decision."""
+    """Both checks. Where there was nothing to compare, neither is passed, and the reason of the decision says why."""
     verdict = decision.verdict
-    better = decision.promoted if verdict is None else verdict.better
-    not_worse = decision.promoted if verdict is None else not verdict.worse
+    better = verdict is not None and verdict.better
+    not_worse = verdict is not None and not verdict.worse
     return [
         dg.AssetCheckResult(
             check_name=name,
             passed=passed,
             severity=dg.AssetCheckSeverity.WARN,
-            metadata={"reason": decision.reason, "remedy": REMEDY},
+            description=decision.reason,
+            metadata={} if passed or verdict is None else {"remedy": REMEDY},
         )
         for name, passed in ((BETTER, better), (NOT_WORSE, not_worse))
     ]

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from hapvr.stages.training import TrainingRun
 
 
+KEEP_IF_UNCHANGED = "{ops: {similarity_model: {config: {keep_if_unchanged: true}}}}"
+
+
+class TrainingConfig(dg.Config):
+    """keep_if_unchanged: keep the current model if neither training data nor settings changed since it was trained."""
+
+    keep_if_unchanged: bool = False
+
+
 def training_key(run: dg.DagsterRun) -> str:
     """The id of the run's first attempt. It names the training, so a retry goes on from the checkpoint of that attempt."""
     return run.root_run_id or run.run_id
@@ -40,19 +49,30 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     description="Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint.",
 )
 def similarity_model(
-    context: dg.AssetExecutionContext, project: ProjectResource, pipes_subprocess_client: dg.PipesSubprocessClient
+    context: dg.AssetExecutionContext,
+    config: TrainingConfig,
+    project: ProjectResource,
+    pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:
     from hapvr.stages.training import (
+        current_run,
         fail_training,
         finish_training,
         prepare_training,
         training_command,
         training_environment,
     )
-    from hapvr.train.plots import loss_figure, validation_figure
-    from hapvr.train.report import read_history
+    from hapvr.stages.watch import pending_data
 
     opened = project.open()
+    if pending_data(opened).is_empty:
+        current = current_run(opened)
+        context.log.warning(
+            f"Neither training data nor settings changed since model {current.key} was trained, so a training gives the "
+            f"same weights again. To keep that model, launch the run with this configuration: {KEEP_IF_UNCHANGED}"
+        )
+        if config.keep_if_unchanged:
+            return _trained(current, project.run_link(opened, current.mlflow_run_id))
     dagster_run = training_key(context.run)
     run = prepare_training(opened, dagster_run, tags=project.dagster_tags(dagster_run))
     link = project.run_link(opened, run.mlflow_run_id)
@@ -70,14 +90,23 @@ def similarity_model(
     except BaseException:  # the run was cancelled
         fail_training(opened, run)
         raise
-    result = finish_training(opened, run)
-    history = read_history(run.folder)
+    finish_training(opened, run)
+    return _trained(run, link)
+
+
+def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
+    """What a finished training shows."""
+    from hapvr.stages.training import training_result
+    from hapvr.train.plots import loss_figure, validation_figure
+    from hapvr.train.report import read_history
+
+    result, history = training_result(run), read_history(run.folder)
     return dg.MaterializeResult(
         metadata={
             "videos": result["num_videos"],
             "steps": result["steps"],
-            "best_step": result["best_step"],
-            "seconds": result["seconds"],
+            "best_step": result["best_step"] + 1,  # of `steps`, as the curves count
+            "minutes": round(result["seconds"] / 60, 1),
             "mlflow_run": link,
             "path": dg.MetadataValue.path(str(run.folder)),
             "digest": result["weights_sha256"],

@@ -186,11 +186,7 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
-    result_path = run.folder / RESULT_NAME
-    if not result_path.is_file():
-        raise DataError(f"training: {result_path} is not there, so the training did not end; run it again")
-    remedy = f"delete it and run the training {run.key} again, which goes on from its last checkpoint"
-    result = read_json_object(result_path, remedy=remedy)
+    result = training_result(run)
     tracker = tracker_of(project)
     late = Outbox(run.folder).deliver(tracker, run.mlflow_run_id)
     if late:
@@ -203,6 +199,15 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     )
     tracker.end(run.mlflow_run_id)
     return result
+
+
+def training_result(run: TrainingRun) -> dict[str, Any]:
+    """What the trainer said at its end. Raises DataError if the training is not complete."""
+    path = run.folder / RESULT_NAME
+    if not path.is_file():
+        raise DataError(f"training: {path} is not there, so the training did not end; run it again")
+    remedy = f"delete it and run the training {run.key} again, which goes on from its last checkpoint"
+    return read_json_object(path, remedy=remedy)
 
 
 def current_run(project: Project) -> TrainingRun:

@@ -38,18 +38,17 @@ def execute(
 
 
 def materialize(
-    instance: dg.DagsterInstance, *assets: str, shard: str | None = None, **options: Any
+    instance: dg.DagsterInstance, *assets: str, shard: str | None = None, config: Mapping[str, Any] | None = None
 ) -> dg.ExecuteInProcessResult:
-    """Make these assets in this process, as the button in the UI does elsewhere."""
+    """Make these assets in this process, as the button in the UI does elsewhere. config: of the assets' functions."""
     from pipelines.definitions import defs
 
     return defs.resolve_implicit_global_asset_job_def().execute_in_process(
         instance=instance,
         asset_selection=[dg.AssetKey(asset) for asset in assets],
         partition_key=shard,
-        run_config=QUIET,
+        run_config=QUIET | (config or {}),
         raise_on_error=False,
-        **options,
     )
 
 

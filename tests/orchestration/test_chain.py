@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from hapvr.scorer.bundle import load_bundle
 from hapvr.stages.project import Project
@@ -292,6 +293,41 @@ def test_a_run_works_on_what_it_has_trained(chain: Chain) -> None:
         assert [model_of_run(run, chain.project).key for run in (retry, alone)] == [own.key, "another"]
     finally:
         chain.project.root.write_json("models/current.json", {"key": own.key})
+        shutil.rmtree(models / "another")
+
+
+def test_an_unchanged_training_says_so_and_can_be_skipped(chain: Chain) -> None:
+    """Nothing is new since the last training: with `keep_if_unchanged` its model is shown again, and none is trained."""
+    from assets.training import KEEP_IF_UNCHANGED
+
+    own = current_run(chain.project)
+    before = latest(chain, "similarity_model")
+    result = materialize(chain.instance, "similarity_model", config=yaml.safe_load(KEEP_IF_UNCHANGED))
+    assert result.success
+    again = latest(chain, "similarity_model")
+    assert (again.tags or {})["dagster/data_version"] == (before.tags or {})["dagster/data_version"]
+    assert sorted(path.name for path in own.folder.parent.iterdir() if path.is_dir()) == [own.key]
+    messages = [entry.user_message for entry in chain.instance.all_logs(result.run_id)]
+    assert any("Neither training data nor settings changed" in message for message in messages)
+
+
+def test_numbers_and_checks_are_for_people(chain: Chain) -> None:
+    """The best step counts as the curves do; a passed check has no remedy; where there was no champion, none is passed."""
+    shown = latest(chain, "similarity_model").metadata
+    assert shown["best_step"].value in (4, 8)
+    assert shown["minutes"].value == round(shown["minutes"].value, 1)
+    for asset, check, status in (
+        ("features", "feature_norms", "SUCCEEDED"),
+        ("registered_model", "better_on_the_target", "FAILED"),
+    ):
+        key = dg.AssetCheckKey(dg.AssetKey(asset), check)
+        (record,) = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+        assert record.status.value == status
+        assert record.event is not None
+        evaluation = record.event.asset_check_evaluation
+        assert evaluation is not None
+        assert "remedy" not in evaluation.metadata
+    assert "no champion" in (evaluation.description or "")
 
 
 def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:
@@ -315,7 +351,7 @@ def test_one_asset_can_be_materialised_alone(chain: Chain) -> None:
     event = chain.instance.get_latest_materialization_event(dg.AssetKey("features"))
     assert event is not None
     assert event.asset_materialization is not None
-    assert event.asset_materialization.metadata["left_alone"].value is True
+    assert event.asset_materialization.metadata["was_finished"].value is True
 
 
 def test_failed_stage_stops_the_job_with_the_librarys_message(
