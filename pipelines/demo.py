@@ -103,7 +103,11 @@ class Runs:
 
 
 def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """The innermost error of the failed step: what the library said, without the framework's trace."""
+    """The innermost error of the failed step: what the library said, without the framework's trace.
+
+    Where no step failed, it is what Dagster said of the run.
+    """
+    said = "the run ended before its first step"
     for entry in instance.all_logs(run_id):
         event = entry.dagster_event
         if event is not None and event.is_step_failure:
@@ -111,7 +115,9 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
             while error is not None and error.cause is not None:
                 error = error.cause
             return error.message.strip() if error is not None else "no error was recorded"
-    return "the run ended before its first step; see its log"
+        if event is not None and event.is_failure and event.message:
+            said = event.message
+    return said
 
 
 @contextmanager

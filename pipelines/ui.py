@@ -29,6 +29,9 @@ from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
+# The page of all assets, with all groups open: Dagster shows them closed.
+GROUPS = ("ingest", "features", "training", "evaluation", "registry")
+LINEAGE = "/asset-groups?expanded=" + ",".join(f"global@global:{group}" for group in GROUPS)
 # No telemetry, and none of MLflow's job workers: nothing here uses them, and they are ten processes.
 QUIET = {
     "DAGSTER_DISABLE_TELEMETRY": "1",
@@ -146,6 +149,7 @@ def _serve(project: Project, *, host: str, dagster_port: int, mlflow_port: int) 
             for answer in answers:
                 wait_for_answer(answer.replace("//0.0.0.0:", f"//{LOOPBACK}:"), servers)
             _say("ready (Ctrl-C ends what runs here): " + "  ".join(f"{name}: {page}" for name, page in pages.items()))
+            _say(f"all assets: {pages['Dagster']}{LINEAGE}")
             while all(server.poll() is None for server in servers):
                 time.sleep(0.5)
         except KeyboardInterrupt:

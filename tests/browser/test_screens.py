@@ -12,12 +12,12 @@ from playwright.sync_api import Page, expect
 from assets.project import PROCESS_TAG
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.champions import champion_of
+from pipelines.ui import GROUPS, LINEAGE
 from tests.browser.conftest import screenshot
 from tests.orchestration.servers import Servers, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(2400)]
 
-GROUPS = ("ingest", "features", "training", "evaluation", "registry")
 RUNS = """query Runs($filter: RunsFilter) { runsOrError(filter: $filter) { ... on Runs { results {
   runId status rootRunId tags { key value } } } } }"""
 LAUNCH = """mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
@@ -60,10 +60,10 @@ def test_the_first_page_and_the_jobs_show_the_runs_of_the_demo(servers: Servers,
 
 
 def test_the_graph_explains_the_system(servers: Servers, page: Page) -> None:
-    """The lineage shows the groups; opened, an asset shows description, owner, columns and checks."""
-    page.goto(f"{servers.dagster}/asset-groups")
-    for group in GROUPS:
-        expect(page.get_by_text(group, exact=True).first).to_be_visible()
+    """The lineage shows the assets of all groups; opened, an asset shows description, owner, columns and checks."""
+    page.goto(f"{servers.dagster}{LINEAGE}")
+    for name in (*GROUPS, *ASSETS):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
     screenshot(page, "1-graph")
     page.goto(f"{servers.dagster}/assets/features?view=overview")
     expect(page.get_by_text("Region features [T, 9, D] in half precision").first).to_be_visible()
