@@ -25,7 +25,7 @@ from hapvr.errors import HapvrError
 from pipelines.jobs import EXTRACTED, INGESTED, RETRAINED
 from pipelines.resources import CHECKOUT, project_resource
 from pipelines.summary import print_summary
-from pipelines.ui import LOOPBACK, ServerError, dagster_commands, free_port, only_server, running, wait_for_answer
+from pipelines.ui import LOOPBACK, ServerError, dagster_running, free_port, only_server
 
 JOBS = {
     "find_videos": ("video_manifest",),
@@ -124,15 +124,12 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 def dagster_server(home: Path) -> Iterator[DagsterGraphQLClient]:
     """Dagster's web server and daemon on a free port of this machine, once they answer; they end with the context."""
     port, log = free_port(), home / "demo.log"
-    with (
-        log.open("wb") as stream,
-        running(dagster_commands(host=LOOPBACK, port=port), stdout=stream, stderr=stream) as servers,
-    ):
+    with log.open("wb") as stream:
         try:
-            wait_for_answer(f"http://{LOOPBACK}:{port}/server_info", servers)
+            with dagster_running(host=LOOPBACK, port=port, stdout=stream, stderr=stream):
+                yield DagsterGraphQLClient(LOOPBACK, port_number=port)
         except ServerError as error:
             raise DemoFailure(f"Dagster did not start: {error}; see {log}") from error
-        yield DagsterGraphQLClient(LOOPBACK, port_number=port)
 
 
 def run_all(client: DagsterGraphQLClient, instance: dg.DagsterInstance, console: Console) -> None:

@@ -8,7 +8,6 @@ loopback one is refused unless it is asked for twice, by --host and --allow-remo
 
 import argparse
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -16,11 +15,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import yaml
 from filelock import FileLock, Timeout
 
 from hapvr.stages.project import Project
@@ -57,16 +58,6 @@ def only_server(home: Path) -> FileLock:
     return FileLock(home / "server.lock", timeout=0)
 
 
-def dagster_commands(*, host: str, port: int) -> list[list[str]]:
-    """Dagster's web server, behind the guard, and its daemon."""
-    workspace = ["--workspace", "workspace.yaml"]
-    daemon = str(Path(sys.executable).parent / "dagster-daemon")
-    return [
-        [sys.executable, "-m", "pipelines.webserver", *workspace, "--host", host, "--port", str(port)],
-        [daemon, "run", *workspace],
-    ]
-
-
 def mlflow_command(project: Project, *, host: str, port: int) -> list[str]:
     """An MLflow server over the project's own database and artifacts."""
     artifacts = project.root.local_path("mlflow/artifacts")
@@ -92,18 +83,63 @@ def running(commands: Sequence[Sequence[str]], **options: Any) -> Iterator[list[
             signal.signal(number, handler)
 
 
+@contextmanager
+def dagster_running(*, host: str, port: int, **options: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Dagster's web server, behind the guard, and its daemon, once the web server answers. options: of subprocess.Popen.
+
+    Both ask one server of this project's code, as they would start one each otherwise, and the daemon one every minute.
+    Raises ServerError if one of them does not start.
+    """
+    (code,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text(encoding="utf-8"))["load_from"]
+    code = code["python_file"]
+    programs = Path(sys.executable).parent
+    with TemporaryDirectory(prefix="hapvr-") as folder:
+        address, workspace = Path(folder, "code.sock"), Path(folder, "workspace.yaml")
+        entry = {"grpc_server": {"socket": str(address), "location_name": code["location_name"]}}
+        workspace.write_text(yaml.safe_dump({"load_from": [entry]}), encoding="utf-8")
+        code_server = [str(programs / "dagster"), "code-server", "start", "--socket", str(address)]
+        code_server += ["--python-file", code["relative_path"], "--attribute", code["attribute"]]
+        code_server += ["--working-directory", code["working_directory"], "--location-name", code["location_name"]]
+        web_server = [sys.executable, "-m", "pipelines.webserver", "--host", host, "--port", str(port)]
+        web_server += ["--workspace", str(workspace)]
+        daemon = [str(programs / "dagster-daemon"), "run", "--workspace", str(workspace)]
+        with running([code_server], **options) as first:
+            _wait(lambda: _accepts(address), "the code server", first)
+            with running([web_server, daemon], **options) as others:
+                wait_for_answer(f"{local_page(host, port)}/server_info", [*first, *others])
+                yield [*first, *others]
+
+
 def wait_for_answer(url: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Wait until a server answers. Raises ServerError if a process ends before, or after START_TIMEOUT_S."""
+    _wait(lambda: _answers(url), url, processes)
+
+
+def local_page(host: str, port: int) -> str:
+    """The address at which this machine reaches a server that listens on `host`."""
+    return f"http://{LOOPBACK if host in ('0.0.0.0', '::') else host}:{port}"
+
+
+def _wait(ready: Callable[[], bool], what: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
     end = time.monotonic() + START_TIMEOUT_S
-    while True:
-        with suppress(urllib.error.URLError, ConnectionError, TimeoutError), urllib.request.urlopen(url, timeout=10):
-            return
+    while not ready():
         for process in processes:
             if process.poll() is not None:
-                raise ServerError(f"{shlex.join(map(str, process.args))} ended with exit code {process.returncode}")  # type: ignore[arg-type]
+                raise ServerError(f"{process.args!r} ended with exit code {process.returncode}")
         if time.monotonic() > end:
-            raise ServerError(f"{url} did not answer within {START_TIMEOUT_S:.0f} s")
+            raise ServerError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s")
         time.sleep(0.5)
+
+
+def _answers(url: str) -> bool:
+    with suppress(urllib.error.URLError, ConnectionError, TimeoutError), urllib.request.urlopen(url, timeout=10):
+        return True
+    return False
+
+
+def _accepts(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(address)) == 0
 
 
 def main() -> int:
@@ -135,27 +171,22 @@ def main() -> int:
 
 
 def _serve(project: Project, *, host: str, dagster_port: int, mlflow_port: int) -> int:
-    pages = {"Dagster": f"http://{host}:{dagster_port}", "MLflow": f"http://{host}:{mlflow_port}"}
-    commands = dagster_commands(host=host, port=dagster_port)
-    answers = [f"{pages['Dagster']}/server_info"]
-    if project.config.tracking.uri:
-        pages["MLflow"] = project.config.tracking.uri
-    else:
-        commands.append(mlflow_command(project, host=host, port=mlflow_port))
-        answers.append(f"{pages['MLflow']}/health")
-    _say("starting: " + "  ".join(f"{name}: {page}" for name, page in pages.items()))
-    with running(commands) as servers:
-        try:
-            for answer in answers:
-                wait_for_answer(answer.replace("//0.0.0.0:", f"//{LOOPBACK}:"), servers)
-            _say("ready (Ctrl-C ends what runs here): " + "  ".join(f"{name}: {page}" for name, page in pages.items()))
-            _say(f"all assets: {pages['Dagster']}{LINEAGE}")
-            while all(server.poll() is None for server in servers):
+    dagster, mlflow = f"http://{host}:{dagster_port}", f"http://{host}:{mlflow_port}"
+    commands = [] if project.config.tracking.uri else [mlflow_command(project, host=host, port=mlflow_port)]
+    pages = f"Dagster: {dagster}  MLflow: {project.config.tracking.uri or mlflow}"
+    _say(f"starting {pages}")
+    try:
+        with running(commands) as first, dagster_running(host=host, port=dagster_port) as others:
+            if commands:
+                wait_for_answer(f"{local_page(host, mlflow_port)}/health", first)
+            _say(f"ready (Ctrl-C ends what runs here) {pages}")
+            _say(f"all assets: {dagster}{LINEAGE}")
+            while all(server.poll() is None for server in (*first, *others)):
                 time.sleep(0.5)
-        except KeyboardInterrupt:
-            return 0
-        except ServerError as error:
-            _say(str(error))
+    except KeyboardInterrupt:
+        return 0
+    except ServerError as error:
+        _say(str(error))
     return 1
 
 
