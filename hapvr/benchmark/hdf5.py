@@ -13,6 +13,12 @@ from numpy.typing import NDArray
 
 from hapvr.errors import DataError
 
+MAX_VIDEO_BYTES = 2 << 30
+"""Most bytes that the values of one video may take in memory; 12 hours at 1 frame per second, [9, 512] floats, take 0.8 GB."""
+
+MAX_COMPRESSION = 200
+"""Most times that the values of a video may be larger than what is stored of them; features hardly compress."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImportedFeatures:
@@ -36,14 +42,17 @@ class Hdf5Survey:
 def survey_hdf5(path: Path) -> Hdf5Survey:
     """Look at the shapes in a file of features, without reading them.
 
-    Raises DataError where it is no HDF5 file or no dataset looks like features.
+    Raises DataError where it is no HDF5 file, a dataset's name is no usable id, or no dataset looks like features.
     """
     with _open(path) as file:
         names = dataset_names(file)
+        for name in names:
+            _require_id(name, path)
         shapes: Counter[tuple[int, int]] = Counter()
         for name in names:
             dataset = file[name]
-            if dataset.dtype.kind == "f" and dataset.ndim in (2, 3) and 0 not in dataset.shape:
+            floats = dataset.dtype.kind == "f" and dataset.ndim in (2, 3) and 0 not in dataset.shape
+            if floats and not _refusal(dataset)[0]:
                 shapes[(1 if dataset.ndim == 2 else dataset.shape[1], dataset.shape[-1])] += 1
     if not shapes:
         raise DataError(
@@ -61,8 +70,9 @@ def read_hdf5_features(
 
     A frame-level dataset [T, D] becomes [T, 1, D]. An id is the dataset's full name, so it may hold slashes.
     num_regions, dims: the wanted R and D; None accepts any. A video comes without features, and with a reason, if it
-    has no dataset (missing), no frames (no_frames), values that are not finite (not_finite), or another shape
-    (wrong_shape).
+    has no dataset (missing), no frames (no_frames), values that are not finite (not_finite), another shape
+    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify
+    (too_large). Of the last two no value is read.
     Raises DataError where the file is no HDF5 file or holds no dataset.
     """
     with _open(path) as file:
@@ -109,10 +119,40 @@ def _convert(video_id: str, dataset: h5py.Dataset, *, num_regions: int | None, d
         return failed("wrong_shape", f"{dataset.dtype} {list(shape)}, wanted {_wanted_shape(num_regions, dims)}")
     if 0 in shape:
         return failed("no_frames", f"shape {list(shape)} holds no features")
+    reason, message = _refusal(dataset)
+    if reason:
+        return failed(reason, message)
     values = dataset[()].astype(np.float16)
     if not np.isfinite(values).all():
         return failed("not_finite", f"{int((~np.isfinite(values)).sum())} values are not finite in half precision")
     return ImportedFeatures(video_id=video_id, features=values[:, None] if values.ndim == 2 else values)
+
+
+def _refusal(dataset: h5py.Dataset) -> tuple[str, str]:
+    """Reason and message where the values of a dataset must not be read; ("", "") where they may be."""
+    if dataset.external or dataset.is_virtual:
+        kind = "external" if dataset.external else "virtual"
+        return (
+            "other_file",
+            f"the dataset is {kind}: its values are in other files, which are not opened; copy them into this one",
+        )
+    num_bytes, stored = dataset.nbytes, dataset.id.get_storage_size()
+    if num_bytes > MAX_VIDEO_BYTES or num_bytes > MAX_COMPRESSION * stored:
+        return "too_large", (
+            f"{num_bytes} bytes of values, of which {stored} are stored; at most {MAX_VIDEO_BYTES} are read, and at most "
+            f"{MAX_COMPRESSION} times what is stored"
+        )
+    return "", ""
+
+
+def _require_id(name: str, path: Path) -> None:
+    """Raise DataError for a dataset whose name cannot be a video's id."""
+    parts = name.split("/")
+    if not name.isprintable() or "" in parts or "." in parts or ".." in parts:
+        raise DataError(
+            f"{path}: the dataset {name!r} cannot be a video's id; wanted printable characters, and no empty part, '.' or '..' "
+            f"between slashes. Rename it"
+        )
 
 
 def _wanted_shape(num_regions: int | None, dims: int | None) -> str:
