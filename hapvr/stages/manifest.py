@@ -6,6 +6,8 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 
+import polars as pl
+
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
 from hapvr.stages.sources import resolve_sources
@@ -13,7 +15,6 @@ from hapvr.storage.manifest import (
     MANIFEST_STAGE,
     ManifestRow,
     read_manifest,
-    shard_keys,
     training_shard_keys,
     write_manifest_shard,
 )
@@ -41,10 +42,10 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
 
 
 def _append(project: Project, progress: Progress) -> ManifestResult:
-    known = read_manifest(project.root)
-    known_ids = set(known["video_id"])
-    next_number = Counter(known["shard"].unique().str.replace(r"-\d{5}$", "").to_list())
-    new_shards = []
+    manifest = read_manifest(project.root)
+    known_ids = set(manifest["video_id"])
+    next_number = Counter(manifest["shard"].unique().str.replace(r"-\d{5}$", "").to_list())
+    new_shards: dict[str, list[ManifestRow]] = {}
     num_ignored = 0
     for source in resolve_sources(project, progress=progress):
         num_ignored += source.num_ignored
@@ -54,18 +55,19 @@ def _append(project: Project, progress: Progress) -> ManifestResult:
         for start in range(0, len(entries), size):
             key = f"{source.name}-{next_number[source.name]:05d}"
             next_number[source.name] += 1
-            rows = [
+            new_shards[key] = [
                 ManifestRow(entry.video_id, source.name, source.split, key, entry.uri)
                 for entry in entries[start : start + size]
             ]
-            write_manifest_shard(project.root, key, rows)
-            new_shards.append(key)
-    manifest = read_manifest(project.root)
+            write_manifest_shard(project.root, key, new_shards[key])
+    if new_shards:
+        added = pl.DataFrame([row for rows in new_shards.values() for row in rows], schema=manifest.schema)
+        manifest = pl.concat([manifest, added]).sort("shard", maintain_order=True)
     return ManifestResult(
-        tuple(shard_keys(project.root)),
+        tuple(manifest["shard"].unique().sort().to_list()),
         tuple(training_shard_keys(manifest)),
         tuple(new_shards),
-        dict(sorted(Counter(manifest["source"].to_list()).items())),
+        dict(manifest["source"].value_counts().sort("source").iter_rows()),
         num_ignored,
         hashlib.sha256(manifest.write_ndjson().encode()).hexdigest(),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
 import unicodedata
@@ -53,6 +55,9 @@ VIDEO_SUFFIXES = frozenset(
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROLS_OR_SURROGATES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_MISLEADING_PARTS = frozenset(["", ".", ".."])
 _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 
@@ -75,12 +80,13 @@ class ScanResult:
 def scan_folder(root: Path, *, source: str) -> ScanResult:
     """All videos below a folder, by suffix; whatever is inside a file with a video's suffix is judged later, as a row.
 
-    Hidden files and folders are left out; links are followed only to targets inside the root and never into a loop.
-    Raises DataError if the folder is missing, unreadable or holds no video.
+    Hidden files and folders are left out; links are followed only to targets inside the root and never into a loop. A
+    folder whose path is too long for the system is an entry that will fail, so that its loss is seen. Raises DataError
+    if a folder is missing or may not be read, or if there is no video.
     """
     if not root.is_dir():
         raise DataError(f"source {source}: {root} is no folder; set the source's path to a folder of videos")
-    found = _files(root, root.resolve())
+    found, unreachable = _walk(root)
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     ignored = sorted(
         text_of_path(path.relative_to(root)) for path in found if path.suffix.lower() not in VIDEO_SUFFIXES
@@ -88,21 +94,24 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
     if not videos:
         others = f"only {len(ignored)} other files" if ignored else "it is empty"
         raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
-    return ScanResult(entries=entries_of_files(videos, root=root, source=source), ignored=tuple(ignored))
+    return ScanResult(entries_of_files([*videos, *unreachable], root=root, source=source), tuple(ignored))
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
     """Entries of files below root, sorted by video id; control characters and bytes that are no UTF-8 are escaped.
 
-    Raises DataError for an invalid or repeated id.
+    An id that would be too long ends in a digest of the name. So do all but one of the ids of files whose names differ
+    only in their Unicode form.
     """
+    names = {text_of_path(path.relative_to(root)): path for path in files}
     entries: dict[str, ManifestEntry] = {}
-    for path in files:
-        name = _without_controls(unicodedata.normalize("NFC", text_of_path(path.relative_to(root))))
-        video_id = validate_video_id(f"{source}/{name}")
-        if video_id in entries:
-            raise DataError(f"source {source}: two files are {video_id!r} after Unicode normalisation; rename one")
-        entries[video_id] = ManifestEntry(video_id=video_id, uri=text_of_path(path))
+    # of names that are equal in normal form, the one that is in this form comes first and has the plain id
+    for name in sorted(names, key=lambda text: (not unicodedata.is_normalized("NFC", text), text)):
+        readable = _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), name)
+        video_id = f"{source}/{unicodedata.normalize('NFC', readable)}"
+        if len(video_id) > MAX_ID_LENGTH or video_id in entries:
+            video_id = _shortened(video_id, name)
+        entries[video_id] = ManifestEntry(validate_video_id(video_id), text_of_path(names[name]))
     return tuple(entries[key] for key in sorted(entries))
 
 
@@ -117,13 +126,16 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     if not wanted:
         raise DataError(f"source {source}: {path.name} has columns {table.columns}; wanted `url`, `video_id` or both")
     entries: dict[str, ManifestEntry] = {}
-    for number, row in enumerate(table.select(wanted).iter_rows(named=True), start=1):
-        entry = _list_entry(row.get("video_id"), row.get("url"), source=source, where=f"{path.name} row {number}")
-        known = entries.setdefault(entry.video_id, entry)
-        if known != entry:
-            raise DataError(
-                f"source {source}: {path.name} row {number}: id {entry.video_id!r} already stands for {known.uri}"
-            )
+    missing = [None] * len(table)
+    ids, urls = (table[column] if column in wanted else missing for column in ("video_id", "url"))
+    for number, (video_id, url) in enumerate(zip(ids, urls, strict=True), start=1):
+        try:
+            entry = _list_entry(video_id, url, source=source)
+            known = entries.setdefault(entry.video_id, entry)
+            if known.uri != entry.uri:
+                raise DataError(f"id {entry.video_id!r} already stands for {known.uri}")
+        except DataError as error:
+            raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
     if not entries:
         raise DataError(f"source {source}: {path.name} has no rows; wanted at least one video")
     return tuple(entries.values())
@@ -131,7 +143,7 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
 
 def entries_of_youtube_ids(video_ids: Iterable[str], *, source: str) -> tuple[ManifestEntry, ...]:
     """Entries of YouTube ids, in their order. Raises DataError naming one that is none."""
-    return tuple(_list_entry(video_id, None, source=source, where="its ids") for video_id in video_ids)
+    return tuple(_list_entry(video_id, None, source=source) for video_id in video_ids)
 
 
 def is_remote(uri: str) -> bool:
@@ -164,46 +176,74 @@ def validate_video_id(video_id: str) -> str:
         problem = "it is not of the form <source>/<name>"
     elif len(video_id) > MAX_ID_LENGTH:
         problem = f"it has {len(video_id)} characters, at most {MAX_ID_LENGTH}"
-    elif video_id != unicodedata.normalize("NFC", video_id):
+    elif not unicodedata.is_normalized("NFC", video_id):
         problem = "it is not in Unicode normal form C"
-    elif any(unicodedata.category(character) in ("Cc", "Cs") for character in video_id):
+    elif _CONTROLS_OR_SURROGATES.search(video_id):
         problem = "it holds control characters"
-    elif any(part in ("", ".", "..") for part in video_id.split("/")):
+    elif not _MISLEADING_PARTS.isdisjoint(video_id.split("/")):
         problem = "a part between slashes is empty, '.' or '..'"
     if problem:
         raise DataError(f"video id {video_id!r}: {problem}; rename the video")
     return video_id
 
 
-def _files(folder: Path, top: Path, seen: frozenset[Path] = frozenset()) -> list[Path]:
-    """Files below a folder in name order; `seen` are the real folders on the way here."""
-    real = folder.resolve()
-    if real in seen or not real.is_relative_to(top):
-        return []
+@dataclass(frozen=True)
+class _Folder:
+    """A folder on the way of `_walk`. real: its path without links. behind_link: a link was followed on the way."""
+
+    path: Path
+    real: str
+    parent: _Folder | None = None
+    behind_link: bool = False
+
+    def returns_to(self, real: str) -> bool:
+        """Whether a folder on the way here, or this one, has this real path."""
+        folder: _Folder | None = self
+        while folder is not None and folder.real != real:
+            folder = folder.parent
+        return folder is not None
+
+
+def _walk(root: Path) -> tuple[list[Path], list[Path]]:
+    """All files below a folder, and the folders whose paths are too long to be listed."""
+    top = root.resolve()
     found: list[Path] = []
-    try:
-        with os.scandir(folder) as scanned:
-            names = sorted(entry.name for entry in scanned if not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be listed: {error.strerror}; check its permissions") from error
-    for name in names:
-        path = folder / name
-        # unlike Path.resolve, realpath takes links that point at each other in a circle
-        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
+    unreachable: list[Path] = []
+    pending = [_Folder(root, str(top))]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder.path) as scanned:
+                children = [child for child in scanned if not child.name.startswith(".")]
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise DataError(f"{folder.path}: cannot be listed: {error.strerror}; check its permissions") from error
+            unreachable.append(folder.path)
             continue
-        if path.is_dir():
-            found.extend(_files(path, top, seen | {real}))
-        elif path.is_symlink() or path.exists():
-            found.append(path)
-    return found
+        for child in children:
+            path, is_link = folder.path / child.name, child.is_symlink()
+            # unlike Path.resolve, realpath takes links that point at each other in a circle
+            real = os.path.realpath(path) if is_link else f"{folder.real}/{child.name}"
+            if is_link and not Path(real).is_relative_to(top):
+                continue
+            if not _is_folder(child):
+                found.append(path)
+            elif not ((is_link or folder.behind_link) and folder.returns_to(real)):
+                pending.append(_Folder(path, real, folder, is_link or folder.behind_link))
+    return found, unreachable
 
 
-def _without_controls(name: str) -> str:
-    """One odd name must not keep a whole folder out."""
-    return "".join(
-        character.encode("unicode_escape").decode() if unicodedata.category(character) == "Cc" else character
-        for character in name
-    )
+def _is_folder(child: os.DirEntry[str]) -> bool:
+    try:
+        return child.is_dir()
+    except OSError:  # a link in a circle, or a path that is too long: its row will say so
+        return False
+
+
+def _shortened(video_id: str, name: str) -> str:
+    """An id of allowed length that ends in a digest of the name, so that it is the same in the next scan."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return f"{video_id[: MAX_ID_LENGTH - len(digest) - 1]}~{digest}"
 
 
 def _read_table(path: Path, source: str) -> pl.DataFrame:
@@ -216,15 +256,14 @@ def _read_table(path: Path, source: str) -> pl.DataFrame:
         raise DataError(f"source {source}: {path} is no readable CSV or Parquet file: {first_line}") from error
 
 
-def _list_entry(video_id: str | None, url: str | None, *, source: str, where: str) -> ManifestEntry:
+def _list_entry(video_id: str | None, url: str | None, *, source: str) -> ManifestEntry:
     name = unicodedata.normalize("NFC", str(video_id).strip()) if video_id is not None else ""
     link = str(url).strip() if url is not None else ""
     if link and not _URL.fullmatch(link):
-        raise DataError(f"source {source}: {where}: {link!r} is no http(s) URL")
+        raise DataError(f"{link!r} is no http(s) URL")
     if not link and not _YOUTUBE_ID.fullmatch(name):
-        raise DataError(f"source {source}: {where}: wanted a URL or an 11-character YouTube id, got {name!r}")
-    uri = link or f"youtube:{name}"
-    try:
-        return ManifestEntry(video_id=validate_video_id(f"{source}/{name or quote(link, safe=':?=&+')}"), uri=uri)
-    except DataError as error:
-        raise DataError(f"source {source}: {where}: {error}") from error
+        raise DataError(f"wanted a URL or an 11-character YouTube id, got {name!r}")
+    full_id = f"{source}/{name or quote(link, safe=':?=&+')}"
+    if not name and len(full_id) > MAX_ID_LENGTH:
+        full_id = _shortened(full_id, link)
+    return ManifestEntry(validate_video_id(full_id), link or f"youtube:{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import unicodedata
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapvr.config import SamplingConfig
 from hapvr.errors import DataError
+from hapvr.video.pool import inspect_videos
 from hapvr.video.sources import (
     entries_of_files,
     is_remote,
@@ -65,13 +68,46 @@ def test_scan_folder_takes_any_readable_name(tmp_path):
     assert all(os.path.exists(entry.uri) for entry in result.entries)
 
 
-def test_scan_folder_refuses_names_that_become_equal(tmp_path):
-    """Two files that differ only in Unicode form cannot both have the id."""
-    touch(tmp_path, unicodedata.normalize("NFC", "é.mp4"), unicodedata.normalize("NFD", "é.mp4"))
+def test_scan_folder_keeps_names_that_become_equal_apart(tmp_path):
+    """Of two files that differ only in Unicode form one has the plain id, the same in each scan; both are found."""
+    names = [unicodedata.normalize(form, "é.mp4") for form in ("NFC", "NFD")]
+    touch(tmp_path, *names)
     if len(os.listdir(tmp_path)) == 1:
         pytest.skip("this file system normalises names itself")
-    with pytest.raises(DataError, match="rename"):
-        scan_folder(tmp_path, source="s")
+    entries = scan_folder(tmp_path, source="s").entries
+    assert [entry.uri for entry in entries] == [str(tmp_path / name) for name in names]
+    assert entries[0].video_id == "s/é.mp4"
+    assert entries[1].video_id.startswith("s/é.mp4~")
+    assert scan_folder(tmp_path, source="s").entries == entries
+    (tmp_path / names[0]).unlink()
+    assert ids(scan_folder(tmp_path, source="s")) == ["s/é.mp4"]
+
+
+def test_scan_folder_takes_long_paths_and_deep_folders(tmp_path):
+    """Ids stay within their length; what the system cannot reach is an entry of its own; the others are as they were."""
+    touch(tmp_path, "plain.mp4")
+    here, depth = os.open(tmp_path, os.O_RDONLY), 0
+    try:
+        for depth in range(2500):
+            os.mkdir("d", dir_fd=here)
+            inner = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+            if depth in (1200, 1500, 2400):
+                os.close(os.open("deep.mp4", os.O_CREAT, dir_fd=here))
+    finally:
+        os.close(here)
+    entries = scan_folder(tmp_path, source="s").entries
+    assert [Path(entry.uri).name for entry in entries if Path(entry.uri).name != "d"] == ["deep.mp4"] * 2 + [
+        "plain.mp4"
+    ]
+    assert len(entries) == 4
+    assert len({entry.video_id for entry in entries}) == 4
+    assert max(len(entry.video_id) for entry in entries) <= 1024
+    results = inspect_videos([(entry.video_id, Path(entry.uri)) for entry in entries], config=SamplingConfig(workers=1))
+    reasons = {Path(result.path).name: result.reason for result in results}
+    assert reasons == {"d": "missing_file", "deep.mp4": "empty_file", "plain.mp4": "empty_file"}
+    subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)  # deeper than shutil.rmtree can go
 
 
 def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
@@ -156,6 +192,16 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
         ("s/https:%2F%2Fhost%2Fa.mp4", "https://host/a.mp4"),
         ("s/mine", "http://host/c.mp4"),
     ]
+
+
+def test_read_list_names_long_urls_by_a_digest(tmp_path):
+    """A URL that is too long for an id is one video among others."""
+    urls = [f"http://host/{letter * 3000}.mp4" for letter in "ab"]
+    (tmp_path / "list.csv").write_text("\n".join(["url", *urls]))
+    entries = read_list(tmp_path / "list.csv", source="s")
+    assert [entry.uri for entry in entries] == urls
+    assert len({entry.video_id for entry in entries}) == 2
+    assert max(len(entry.video_id) for entry in entries) <= 1024
 
 
 @pytest.mark.parametrize(
