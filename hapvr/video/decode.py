@@ -4,6 +4,7 @@ codecs. The only module that imports decord.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,8 +131,9 @@ def sample_video(
     plan = _Plan(path, read_facts(path, max_pixels=max_pixels), fps, short_side_px, max_frames, max_pixels)
     selects = plan.facts.probe.codec == SELECTED_CODEC
     timed = decoder == "auto" and bool(plan.facts.formats & _TIMED_FORMATS) and (selects or _decord_reads(plan.facts))
-    packets = read_packets(path) if timed else None
-    if packets is None:
+    until_s = math.inf if max_frames is None else max_frames / fps
+    packets = read_packets(path, until_s=until_s) if timed else None
+    if packets is None or not (selects or packets.whole):
         return _sample_pyav(plan, keep)
     try:
         return _sample_indexed(plan, packets, keep, selects=selects)
@@ -189,7 +191,9 @@ def _sample_indexed(
         size_px = (frame.shape[1], frame.shape[0])
         kept[index] = keep(frame)
     decoder = PYAV_SELECTED if selects else DECORD
-    return _sample(plan, [kept[index] for index in shown], size_px, decoder=decoder, end_s=end_s)
+    return _sample(
+        plan, [kept[index] for index in shown], size_px, decoder=decoder, end_s=end_s if packets.whole else None
+    )
 
 
 def _selected_frames(plan: _Plan, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:

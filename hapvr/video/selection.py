@@ -1,4 +1,5 @@
-"""The wanted frames of an H.264 file without decoding all: what nothing else is predicted from is passed over.
+"""The wanted frames of an H.264 file without decoding all of it: skips non-reference frames and groups without a wanted
+frame.
 
 Exact by the standard, to the last bit: no picture may refer to one with nal_ref_idc 0, nor to one before an IDR picture.
 """
@@ -6,6 +7,7 @@ Exact by the standard, to the last bit: no picture may refer to one with nal_ref
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,10 @@ from hapvr.video.container import iter_packets, open_video
 from hapvr.video.sampling import MAX_GAP_S
 
 CODEC = "h264"
+
+MARGIN_S = 10.0
+"""How much later than a packet's decoding time its frame may be shown, in streams that break the rules."""
+
 _SLICE, _IDR_SLICE = 1, 5
 
 
@@ -29,22 +35,26 @@ class Packets:
     """Packets of a stream with a steady clock, so that packet n in display order is frame n.
 
     pts: in display order, in the stream's own unit. times_s: the same in seconds from the first on. groups: the same
-    in the order of the file; in H.264 all but the first begin at an IDR picture, where decoding can begin anew.
+    in the order of the file; in H.264 all but the first begin at an IDR picture, where decoding can begin anew. whole:
+    whether these are all packets of the file.
     """
 
     pts: tuple[int, ...]
     times_s: tuple[float, ...]
     groups: tuple[tuple[int, ...], ...]
+    whole: bool
 
 
-def read_packets(path: Path) -> Packets | None:
-    """Packets of the main video stream. Reads all of them and decodes none.
+def read_packets(path: Path, *, until_s: float = math.inf) -> Packets | None:
+    """Packets of the main video stream, up to those whose frames are shown after `until_s`. Decodes none of them.
 
-    None unless every packet is whole, in order, meant to be shown and on a steady clock. Raises VideoError as
-    `open_video` does.
+    until_s: seconds from the first frame. None unless every packet is undamaged, in order, meant to be shown and on a
+    steady clock. Raises VideoError as `open_video` does.
     """
     groups: list[list[int]] = [[]]
     last_dts: int | None = None
+    first_pts: int | None = None
+    whole = True
     with open_video(path) as (container, stream):
         length_bytes = _length_bytes(stream.codec_context.extradata) if stream.codec_context.name == CODEC else 0
         try:
@@ -57,6 +67,12 @@ def read_packets(path: Path) -> Packets | None:
                     if last_dts is not None and packet.dts <= last_dts:
                         return None
                     last_dts = packet.dts
+                first_pts = packet.pts if first_pts is None else min(first_pts, packet.pts)
+                # a frame is never shown before its packet's decoding time
+                decoded_at = packet.pts if packet.dts is None else packet.dts
+                if stream.time_base and (decoded_at - first_pts) * stream.time_base > until_s + MARGIN_S:
+                    whole = False
+                    break
                 if packet.is_keyframe and groups[-1] and length_bytes and _is_idr(bytes(packet), length_bytes):
                     groups.append([])
                 groups[-1].append(packet.pts)
@@ -68,7 +84,7 @@ def read_packets(path: Path) -> Packets | None:
         times_s = tuple(float((time - pts[0]) * stream.time_base) for time in pts)
     if not all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(times_s)):
         return None
-    return Packets(tuple(pts), times_s, tuple(tuple(group) for group in groups))
+    return Packets(tuple(pts), times_s, tuple(tuple(group) for group in groups), whole)
 
 
 def iter_selected(path: Path, packets: Packets, wanted: Collection[int]) -> Iterator[VideoFrame]:

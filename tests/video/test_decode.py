@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import struct
+import time
+from collections.abc import Sequence
 from fractions import Fraction
 
 import av
 import numpy as np
+import psutil
 import pytest
 
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.video.decode import DECORD, PYAV, PYAV_SELECTED, probe_video, sample_frames, sample_video
+from tests.video.conftest import numbered_frame, write_video
+
+
+class LongList(Sequence):
+    """Frames again and again, without the memory."""
+
+    def __init__(self, frames, length):
+        self.frames, self.length = frames, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index >= self.length:
+            raise IndexError
+        return self.frames[index % len(self.frames)]
 
 
 def sampled(path, *, fps=1.0, short_side_px=None, **settings):
@@ -74,6 +93,42 @@ def test_sample_frames_are_turned_as_the_file_says(videos, rotation_deg, corner)
     quarters = result.frames[0].reshape(2, height // 2, 2, width // 2, 3).mean(axis=(1, 3, 4))
     assert np.unravel_index(quarters.argmax(), (2, 2)) == corner
     assert (probe_video(videos.folder / "corner.mp4").height_px, height) == (height, height)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg4"])
+@pytest.mark.parametrize("rotation_deg", [0, 90, 180, 270, -90])
+@pytest.mark.parametrize("decoder", ["auto", "pyav"])
+def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg, decoder):
+    """A camera held on its side stores turned frames with a flag; they are sampled as an upright copy is."""
+    numbers = [numbered_frame(number, width_px=128, height_px=96) for number in range(20)]
+    options = {"codec": codec, "codec_options": {"x265-params": "log-level=none"} if codec == "libx265" else {}}
+    upright = write_video(videos.folder / "upright.mp4", numbers, **options)
+    turned = [np.ascontiguousarray(np.rot90(frame, k=-rotation_deg // 90)) for frame in numbers]
+    path = write_video(videos.folder / "turned.mp4", turned, rotation_deg=rotation_deg, **options)
+    expected, found = (sampled(one, fps=5, short_side_px=64, decoder=decoder) for one in (upright, path))
+    assert found.frames.shape == expected.frames.shape
+    assert np.abs(found.frames.astype(int) - expected.frames).mean() < 4
+    assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
+
+
+@pytest.mark.parametrize(("name", "codec"), [("clip.mkv", "libx264"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx264")])
+def test_a_long_file_is_read_only_as_far_as_its_frames_need(videos, numbers_of, name, codec):
+    """Twelve hours of which a minute is wanted: what lies behind is not even looked at."""
+    frames = [numbered_frame(number % 256, width_px=32, height_px=32) for number in range(256)]
+    options = {"g": "20", "preset": "ultrafast"} if codec == "libx264" else {"g": "20"}
+    path = write_video(videos.folder / name, LongList(frames, 12 * 3600), fps=1, codec=codec, codec_options=options)
+    size = path.stat().st_size
+    if name.endswith(".mkv"):
+        with path.open("r+b") as file:  # damage that nobody may notice
+            file.seek(size // 3)
+            file.write(b"\xff" * (size // 3))
+    for max_frames in (60, 120):  # the index of an mp4 is read whole, and more than once
+        started, before = time.process_time(), psutil.Process().io_counters().read_chars
+        result = sampled(path, max_frames=max_frames)
+        assert numbers_of(result.frames) == list(range(max_frames))
+        assert (result.warning, result.decoder) == ("", PYAV_SELECTED if codec == "libx264" else PYAV)
+        assert psutil.Process().io_counters().read_chars - before < size / 2
+        assert time.process_time() - started < 5
 
 
 def test_sample_frames_have_square_pixels(videos):
