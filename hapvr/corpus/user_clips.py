@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hapvr.config import SamplingConfig
 from hapvr.corpus.textures import Pixels
@@ -14,6 +15,8 @@ from hapvr.video.decode import probe_video, sample_frames
 from hapvr.video.pool import inspect_videos
 from hapvr.video.sources import path_of_text, scan_folder
 
+MAX_NAME_BYTES = 246
+MAX_PATH_BYTES = 1000
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
 MAX_FPS = 10.0
@@ -23,7 +26,7 @@ MIN_SHORT_SIDE_PX = 64
 
 @dataclass(frozen=True)
 class UserClip:
-    """A decodable file. file: its name in ids, the path below the folder that was searched."""
+    """A decodable file. file: its name in ids, the path below the folder that was searched, or a digest of a long one."""
 
     path: Path
     file: str
@@ -68,8 +71,16 @@ def find_clips(videos: Path, *, out: Path, name: str, workers: int) -> FoundFile
         if found.reason:
             unusable.append(UnusableFile(found.path, found.reason, found.message))
         else:
-            clips.append(UserClip(found.path, found.video_id.removeprefix(f"{name}/"), found.sha256))
+            clips.append(UserClip(found.path, _file_name(found.video_id.removeprefix(f"{name}/")), found.sha256))
     return FoundFiles(tuple(clips), tuple(unusable), scan.ignored)
+
+
+def _file_name(name: str) -> str:
+    """The name below a benchmark's folder, where longer paths and suffixes are put around it."""
+    parts = name.encode().split(b"/")
+    if len(name.encode()) <= MAX_PATH_BYTES and max(len(part) for part in parts) <= MAX_NAME_BYTES:
+        return name
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest() + PurePosixPath(name).suffix[:16]
 
 
 def without_repeats(clips: Sequence[UserClip]) -> list[list[UserClip]]:

@@ -54,6 +54,17 @@ def test_make_clips_benchmark_accounts_for_every_file(awkward_clips: Path, tmp_p
     assert {"own/originals/a 'quoted' \"name\" — 映像.mp4", "own/originals/sub/nested.mp4"} <= set(originals)
 
 
+def test_make_clips_benchmark_takes_names_as_long_as_they_can_be(clips: Path, tmp_path: Path) -> None:
+    """Files whose names leave no room for a suffix, or whose folders are many, are clips as others are."""
+    deep = clips.joinpath(*["folder of a clip"] * 80)
+    deep.mkdir(parents=True)
+    (clips / "clip 0.mp4").rename(clips / f"{'x' * 251}.mp4")
+    (clips / "clip 1.mp4").rename(deep / "clip 1.mp4")
+    made = make_clips_benchmark(clips, tmp_path / "made", name="own", copies_per_clip=1, distractor_rate=0.0)
+    assert (made.num_queries, made.unusable) == (6, ())
+    assert all(path.is_file() for path in load_definition(made.folder).video_files().values())
+
+
 def test_make_clips_benchmark_repeats_itself(clips: Path, tmp_path: Path) -> None:
     """Equal input gives equal files, whatever the workers; a second call writes nothing; other settings start anew."""
     first = make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=3, workers=1)

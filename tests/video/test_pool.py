@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -178,6 +180,35 @@ def test_sample_videos_is_independent_of_workers_and_neighbours(videos):
     together = list(sample_videos(items, config=SamplingConfig(workers=2, short_side_px=64)))
     alone = list(sample_videos(items[3:4], config=SamplingConfig(workers=1, short_side_px=64)))
     assert together[3:4] == alone
+
+
+def test_a_file_that_grows_while_it_is_read_is_a_video(videos):
+    """Somebody records it still: its frames are those of a moment, size and digest belong together, and it ends."""
+    path = videos.numbered("growing.ts", num_frames=200, fps=10)
+    whole, stop = path.read_bytes(), threading.Event()
+    path.write_bytes(whole[: len(whole) // 4 // 188 * 188])
+
+    def record() -> None:
+        with path.open("ab") as file:
+            while not stop.is_set():
+                file.write(whole)
+                file.flush()
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=record)
+    thread.start()
+    try:
+        config = SamplingConfig(workers=1, timeout_s=60, max_frames=30)
+        [inspected] = inspect_videos([("s/growing", path)], config=config)
+        [sampled] = sample_videos([("s/growing", path)], config=config)
+    finally:
+        stop.set()
+        thread.join()
+    assert (inspected.reason, sampled.reason) == ("", "")
+    with path.open("rb") as file:
+        assert hashlib.sha256(file.read(inspected.num_bytes)).hexdigest() == inspected.sha256
+    assert 5 <= len(sampled.jpegs) <= 30
+    assert sampled.timestamps_s == tuple(float(second) for second in range(len(sampled.jpegs)))
 
 
 def test_inspect_videos_reports_facts_of_files(videos):
