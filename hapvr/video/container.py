@@ -110,7 +110,7 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
 
 
 def read_facts(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamFacts:
-    """Facts of a file's main video stream; packets are read and decoded up to the first good frame.
+    """Facts of a file's main video stream. It reads and decodes packets up to the first good frame.
 
     Raises VideoError: the reasons of `open_video`, no_frames, decode_error or too_large.
     """
@@ -190,12 +190,12 @@ def iter_packets(container: InputContainer, stream: VideoStream) -> Iterator[av.
         try:
             yield from container.demux(stream)
             return
-        except IndexError:  # PyAV knows no streams that begin later; their packet is passed over
+        except IndexError:  # PyAV does not know streams that begin later: skip their packet
             continue
 
 
 def _pictures(container: InputContainer) -> list[VideoStream]:
-    """Video streams that have a decoder and are no cover pictures of music."""
+    """Video streams that have a decoder and are not the cover picture of a song."""
     covers = Disposition.attached_pic | Disposition.timed_thumbnails
     return [
         stream

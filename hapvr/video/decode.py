@@ -74,7 +74,7 @@ class Sample(Generic[Kept]):
 
 
 def probe_video(path: Path, *, max_pixels: int = MAX_PIXELS) -> VideoProbe:
-    """What the file says of its main video stream; its first frame is decoded, so a file that passes has at least one.
+    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
 
     Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
     """
@@ -93,8 +93,8 @@ def sample_frames(
     """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
 
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
-    shorter than 1/fps gives one frame, a damaged one what can be decoded of it. Raises ArgumentError, and VideoError
-    as `probe_video` does.
+    shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file
+    is read only as far as these frames need. Raises ArgumentError, and VideoError as `probe_video` does.
     """
     sample = sample_video(
         path,
@@ -123,7 +123,7 @@ def sample_video(
     max_pixels: int = MAX_PIXELS,
     decoder: Decoder = "auto",
 ) -> Sample[Kept]:
-    """As `sample_frames`, but keeping `keep(frame)` of each frame, so that memory holds one decoded frame at a time.
+    """Do as `sample_frames`, but keep `keep(frame)` of each frame: memory then holds one decoded frame at a time.
 
     keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
     """
