@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import typer
 
 from hapvr import __version__
-from hapvr.commands import benchmarks, evaluation, features, models, scoring, stages, verify
+from hapvr.commands import benchmarks, evaluation, features, models, scoring, stages, terminal, verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(benchmarks.app, name="benchmarks")
@@ -32,5 +35,11 @@ def options(version: bool = typer.Option(False, "--version", callback=_version, 
 
 
 def main() -> None:
-    """Entry point of the console script."""
-    app()
+    """Entry point of the console script. With --json a call that cannot be parsed gives a JSON object too."""
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == terminal.WRONG_CALL and "--json" in sys.argv[1:] and not terminal.call_began():
+            message = "this call is not understood; standard error says why"
+            typer.echo(json.dumps({"error": message, "exit_code": ended.code}))
+        raise

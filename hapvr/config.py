@@ -460,6 +460,9 @@ class ServingConfig(Settings):
     """
 
     max_pairs: Annotated[int, Field(ge=1)] = Field(default=10_000, description="pairs of one request")
+    max_frame_pairs: Annotated[int, Field(ge=1)] = Field(
+        default=1_000_000_000, description="pairs of a query's and a reference's frame, of all pairs of one request"
+    )
     max_bytes: Annotated[int, Field(ge=1)] = Field(default=2_000_000_000, description="size of a video file")
     max_frames: Annotated[int, Field(ge=1)] = Field(default=3600, description="sampled frames of a video")
     video_timeout_s: Annotated[float, Field(gt=0)] = Field(

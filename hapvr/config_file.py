@@ -26,10 +26,40 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}.
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
-    data = _read_extended(path, ())
+    try:
+        data = _read_extended(path, ())
+    except ConfigError:
+        raise
+    except RecursionError:
+        raise ConfigError(f"config: {path} is nested too deeply; see configs/demo.yaml for the usual form") from None
+    except (OSError, ValueError) as error:  # a path that no file can have
+        raise ConfigError(f"config: {str(path)!r} cannot be read ({error}); correct --config or `extends`") from error
     for key, value in (overrides or {}).items():
         _set(data, key, value, path)
     return parse_config(data, origin=str(path))
+
+
+def read_value(text: str, *, what: str) -> Any:
+    """One value as YAML: a number, text, true or false, null, a list or a mapping. `what` names it in messages.
+
+    Raises ConfigError for anything else, dates and YAML's tags among it; quotes make text of them.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{what} {text!r:.120}: not a YAML value ({problem}); put quotes around text") from error
+    if not _is_plain(value):
+        raise ConfigError(f"{what} {text!r:.120}: this is a {type(value).__name__}; put quotes around text")
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return all(_is_plain(inner) for inner in value)
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
@@ -51,7 +81,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"config: {path} does not exist; see configs/ for the ones that ship") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"config: {path} is not readable YAML: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(
@@ -110,18 +140,23 @@ def _set(data: Any, key: str, value: Any, path: Path) -> None:
     *parents, last = key.split(".")
     node = data
     for part in parents:
-        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+        if isinstance(node, list) and _is_index(part, node):
             node = node[int(part)]
         elif isinstance(node, dict):
             node = node.setdefault(part, {})
         else:
             raise ConfigError(f"config: {path}: override {key!r}: there is no {part!r}")
-    if isinstance(node, list) and last.isdigit() and int(last) < len(node):
+    if isinstance(node, list) and _is_index(last, node):
         node[int(last)] = value
     elif isinstance(node, dict):
         node[last] = value
     else:
         raise ConfigError(f"config: {path}: override {key!r}: there is no {last!r}")
+
+
+def _is_index(text: str, items: list[Any]) -> bool:
+    """Whether the text is the position of an item; other scripts' digits and huge numbers are not."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(len(items))) and int(text) < len(items)
 
 
 def _explain(error: ValidationError, origin: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,15 @@ from hapvr.commands.terminal import JsonOption, exit_codes, show
 
 if TYPE_CHECKING:
     from hapvr.tracking.lineage import Lineage
+
+
+def _model_name(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
+        raise typer.BadParameter(f"{name!r}: wanted letters, digits, _ and -")
+    return name
+
+
+NameOption = Annotated[str, typer.Option("--name", callback=_model_name, help="Name of the registered model.")]
 
 app = typer.Typer(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
 
@@ -52,7 +62,9 @@ def import_(
 
 @app.command("list")
 @exit_codes
-def list_(name: str = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING, as_json: JsonOption = False) -> None:
+def list_(
+    name: NameOption = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING, as_json: JsonOption = False
+) -> None:
     """The versions of a registered model, newest first."""
     from hapvr.tracking.registry import list_versions
 
@@ -81,7 +93,7 @@ def show_(
 @exit_codes
 def card_(
     version: Annotated[str, typer.Argument(help="A version's number, or an alias such as champion.")],
-    name: str = "hapvr",
+    name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,7 +114,7 @@ def lineage_(
         str | None,
         typer.Option(help="Instead: the versions that were trained on this shard, or on data of this digest."),
     ] = None,
-    name: str = "hapvr",
+    name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +147,7 @@ def _lineage_lines(lineage: Lineage) -> list[str]:
 @exit_codes
 def promote_(
     version: Annotated[int, typer.Argument(help="The version that becomes champion.", min=1)],
-    name: str = "hapvr",
+    name: NameOption = "hapvr",
     reason: Annotated[str, typer.Option(help="Why; kept on the version.")] = "promoted by hand",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
@@ -152,7 +164,7 @@ def promote_(
 @app.command("rollback")
 @exit_codes
 def rollback_(
-    name: str = "hapvr",
+    name: NameOption = "hapvr",
     reason: Annotated[str, typer.Option(help="Why; kept on the version.")] = "rolled back by hand",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,

@@ -99,7 +99,9 @@ def train(
     config: ConfigOption,
     set_: SetOption = None,
     run: Annotated[str, typer.Option(help="Name of the run or sweep; an unfinished one of that name goes on.")] = "",
-    seeds: Annotated[int, typer.Option(help="Train with so many seeds, and show mean and spread.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Train with so many seeds, and show mean and spread.")
+    ] = 1,
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=V1,V2", help="Train with each of these values; several make all combinations."),
@@ -148,8 +150,7 @@ def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, rows: lis
 
 def _rows(grid: list[str] | None, ablation: str, chosen: dict[str, Any]) -> list[Row]:
     """The rows of a sweep. chosen: what --set gives, which takes precedence over the settings of an ablation's row."""
-    import yaml
-
+    from hapvr.config_file import read_value
     from hapvr.errors import ArgumentError
     from hapvr.stages.sweeps import Row, grid_rows, read_rows
 
@@ -168,7 +169,7 @@ def _rows(grid: list[str] | None, ablation: str, chosen: dict[str, Any]) -> list
         key, equals, text = option.partition("=")
         if not equals or not key or not text:
             raise ArgumentError(f"--grid {option!r}: wanted KEY=V1,V2, e.g. train.optimizer.learning_rate=1e-4,1e-3")
-        values[key] = [yaml.safe_load(part) for part in text.split(",")]
+        values[key] = [read_value(part, what=f"--grid {key}:") for part in text.split(",")]
     return grid_rows(values)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 
 FAILED = 1
 WRONG_CALL = 2
+TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
+
+FOREIGN = {
+    "mlflow": "tracking: MLflow refuses this; check name, version and --tracking-uri",
+    "sqlalchemy": "tracking: the database cannot be read; it may be damaged or from another version of MLflow",
+}
+"""What errors of other libraries mean here, by the package that defines them."""
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The configuration file; configs/ has those that ship.")
@@ -30,21 +39,61 @@ SetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."),
 ]
 
+_began = threading.Event()
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 def exit_codes(verb: Verb) -> Verb:
-    """Errors raised on purpose become one message and an exit code: 2 for a wrong call, 1 for work that failed."""
+    """Errors become one message and an exit code: 2 for a wrong call, 1 for work that failed.
+
+    With --json the message is also a JSON object on standard output.
+    """
 
     @functools.wraps(verb)
     def call(*arguments: Any, **options: Any) -> None:
+        _began.set()
+        as_json = bool(options.get("as_json"))
         try:
             verb(*arguments, **options)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
         except HapvrError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(WRONG_CALL if isinstance(error, ConfigError | ArgumentError) else FAILED) from None
+            code = WRONG_CALL if isinstance(error, ConfigError | ArgumentError) else FAILED
+            fail(str(error), code, as_json=as_json)
+        except Exception as error:
+            if os.environ.get(TRACEBACK_VARIABLE):
+                raise
+            fail(_unforeseen(error), FAILED, as_json=as_json)
 
     return call  # type: ignore[return-value]
+
+
+def call_began() -> bool:
+    """Whether a verb of this process was called, which a call that cannot be parsed does not reach."""
+    return _began.is_set()
+
+
+def fail(message: str, code: int, *, as_json: bool) -> NoReturn:
+    """Print why a call failed and end it with this exit code."""
+    if as_json:
+        typer.echo(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(code) from None
+
+
+def _unforeseen(error: Exception) -> str:
+    """A sentence about an error that no part of the program foresaw."""
+    said = " ".join(str(error).split())[:300]
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
+    for library, sentence in FOREIGN.items():
+        if type(error).__module__.partition(".")[0] == library:
+            return f"{sentence} ({said})"
+    return (
+        f"unexpected {type(error).__name__}: {said}. Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows "
+        "where it happened"
+    )
 
 
 def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:
@@ -53,15 +102,15 @@ def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:
 
 
 def overrides(values: list[str] | None) -> dict[str, Any]:
-    """`--set key=value` options as a mapping; values are read as YAML. Raises ConfigError for one without `=`."""
-    import yaml
+    """`--set key=value` options as a mapping; values are read as YAML. Raises ConfigError for one that is not KEY=VALUE."""
+    from hapvr.config_file import read_value
 
     parsed: dict[str, Any] = {}
     for value in values or []:
         key, equals, text = value.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--set {value!r}: wanted KEY=VALUE, e.g. train.steps=50")
-        parsed[key] = yaml.safe_load(text)
+            raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
+        parsed[key] = read_value(text, what=f"--set {key}:")
     return parsed
 
 

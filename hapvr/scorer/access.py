@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +84,15 @@ def limits_from_environment(stored: ServingConfig, environ: Mapping[str, str] = 
 def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingConfig:
     """Limits with the request's own values of LOWERABLE where these are lower; 0 and None leave a limit as it is.
 
-    Raises ArgumentError for a negative value.
+    Raises ArgumentError for a negative value and for anything that is no finite number.
     """
     lower: dict[str, Any] = {}
     for name in LOWERABLE:
         value = wanted.get(name)
-        if not value:
+        if value is None or value == 0:
             continue
-        if value < 0:
-            raise ArgumentError(f"{name} is {value}; wanted a limit above 0, or 0 for the model's own")
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+            raise ArgumentError(f"{name} is {value}; wanted a finite number above 0, or 0 for the model's own")
         current = getattr(limits, name)
         lower[name] = value if current is None else min(value, current)
     return limits.model_copy(update=lower)

@@ -14,7 +14,7 @@ from hapvr.config import DownloadConfig, ServingConfig
 from hapvr.errors import VideoError
 from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import Deadline
-from hapvr.scorer.videos import Outcome, VideoFeatures, VideoReader
+from hapvr.scorer.videos import Outcome, SampledFeatures, VideoReader
 from hapvr.video.sources import ManifestEntry
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RequestVideos:
         self._access = access
         self._deadline = deadline
         self._num_read = 0
-        self._held: dict[str, VideoFeatures] = {}
+        self._held: dict[str, SampledFeatures] = {}
         self._failed: dict[str, VideoError] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
         self._stack = contextlib.ExitStack()
@@ -57,7 +57,7 @@ class RequestVideos:
     ) -> None:
         self._stack.close()
 
-    def get(self, name: str) -> VideoFeatures:
+    def get(self, name: str) -> SampledFeatures:
         """Features of one of the names. Raises VideoError."""
         position = self._position[name]
         if position >= self._num_read:
@@ -72,7 +72,7 @@ class RequestVideos:
         again = self._read([name])
         return again[name] if name in again else self.get(name)
 
-    def _read(self, names: list[str]) -> dict[str, VideoFeatures]:
+    def _read(self, names: list[str]) -> dict[str, SampledFeatures]:
         """Features of those that can be used; the others' errors are kept."""
         paths: dict[str, Path] = {}
         for name in names:
@@ -83,7 +83,7 @@ class RequestVideos:
         outcomes: dict[Path, Outcome] = self._reader.read(
             list(paths.values()), limits=self._limits, deadline=self._deadline
         )
-        found: dict[str, VideoFeatures] = {}
+        found: dict[str, SampledFeatures] = {}
         for name, path in paths.items():
             outcome = outcomes[path]
             if isinstance(outcome, VideoError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,13 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.pairwise import Limits, PackedVideos, score_packed
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.deadline import Deadline, Turns
 from hapvr.scorer.frame_matrix import frame_matrix, relative_frame_matrix
 from hapvr.scorer.request import RequestVideos
 from hapvr.scorer.segments import DEFAULT_THRESHOLD, Segment, align, timed_segments
-from hapvr.scorer.videos import VideoFeatures, VideoReader
+from hapvr.scorer.videos import SampledFeatures, VideoReader
+
+NEVER = Deadline(None)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class VideoScorer:
         self._network = network.to(device).eval()
         self._sampling = sampling
         self._device = torch.device(device)
-        self._computing = threading.Lock()
+        self._computing = Turns()
         self.limits = limits or ServingConfig()
         self.description = description
         self.calibration = calibration
@@ -114,17 +115,25 @@ class VideoScorer:
         named = [(str(query), str(reference)) for query, reference in pairs]
         allowed = named[: limits.max_pairs]
         rows = []
+        num_frame_pairs = 0
         names = [name for pair in allowed for name in pair]
         with RequestVideos(self._reader, names, limits=limits, access=access or Access(), deadline=deadline) as videos:
-            query: tuple[str, VideoFeatures, Tensor] | None = None
+            query: tuple[str, SampledFeatures, Tensor] | None = None
             for first, second in allowed:
                 try:
-                    if deadline.passed():
-                        raise deadline.error()
+                    deadline.check()
                     if query is None or query[0] != first:
                         video = videos.get(first)
-                        query = first, video, self._embedding(video)
-                    rows.append(self._row(first, second, query[1], query[2], videos.get(second), segments=segments))
+                        query = first, video, self._embedding(video, deadline)
+                    reference = videos.get(second)
+                    num_frame_pairs += len(query[1].regions) * len(reference.regions)
+                    if num_frame_pairs > limits.max_frame_pairs:
+                        raise VideoError(
+                            "too_much_work",
+                            f"request: more than {limits.max_frame_pairs} pairs of frames; send fewer or shorter videos, or "
+                            "see serving.max_frame_pairs",
+                        )
+                    rows.append(self._row(first, second, query[1], query[2], reference, deadline, segments=segments))
                 except VideoError as error:
                     rows.append(PairScore(first, second, None, error=f"{error.reason}: {error}"))
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
@@ -137,36 +146,37 @@ class VideoScorer:
         self,
         first: str,
         second: str,
-        query: VideoFeatures,
+        query: SampledFeatures,
         query_embedding: Tensor,
-        reference: VideoFeatures,
+        reference: SampledFeatures,
+        deadline: Deadline,
         *,
         segments: bool,
     ) -> PairScore:
-        embedding = self._embedding(reference)
-        similarity = self._similarity(query_embedding, embedding)
+        embedding = self._embedding(reference, deadline)
+        similarity = self._similarity(query_embedding, embedding, deadline)
         return PairScore(
             first,
             second,
             similarity,
             probability=None if self.calibration is None else self.calibration.probability(similarity),
-            segments=self._segments(query, query_embedding, reference, embedding) if segments else None,
+            segments=self._segments(query, query_embedding, reference, embedding, deadline) if segments else None,
         )
 
-    def _video(self, path: Path) -> VideoFeatures:
-        outcome = self._reader.read([path], limits=self.limits, deadline=Deadline(None))[path]
+    def _video(self, path: Path) -> SampledFeatures:
+        outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]
         if isinstance(outcome, VideoError):
             raise VideoError(outcome.reason, str(outcome))
         return outcome
 
     @torch.inference_mode()
-    def _embedding(self, video: VideoFeatures) -> Tensor:
-        with self._computing:
+    def _embedding(self, video: SampledFeatures, deadline: Deadline = NEVER) -> Tensor:
+        with self._computing.turn(deadline):
             return self._network.embed(video.regions.to(self._device))
 
     @torch.inference_mode()
-    def _similarity(self, query: Tensor, reference: Tensor) -> float:
-        with self._computing:
+    def _similarity(self, query: Tensor, reference: Tensor, deadline: Deadline = NEVER) -> float:
+        with self._computing.turn(deadline):
             scores = score_packed(
                 self._network,
                 PackedVideos.from_videos([query]),
@@ -178,10 +188,15 @@ class VideoScorer:
         return float(scores)
 
     def _segments(
-        self, first: VideoFeatures, query: Tensor, second: VideoFeatures, reference: Tensor
+        self,
+        first: SampledFeatures,
+        query: Tensor,
+        second: SampledFeatures,
+        reference: Tensor,
+        deadline: Deadline = NEVER,
     ) -> tuple[Segment, ...]:
         known = None if self.calibration is None else self.calibration.frame_threshold
-        with self._computing:
+        with self._computing.turn(deadline):
             matrix = relative_frame_matrix(self._network, query, reference)
         found = align(matrix, threshold=DEFAULT_THRESHOLD if known is None else known)
-        return tuple(timed_segments(found, first.timestamps_s, second.timestamps_s, fps=self._sampling.fps))
+        return tuple(timed_segments(found, first.clock, second.clock, fps=self._sampling.fps))

@@ -50,6 +50,20 @@ class Segment:
     score: float
 
 
+@dataclass(frozen=True)
+class Clock:
+    """When the sampled frames of a video are shown, in seconds from its first frame, and how long it lasts, if known."""
+
+    times_s: tuple[float, ...]
+    duration_s: float | None = None
+
+    def end_s(self, frame: int, *, fps: float) -> float:
+        """When a sampled frame ends: 1 / fps after its own time, and never after the video's end."""
+        start_s = self.times_s[frame]
+        end_s = start_s + 1 / fps
+        return end_s if self.duration_s is None else max(start_s, min(end_s, self.duration_s))
+
+
 def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
     """Frame similarities against those of each frame with itself, so that 1 is the same picture whatever attention did.
 
@@ -112,20 +126,14 @@ def align(
     return found
 
 
-def timed_segments(
-    alignments: Sequence[Alignment],
-    query_times_s: Sequence[float],
-    reference_times_s: Sequence[float],
-    *,
-    fps: float,
-) -> list[Segment]:
-    """Alignments as times. A frame stands for the 1 / fps seconds from its own time on; times: of the sampled frames."""
+def timed_segments(alignments: Sequence[Alignment], query: Clock, reference: Clock, *, fps: float) -> list[Segment]:
+    """Alignments as times. A sampled frame stands for the 1 / fps seconds from its own time on."""
     return [
         Segment(
-            query_start_s=query_times_s[found.query[0]],
-            query_end_s=query_times_s[found.query[1]] + 1 / fps,
-            reference_start_s=reference_times_s[found.reference[0]],
-            reference_end_s=reference_times_s[found.reference[1]] + 1 / fps,
+            query_start_s=query.times_s[found.query[0]],
+            query_end_s=query.end_s(found.query[1], fps=fps),
+            reference_start_s=reference.times_s[found.reference[0]],
+            reference_end_s=reference.end_s(found.reference[1], fps=fps),
             score=found.score,
         )
         for found in alignments

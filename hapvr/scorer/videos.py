@@ -16,7 +16,8 @@ from hapvr.errors import VideoError
 from hapvr.features.backbone import center_crop
 from hapvr.features.extract import embed_in_batches
 from hapvr.features.images import decode_frames
-from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.deadline import Deadline, Turns
+from hapvr.scorer.segments import Clock
 from hapvr.video.container import check_file
 from hapvr.video.pool import SampledVideo, sample_videos
 
@@ -27,26 +28,26 @@ MAX_CACHED_FAILURES = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class VideoFeatures:
-    """regions: [T, R, D] float32 on the CPU; timestamps_s: [T], of the sampled frames."""
+class SampledFeatures:
+    """Features of the sampled frames of one video. regions: [T, R, D] float32 on the CPU; clock: their times."""
 
     regions: Tensor
-    timestamps_s: tuple[float, ...]
+    clock: Clock
 
     @property
     def num_bytes(self) -> int:
         return self.regions.numel() * self.regions.element_size()
 
 
-Outcome = VideoFeatures | VideoError
+Outcome = SampledFeatures | VideoError
 FileState = tuple[str, int, int, int, int]
 
 
 class VideoReader:
     """Decodes and embeds files. A file that was replaced or changed since is read again.
 
-    embed: [B, 3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run, so that memory does not grow
-    with the number of threads.
+    embed: [B, 3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run on one batch, so that memory does
+    not grow with the number of threads and no video keeps other requests waiting.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class VideoReader:
         batch_frames: int,
         sampling: SamplingConfig,
         limits: ServingConfig,
-        computing: threading.Lock,
+        computing: Turns,
     ) -> None:
         self._embed = embed
         self._crop_px = crop_px
@@ -66,7 +67,7 @@ class VideoReader:
         self._cache_bytes = limits.cache_bytes
         self._decoding = threading.BoundedSemaphore(limits.max_decoding_requests)
         self._computing = computing
-        self._cached: OrderedDict[FileState, VideoFeatures] = OrderedDict()
+        self._cached: OrderedDict[FileState, SampledFeatures] = OrderedDict()
         self._failures: OrderedDict[FileState, VideoError] = OrderedDict()
         self._guard = threading.Lock()
 
@@ -142,13 +143,17 @@ class VideoReader:
             ("", center_crop(decode_frames(video.jpegs[start : start + size]), self._crop_px))
             for start in range(0, len(video.jpegs), size)
         )
-        if not self._computing.acquire(timeout=deadline.wait_s()):
-            return deadline.error()
+
+        def embed(frames: Tensor) -> Tensor:
+            with self._computing.turn(deadline):
+                return self._embed(frames)
+
         try:
-            parts = [part for _, part in embed_in_batches(clips, self._embed, batch_frames=size)]
-        finally:
-            self._computing.release()
-        return VideoFeatures(torch.cat(parts), video.timestamps_s)
+            parts = [part for _, part in embed_in_batches(clips, embed, batch_frames=size)]
+        except VideoError as error:
+            return error
+        duration_s = None if video.probe is None else video.probe.duration_s
+        return SampledFeatures(torch.cat(parts), Clock(video.timestamps_s, duration_s))
 
     def _known(self, state: FileState) -> Outcome | None:
         with self._guard:
@@ -185,7 +190,7 @@ def _state(path: Path, limits: ServingConfig) -> FileState:
 
 
 def _within(outcome: Outcome, path: Path, limits: ServingConfig) -> Outcome:
-    if isinstance(outcome, VideoFeatures) and len(outcome.timestamps_s) > limits.max_frames:
+    if isinstance(outcome, SampledFeatures) and len(outcome.regions) > limits.max_frames:
         return _too_long(path, limits)
     return outcome
 

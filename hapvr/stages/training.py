@@ -38,7 +38,7 @@ RUN_NAME = "run.json"
 FAILURE_NAME = "failure.txt"
 RECORD_KEYS = ("mlflow_run_id", "shards")
 """What every RUN_NAME has."""
-RUN_KEY = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
+RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def has_training_data(project: Project, key: str) -> bool:
 
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
     """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs."""
-    if not RUN_KEY.match(key):
+    if not RUN_KEY.fullmatch(key):
         raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
     shards = training_shards(project)
     _check_whitening(project, shards)
@@ -224,7 +224,7 @@ def trained_run(project: Project, key: str) -> TrainingRun:
 
     So a chain evaluates and registers what it trained, also where another training has ended meanwhile.
     """
-    if RUN_KEY.match(key) and project.root.exists(f"{MODELS}/{key}/{RESULT_NAME}"):
+    if RUN_KEY.fullmatch(key) and project.root.exists(f"{MODELS}/{key}/{RESULT_NAME}"):
         return _run_of_key(project, key)
     return current_run(project)
 

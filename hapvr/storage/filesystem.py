@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import PART_SUFFIX, write_atomic
 
 LOCKS_FOLDER = ".locks"
@@ -35,12 +35,18 @@ class DataRoot:
 
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
-        if "://" in self.url:
-            self.filesystem, self._base = pafs.FileSystem.from_uri(self.url)
-            self.local: Path | None = None
-        else:
-            self.local = Path(self.url).resolve()
-            self.filesystem, self._base = pafs.LocalFileSystem(), self.local.as_posix()
+        self.local: Path | None = None
+        try:
+            if "://" in self.url:
+                self.filesystem, self._base = pafs.FileSystem.from_uri(self.url)
+            else:
+                self.local = Path(self.url).resolve()
+                self.filesystem, self._base = pafs.LocalFileSystem(), self.local.as_posix()
+        except (pa.ArrowException, OSError, RuntimeError, ValueError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"data root: {self.url!r:.200} cannot be used ({problem}); wanted a folder, or e.g. s3://bucket/prefix"
+            ) from error
 
     def path(self, name: str) -> str:
         """The filesystem's path of `name`. Raises DataError for a name that leaves the root."""
@@ -50,7 +56,7 @@ class DataRoot:
         return posixpath.join(self._base, name)
 
     def exists(self, name: str) -> bool:
-        return bool(self.filesystem.get_file_info(self.path(name)).type == pafs.FileType.File)
+        return bool(self._info(self.path(name)).type == pafs.FileType.File)
 
     def list_folders(self, name: str) -> list[str]:
         """Names of the folders directly below `name`, sorted; empty where it does not exist."""
@@ -62,7 +68,14 @@ class DataRoot:
 
     def _list(self, name: str, kind: Any) -> list[str]:
         selector = pafs.FileSelector(self.path(name), allow_not_found=True)
-        return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == kind)
+        return sorted(info.base_name for info in self._info(selector) if info.type == kind)
+
+    def _info(self, place: Any) -> Any:
+        try:
+            return self.filesystem.get_file_info(place)
+        except (pa.ArrowException, OSError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise DataError(f"storage: the data root {self.url} cannot be read ({problem}); see data_root") from error
 
     def open(self, name: str) -> Any:
         """A random access file to read. Raises DataError where it does not exist."""

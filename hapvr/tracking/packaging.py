@@ -9,7 +9,7 @@ import mlflow
 import pandas as pd
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from mlflow.types.schema import Array, Object, Property
+from mlflow.types.schema import AnyType, Array, Object, Property
 
 import hapvr
 from hapvr.errors import DataError
@@ -28,14 +28,17 @@ TEXT, NUMBER = DataType.string, DataType.double
 
 
 def signature() -> ModelSignature:
-    """Columns of request and answer, and the parameters of a request. A limit of 0 keeps the model's own."""
+    """Columns of request and answer, and the parameters of a request. A limit of 0 keeps the model's own.
+
+    `references` may hold anything: as a list of texts MLflow would cut every name to one character if one of them is null.
+    """
     segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
     return ModelSignature(
         inputs=Schema(
             [
                 ColSpec(TEXT, "query"),
                 ColSpec(TEXT, "reference", required=False),
-                ColSpec(Array(TEXT), "references", required=False),
+                ColSpec(AnyType(), "references", required=False),
             ]
         ),
         outputs=Schema(

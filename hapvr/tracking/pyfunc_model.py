@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -9,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import numpy as np
 import pandas as pd
 from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
+from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from hapvr.config import ServingConfig
+from hapvr.errors import HapvrError
 from hapvr.scorer.access import access_from_environment, lowered_limits
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.scorer import PairScore, VideoScorer
 
+_LOG = logging.getLogger(__name__)
 SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
 ANSWER_S = 5.0
 """The answer must be there this many seconds before the model server gives up on a request."""
@@ -36,7 +41,16 @@ class PairScorer(PythonModel):  # type: ignore[misc]
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        params = params or {}
+        """The table of answers. Raises MlflowException with one sentence: others would bring their traceback to the client."""
+        try:
+            return self._predict(model_input, params or {})
+        except HapvrError as error:
+            raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
+        except Exception as error:
+            _LOG.exception("a request failed")
+            raise MlflowException(f"internal error ({type(error).__name__}); the server's log says more") from None
+
+    def _predict(self, model_input: pd.DataFrame, params: dict[str, Any]) -> pd.DataFrame:
         served = os.environ.get(SERVED_VARIABLE) == "true"
         limits = lowered_limits(self._limits(served), params)
         segments = bool(params.get("segments", False))
@@ -67,7 +81,7 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """
     for row in table.to_dict(orient="records"):
         query, reference, references = (row.get(name) for name in ("query", "reference", "references"))
-        found = [] if references is None or isinstance(references, float) else list(references)
+        found = list(references) if isinstance(references, list | tuple | np.ndarray) else []
         names = [reference] if isinstance(reference, str) else []
         for name in [*names, *found] or [""]:
             yield (query if isinstance(query, str) else ""), name if isinstance(name, str) else ""

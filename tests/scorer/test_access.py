@@ -46,6 +46,14 @@ def test_request_can_only_lower_limits() -> None:
         lowered_limits(limits, {"max_frames": -1})
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, "9", True])
+@pytest.mark.parametrize("name", ["video_timeout_s", "request_timeout_s", "max_pairs"])
+def test_request_cannot_switch_limits_off(name: str, value: object) -> None:
+    """What compares with nothing, and what is no number, is refused by name."""
+    with pytest.raises(ArgumentError, match=f"{name} is .*; wanted a finite number"):
+        lowered_limits(ServingConfig(), {name: value})
+
+
 def test_access_without_variables_is_all_files_and_no_hosts(tmp_path: Path) -> None:
     """As a library: any path, no URL."""
     access = access_from_environment({})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from hapvr.errors import VideoError
 from hapvr.scorer.access import ANY_HOST, Access
@@ -227,3 +229,40 @@ def test_long_lists_are_read_in_groups(
     first, second = scorer.score(a, b), scorer.score(b, b)
     wanted = [None if number % 5 == 4 else first for number in range(11)]
     assert [row.similarity for row in rows] == [*wanted, second, None, first]
+
+
+def test_a_long_video_lets_other_requests_in_between_its_batches(bundle: Path, scenes: Path, tmp_path: Path) -> None:
+    """While a video of ten batches is embedded, a request whose videos are cached is answered."""
+    scorer = load_bundle(bundle)
+    short = [(scenes / "a.mp4", scenes / "b.mp4")]
+    scorer.score_pairs(short)
+    lengthy = write_scenes(tmp_path / "long.mp4", range(80))
+    embed, batches, answered = scorer._reader._embed, list[float](), list[float]()
+    begun = threading.Event()
+
+    def slow(frames: Tensor) -> Tensor:
+        batches.append(time.monotonic())
+        if len(batches) > 2:
+            begun.set()
+        time.sleep(0.1)
+        return embed(frames)
+
+    scorer._reader._embed = slow
+    limits = scorer.limits.model_copy(update={"request_timeout_s": 60.0})
+    with ThreadPoolExecutor() as pool:
+        work = pool.submit(scorer.score_pairs, [(lengthy, scenes / "b.mp4")], limits=limits)
+        assert begun.wait(120)
+        (row,) = scorer.score_pairs(short, limits=limits)
+        answered.append(time.monotonic())
+        assert row.similarity is not None, row.error
+        work.result()
+    assert answered[0] < batches[-1]
+
+
+def test_frame_pairs_of_a_request_are_bounded(scorer: VideoScorer, scenes: Path) -> None:
+    """The first pair of 12 x 12 frames fits into 200 pairs of frames, the second does not."""
+    limits = scorer.limits.model_copy(update={"max_frame_pairs": 200})
+    pairs = [(scenes / "a.mp4", scenes / "a.mp4"), (scenes / "a.mp4", scenes / "b.mp4")]
+    first, second = scorer.score_pairs(pairs, limits=limits)
+    assert first.similarity is not None
+    assert second.error.startswith("too_much_work: request: more than 200 pairs of frames")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hapvr.errors import ArgumentError
-from hapvr.scorer.segments import Alignment, align, best_run, relative_similarity, timed_segments
+from hapvr.scorer.segments import Alignment, Clock, align, best_run, relative_similarity, timed_segments
 from hapvr.seeding import numpy_rng
 
 
@@ -137,10 +137,17 @@ def test_relative_similarity_of_equal_frames_is_one() -> None:
 
 def test_times_run_to_the_end_of_the_last_frame() -> None:
     """Frames 2..4 and 0..2 at 2 fps are 1.0 to 2.5 s and 0 to 1.5 s."""
-    times = [0.0, 0.5, 1.0, 1.5, 2.0]
-    (segment,) = timed_segments([Alignment((2, 4), (0, 2), 0.8)], times, times, fps=2.0)
+    clock = Clock((0.0, 0.5, 1.0, 1.5, 2.0))
+    (segment,) = timed_segments([Alignment((2, 4), (0, 2), 0.8)], clock, clock, fps=2.0)
     assert (segment.query_start_s, segment.query_end_s) == (1.0, 2.5)
     assert (segment.reference_start_s, segment.reference_end_s) == (0.0, 1.5)
+
+
+def test_times_never_exceed_the_end_of_a_video() -> None:
+    """The last frame of a video of 2.2 s is shown for 0.2 s; a duration before that frame is not believed."""
+    times = (0.0, 0.5, 1.0, 1.5, 2.0)
+    (segment,) = timed_segments([Alignment((2, 4), (2, 4), 0.8)], Clock(times, 2.2), Clock(times, 1.0), fps=2.0)
+    assert (segment.query_end_s, segment.reference_end_s) == (2.2, 2.0)
 
 
 def test_wrong_arguments_are_refused() -> None:

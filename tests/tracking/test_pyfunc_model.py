@@ -73,6 +73,23 @@ def test_requests_without_a_reference_and_above_limits_are_rows(model: PyFuncMod
     assert model.predict(frame, params={"max_frames": 8})["error"][0].startswith("too_long: ")
 
 
+def test_names_stay_whole_beside_what_is_no_name(model: PyFuncModel, registered: Registered) -> None:
+    """A null among the references is a row with an error; the others are the names that were given."""
+    clips = [str(registered.clips / name) for name in ("a.mp4", "b.mp4")]
+    rows = model.predict(pd.DataFrame({"query": [clips[0]], "references": [[None, clips[1], 7]]}))
+    assert list(rows["reference"]) == ["", clips[1], ""]
+    assert rows["similarity"].notna().tolist() == [False, True, False]
+
+
+def test_errors_of_a_request_are_a_sentence_without_traceback(model: PyFuncModel, registered: Registered) -> None:
+    """Wrong parameters come as MLflow's own kind of error, which its server passes on without a stack trace."""
+    request = pd.DataFrame({"query": ["a.mp4"], "reference": ["b.mp4"]})
+    for params in ({"video_timeout_s": float("nan")}, {"request_timeout_s": -1.0}):
+        with pytest.raises(MlflowException, match="wanted a finite number") as caught:
+            model.predict(request, params=params)
+        assert "stack_trace" not in json.loads(caught.value.serialize_as_json())
+
+
 def test_wrong_columns_and_parameters_are_refused(model: PyFuncModel) -> None:
     """No query, a parameter of a wrong type, a precision that no table has: errors before any work."""
     with pytest.raises(MlflowException, match="query"):
@@ -80,7 +97,7 @@ def test_wrong_columns_and_parameters_are_refused(model: PyFuncModel) -> None:
     frame = pd.DataFrame({"query": ["a.mp4"], "reference": ["b.mp4"]})
     with pytest.raises(MlflowException, match="max_pairs"):
         model.predict(frame, params={"max_pairs": "many"})
-    with pytest.raises(ValueError, match=r"wanted at most 0\.99"):
+    with pytest.raises(MlflowException, match=r"wanted at most 0\.99"):
         model.predict(frame, params={"precision": 0.999})
 
 

@@ -1,0 +1,171 @@
+"""Every verb of the command line with values that people and attackers give: one sentence, exit code 0, 1 or 2.
+
+The verbs and their options are read from the command itself, so a new verb is covered without a line here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.core import TyperArgument
+from typer.testing import CliRunner
+
+from hapvr.cli import app
+from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.scorer.bundles import make_bundle
+
+HOSTILE = ("", " ", "\n", "a\x01b", "a\0b", "'", '"; --', "²", "-1", "999999999999999999999", "NaN", "../../x", "foo://x",
+           "http://127.0.0.1:9/x", "models:/a'b@c", "models:/hapvr/²", "x" * 5000, "[", "{}", "2024-02-31", "None")  # fmt: skip
+SETTINGS = ("k=[", "k=: :", "k=!!tag", "k=!!python/object:os.system", "k=\x01", "k=2024-01-01", "k=2024-99-99", "=", "k",
+            "sources.².path=x", "sources.99999999999999999999.path=x", "sources.0.path.x=1", "a..b=1", "k=" + "[" * 3000,
+            "data_root=foo://x", "data_root=http://127.0.0.1/x", 'data_root="a\\0b"', "data_root=[1]", "shard_videos=NaN",
+            "backbone.crop_px=64", "k=!!set {a}", "k=!!binary aGFsbG8=", "sampling.fps=.nan")  # fmt: skip
+GRIDS = ("k=[,", "k=", "=", "k", "k=: :,1", "k=2024-01-01", "train.steps=x,y")
+# Files of `damaged_files`, for the parameters of these names.
+FILES = {
+    "config": ("deep.yaml", "null.yaml", "bytes.yaml", "list.yaml", "videos"),
+    "tracking_uri": ("sqlite:///empty.db", "sqlite:///cut.db", "sqlite:///absent/mlflow.db", "http://127.0.0.1:9"),
+    "model": ("bundles/empty", "bundles/list", "bundles/no-weights", "bundles/cut-weights"),
+    "features": ("foo://x", "http://127.0.0.1/x", "cut.db"),
+    "similarities": ("cut.db", "bundles"),
+}
+OWN_VALUES = {"--set": SETTINGS, "--grid": GRIDS, "--run": ("abc\n", *HOSTILE)}
+
+
+def verbs() -> dict[tuple[str, ...], Any]:
+    """Every verb by its words, e.g. ("models", "list")."""
+
+    def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if not hasattr(command, "commands"):
+            yield words, command
+            return
+        for name, inner in command.commands.items():
+            yield from walk(inner, (*words, name))
+
+    return dict(walk(typer.main.get_command(app), ()))
+
+
+def benign(param: Any, folder: Path) -> str:
+    """A value that is well formed and names nothing that is there."""
+    return {"config": str(folder / "config.yaml"), "benchmark": "svd", "version": "1", "copies": "1"}.get(
+        param.name, str(folder / "absent" / param.name)
+    )
+
+
+def calls(words: tuple[str, ...], command: Any, folder: Path) -> Iterator[list[str]]:
+    """Calls of one verb in which one value is hostile and the other wanted ones are benign."""
+    params = [param for param in command.params if not getattr(param, "is_flag", False) and param.name != "help"]
+    wanted = [param for param in params if param.required]
+    for hostile in params:
+        option = "" if isinstance(hostile, TyperArgument) else hostile.opts[0]
+        for value in (*OWN_VALUES.get(option, HOSTILE), *FILES.get(hostile.name, ())):
+            call = list(words)
+            for param in wanted:
+                if param is not hostile:
+                    given = benign(param, folder)
+                    call += [given] if isinstance(param, TyperArgument) else [param.opts[0], given]
+            if hostile.name == "config":
+                call += [option, value]
+            else:
+                call += [value] if not option else [option, value]
+            yield call
+
+
+@pytest.fixture(scope="module")
+def damaged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Configurations, databases and bundles that people break."""
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / "deep.yaml").write_text("a: " + "[" * 3000)
+    (folder / "null.yaml").write_text("name: \x00")
+    (folder / "bytes.yaml").write_bytes(bytes(range(256)))
+    (folder / "list.yaml").write_text("- 1")
+    (folder / "empty.db").write_bytes(b"")
+    (folder / "cut.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)))
+    bundles = folder / "bundles"
+    for name in ("no-weights", "cut-weights"):
+        made = make_bundle(bundles / name)
+        made.rename(bundles / f"{name}.made")
+        shutil.rmtree(bundles / name)
+        (bundles / f"{name}.made").rename(bundles / name)
+    (bundles / "no-weights" / "backbone.safetensors").unlink()
+    weights = bundles / "cut-weights" / "whitening.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    for name, text in (("empty", None), ("list", "[]")):
+        (bundles / name).mkdir()
+        if text is not None:
+            (bundles / name / "scorer.json").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def folder(damaged_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a configuration of no videos and damaged files, and an empty cache."""
+    shutil.copytree(damaged_files, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "videos").mkdir()
+    write_settings(tmp_path / "config.yaml", small_settings(tmp_path / "videos", tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", sorted(verbs()), ids=" ".join)
+def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path) -> None:
+    """Exit code 0, 1 or 2, an explanation, no traceback, no error that nobody foresaw; JSON where it was asked for."""
+    command = verbs()[words]
+    as_json = any("--json" in param.opts for param in command.params)
+    problems = []
+    for call in calls(words, command, folder):
+        result = CliRunner().invoke(app, [*call, "--json"] if as_json else call)
+        said = result.stdout + result.stderr
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            problems.append(f"{call!r:.300}: raised {result.exception!r:.300}")
+        elif result.exit_code not in (0, 1, 2):
+            problems.append(f"{call!r:.300}: exit code {result.exit_code}")
+        elif "Traceback" in said or "unexpected " in said:
+            problems.append(f"{call!r:.300}: {said.strip()[-400:]}")
+        elif result.exit_code and not result.stderr.strip():
+            problems.append(f"{call!r:.300}: no explanation")
+        elif as_json and "error: " in result.stderr:
+            found = json.loads(result.stdout)
+            if not isinstance(found, dict) or not {"error", "exit_code"} <= found.keys():
+                problems.append(f"{call!r:.300}: no JSON object: {result.stdout[:200]}")
+    assert not problems, "\n".join([f"{len(problems)} calls", *problems[:20]])
+
+
+def test_a_mistyped_registry_is_not_made(folder: Path) -> None:
+    """Verbs that read leave no folder and no database behind."""
+    place = folder / "absent" / "mlflow.db"
+    for words in verbs():
+        if words[0] == "models" and words[1] != "import":
+            arguments = ["1"] if words[1] in ("show", "card", "lineage", "promote") else []
+            result = CliRunner().invoke(app, [*words, *arguments, "--tracking-uri", f"sqlite:///{place}"])
+            assert result.exit_code in (1, 2), words
+            assert result.stderr.startswith(("error: ", "Usage")), result.stderr
+            assert not place.parent.exists(), words
+
+
+def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
+    """The console script prints an object to standard output where --json stands in the call."""
+    code = "from hapvr.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "models", "list", "--nmae", "x", "--json"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {"error": "this call is not understood; standard error says why", "exit_code": 2}
+    assert "--nmae" in done.stderr
