@@ -20,7 +20,7 @@ export DO_NOT_TRACK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifneq ($(VIDEOS),)
 export HAPVR_VIDEOS := $(abspath $(VIDEOS))
-export HAPVR_CONFIG ?= configs/own_videos.yaml
+export HAPVR_CONFIG ?= configs/demo_own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help

@@ -175,9 +175,9 @@ def test_shipped_backbones_extend_any_configuration(
 def test_shipped_configurations_are_valid_and_only_the_demos_may_fall_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every configuration under configs/ loads; random weights may replace published ones in demo.yaml and own_videos.yaml alone."""
+    """Every configuration under configs/ loads; random weights may replace published ones in the demos alone."""
     monkeypatch.setenv("HAPVR_MEASURE", "/measure")
     config = load_config(path)
     for weights in (config.backbone.weights, config.teacher.weights):
         if isinstance(weights, PretrainedWeights) and weights.fallback == "random":
-            assert path.name in ("demo.yaml", "own_videos.yaml")
+            assert path.name in ("demo.yaml", "demo_own_videos.yaml")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, show
+from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, show
 
 if TYPE_CHECKING:
+    from hapvr.scorer.calibration import Calibration
     from hapvr.scorer.scorer import PairScore, VideoScorer
 
 DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = "sqlite:///data/demo/mlflow/mlflow.db"
+DEFAULT_PRECISION = 0.95
+LIST_SUFFIX = ".txt"
+CSV_COLUMNS = ("query", "reference", "verdict", "similarity", "probability", "error", "warning")
 ModelOption = Annotated[
     str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
 ]
@@ -25,42 +31,157 @@ TrackingOption = Annotated[
 
 @exit_codes
 def score(
-    query: Annotated[str, typer.Argument(help="A video file, or an http(s) URL.")],
-    references: Annotated[list[str], typer.Argument(help="One or more video files or URLs.")],
+    query: Annotated[str, typer.Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
+    references: Annotated[list[str], typer.Argument(help="One or more of the same kinds.")],
     model: ModelOption = DEFAULT_MODEL,
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     segments: Annotated[bool, typer.Option("--segments", help="Also say which parts match, with their times.")] = False,
+    precision: Annotated[
+        float, typer.Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
+    ] = DEFAULT_PRECISION,
+    prior: Annotated[
+        float | None,
+        typer.Option(help="Share of matches among your pairs, above 0 and below 1. Default: as in the calibration."),
+    ] = None,
     as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a CSV row per pair.")] = False,
 ) -> None:
-    """Similarity in [-1, 1] of a video and others, and the probability of a match; higher is closer.
+    """Does a video show the same footage as others? Verdict, similarity in [-1, 1] and probability of a match per pair.
 
-    A video that cannot be read is a row with an error.
+    Every query is compared with every reference. A video that cannot be read is a row with an error.
     """
+    from hapvr.errors import ArgumentError
+
+    if as_json and as_csv:
+        raise ArgumentError("--json and --csv: wanted one of the two")
+    if prior is not None and not 0 < prior < 1:
+        raise ArgumentError(f"--prior is {prior}; wanted the share of matches, above 0 and below 1")
+    queries, others = expand([query]), expand(references)
+    scorer = load_scorer(model, tracking_uri)
+
     from hapvr.scorer.access import ANY_HOST, Access
 
-    scorer = load_scorer(model, tracking_uri)
-    pairs = [(query, reference) for reference in references]
-    # whoever types an address may fetch it
-    rows = scorer.score_pairs(pairs, segments=segments, access=Access(hosts=frozenset({ANY_HOST})))
+    with progress_bar("pairs") as progress:
+        # a person who types an address may fetch it
+        rows = scorer.score_pairs(
+            [(first, second) for first in queries for second in others],
+            segments=segments,
+            access=Access(hosts=frozenset({ANY_HOST})),
+            progress=progress,
+        )
     calibration = scorer.calibration
-    thresholds = [] if calibration is None else [asdict(row) for row in calibration.thresholds]
-    result = {"model": model, "pairs": [asdict(row) for row in rows], "thresholds": thresholds}
-    show(result, as_json=as_json, text="\n".join(line for row in rows for line in _lines(row)))
+    pairs = [_pair(row, calibration, precision, prior) for row in rows]
+    if as_csv:
+        typer.echo(_csv(pairs), nl=False)
+    else:
+        result = {
+            "model": model,
+            "warning": scorer.warning,
+            "precision": precision,
+            "prior": prior if prior is not None or calibration is None else calibration.prior,
+            "pairs": pairs,
+            "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
+        }
+        lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
+        show(result, as_json=as_json, text="\n".join(lines))
     if any(row.similarity is None for row in rows):
         raise typer.Exit(FAILED)
 
 
-def _lines(row: PairScore) -> list[str]:
-    if row.similarity is None:
-        return [f"failed   {row.reference}: {row.error}"]
-    chance = "" if row.probability is None else f"  {100 * row.probability:5.1f} %"
-    lines = [f"{row.similarity:+.4f}{chance}  {row.reference}"]
+def expand(names: list[str]) -> list[str]:
+    """Files and URLs as they are, the video files below a folder, and the lines of a .txt list.
+
+    Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
+    mistake before a model is loaded.
+    """
+    from hapvr.errors import DataError
+    from hapvr.video.sources import VIDEO_SUFFIXES
+
+    found: list[str] = []
+    for name in names:
+        if "://" in name:
+            found.append(name)
+            continue
+        try:
+            path = Path(name)
+            if path.is_dir():
+                inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
+            elif path.suffix.lower() == LIST_SUFFIX and path.is_file():
+                lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+                inside = expand([line for line in lines if line and not line.startswith("#")])
+            elif path.exists():
+                inside = [name]
+            else:
+                raise DataError(f"video: {name} does not exist; correct the path")
+        except (OSError, ValueError) as error:
+            raise DataError(f"video: {name!r:.200} cannot be used as a path ({error}); correct it") from error
+        except RecursionError:
+            raise DataError(f"video: {name}: lists name each other in a circle; correct them") from None
+        if not inside:
+            raise DataError(f"video: {name} holds no video; wanted files with {', '.join(sorted(VIDEO_SUFFIXES))}")
+        found += inside
+    return found
+
+
+def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:
+    """A row as plain values, with the verdict; no segments where there is no match."""
+    pair = asdict(row) | {"verdict": None}
+    if row.similarity is not None and calibration is not None:
+        pair["probability"] = calibration.probability(row.similarity, prior=prior)
+        pair["verdict"] = calibration.verdict(row.similarity, precision=precision, prior=prior)
+        if pair["verdict"] == "no match" and row.segments is not None:
+            pair["segments"] = ()
+    return pair
+
+
+def _header(model: str, scorer: VideoScorer, precision: float, prior: float | None) -> list[str]:
+    """The model, what its verdicts rest on, and its warning."""
+    lines = [f"model    {model}"]
+    calibration = scorer.calibration
+    if calibration is None:
+        lines.append("verdicts none: this model has no calibration, so only similarities are shown")
+    else:
+        share = calibration.prior if prior is None else prior
+        lines.append(f"verdicts at precision {precision:g}, where {100 * share:.3g} % of the pairs match")
+        threshold = calibration.threshold(precision).similarity
+        if prior is None:
+            lines[-1] += (
+                "; no similarity reaches it"
+                if threshold is None
+                else f": a match is a similarity from {threshold:+.4f} on"
+            )
+    return [*lines, f"warning  {scorer.warning}"] if scorer.warning else lines
+
+
+def _lines(pair: dict[str, Any]) -> list[str]:
+    if pair["similarity"] is None:
+        return [f"failed   {pair['query']} - {pair['reference']}: {pair['error']}"]
+    verdict = f"{pair['verdict'] or '-':<8}"
+    chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
+    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}"]
+    if pair["verdict"] == "no match" or pair["segments"] is None:
+        return lines
     lines += [
-        f"    {found.query_start_s:.1f}-{found.query_end_s:.1f} s shows what {found.reference_start_s:.1f}-"
-        f"{found.reference_end_s:.1f} s does (frame similarity {found.score:.2f})"
-        for found in row.segments or ()
+        f"         query {_clock(part['query_start_s'])}-{_clock(part['query_end_s'])} = reference "
+        f"{_clock(part['reference_start_s'])}-{_clock(part['reference_end_s'])}  (frame similarity {part['score']:.2f})"
+        for part in pair["segments"]
     ]
-    return lines if row.segments != () else [*lines, "    no matching segments"]
+    return lines if pair["segments"] else [*lines, "         no matching segments"]
+
+
+def _clock(seconds: float) -> str:
+    """Whole seconds, rounded down, as 0:03 or 1:02:03."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def _csv(pairs: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(pairs)
+    return text.getvalue()
 
 
 def model_folder(model: str, tracking_uri: str) -> Path:

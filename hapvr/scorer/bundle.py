@@ -16,7 +16,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,8 +62,12 @@ def write_bundle(
     serving: ServingConfig | None = None,
     calibration: Calibration | None = None,
     card: str = "",
+    warning: str = "",
 ) -> Path:
-    """Assemble a bundle; an older one in `folder` is replaced. card: Markdown. Returns `folder`."""
+    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
+
+    card: Markdown. warning: a sentence that goes with every answer of the model.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copytree(network_folder, folder / NETWORK_FOLDER)
@@ -87,6 +91,7 @@ def write_bundle(
         "crop_px": backbone_config.crop_px,
         "batch_frames": backbone_config.batch_frames,
         "provenance": dict(provenance),
+        "warning": warning,
     }
     with write_atomic(folder / SCORER_FILE) as part:
         part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
@@ -172,6 +177,17 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         description=description,
         calibration=read_calibration(folder),
         limits=limits_from_environment(stored),
+        warning=str(description.get("warning") or "") or random_weights_warning([identity.source]),
+    )
+
+
+def random_weights_warning(sources: Iterable[str]) -> str:
+    """The warning of a model whose frozen networks have weights of these sources; empty unless some are random."""
+    if "random" not in sources:
+        return ""
+    return (
+        "the frozen networks of this model have random weights: it shows that the chain works, and its similarities and "
+        "probabilities say nothing about videos"
     )
 
 

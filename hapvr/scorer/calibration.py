@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from hapvr.errors import ArgumentError, DataError
 
 Floats = NDArray[np.float64]
+Verdict = Literal["match", "no match", "unsure"]
 
 PRECISIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
 MIN_PAIRS = 10
@@ -92,6 +93,20 @@ class Calibration:
             if row.precision >= precision - 1e-9:
                 return row
         raise ArgumentError(f"precision is {precision}; wanted at most {self.thresholds[-1].precision}")
+
+    def verdict(self, similarity: float, *, precision: float, prior: float | None = None) -> Verdict:
+        """Whether a pair of this similarity is a match.
+
+        "match": the similarity reaches the threshold of that precision; with a prior of your own, its probability is
+        `precision` or more. "no match": its probability is 1 - precision or less. Else "unsure".
+        Raises ArgumentError for a precision above the highest stored one and for a prior outside (0, 1).
+        """
+        probability = self.probability(similarity, prior=prior)
+        threshold = self.threshold(precision).similarity
+        reached = threshold is not None and similarity >= threshold
+        if reached if prior is None else probability >= precision:
+            return "match"
+        return "no match" if probability <= 1 - precision else "unsure"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON; `calibration_from_json` reads them."""

@@ -18,6 +18,7 @@ from hapvr.features.extract import region_embedder
 from hapvr.features.whitening import Whitening
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.pairwise import Limits, PackedVideos, score_packed
+from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.deadline import Deadline, Turns
@@ -34,6 +35,7 @@ class PairScore:
     """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used.
 
     probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for.
+    warning: what speaks against believing the numbers, see `VideoScorer.warning`; empty where nothing does.
     """
 
     query: str
@@ -42,10 +44,14 @@ class PairScore:
     probability: float | None = None
     segments: tuple[Segment, ...] | None = None
     error: str = ""
+    warning: str = ""
 
 
 class VideoScorer:
-    """Scores pairs of videos with a trained network. Keeps the features of the last videos seen; any thread may call it."""
+    """Scores pairs of videos with a trained network. Keeps the features of the last videos seen; any thread may call it.
+
+    warning: a sentence that goes with every answer, e.g. that the weights are random; empty where there is none.
+    """
 
     def __init__(
         self,
@@ -59,6 +65,7 @@ class VideoScorer:
         description: dict[str, Any],
         calibration: Calibration | None = None,
         limits: ServingConfig | None = None,
+        warning: str = "",
     ) -> None:
         self._network = network.to(device).eval()
         self._sampling = sampling
@@ -67,6 +74,7 @@ class VideoScorer:
         self.limits = limits or ServingConfig()
         self.description = description
         self.calibration = calibration
+        self.warning = warning
         self._reader = VideoReader(
             region_embedder(backbone, whitening, device),
             crop_px=backbone.crop_px,
@@ -104,6 +112,7 @@ class VideoScorer:
         segments: bool = False,
         limits: ServingConfig | None = None,
         access: Access | None = None,
+        progress: Progress = no_progress,
     ) -> list[PairScore]:
         """One row per pair, in order; what cannot be used or is above a limit gives rows with an error.
 
@@ -119,7 +128,8 @@ class VideoScorer:
         names = [name for pair in allowed for name in pair]
         with RequestVideos(self._reader, names, limits=limits, access=access or Access(), deadline=deadline) as videos:
             query: tuple[str, SampledFeatures, Tensor] | None = None
-            for first, second in allowed:
+            for number, (first, second) in enumerate(allowed):
+                progress(number, len(allowed))
                 try:
                     deadline.check()
                     if query is None or query[0] != first:
@@ -140,7 +150,8 @@ class VideoScorer:
                     rows.append(PairScore(first, second, None, error=f"not_scored: {error}"))
         message = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
         rows += [PairScore(first, second, None, error=message) for first, second in named[limits.max_pairs :]]
-        return rows
+        progress(len(allowed), len(allowed))
+        return [dataclasses.replace(row, warning=self.warning) for row in rows]
 
     def _row(
         self,

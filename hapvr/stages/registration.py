@@ -9,7 +9,7 @@ from pathlib import Path
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
-from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, write_bundle
+from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, random_weights_warning, write_bundle
 from hapvr.scorer.calibration import CalibrationCheck, checked_metrics
 from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_checks
 from hapvr.stages.evaluation import TRAINED, stored_scores
@@ -52,6 +52,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags)
     backbone = load_backbone(project.config.backbone)
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
+    record = run_record(run)
     bundle = write_bundle(
         run.folder / "bundle",
         network_folder=run.network_folder,
@@ -63,6 +64,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         serving=project.config.serving,
         calibration=fitted,
         card=card,
+        warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
     )
     tracker = tracker_of(project)
     if calibrated.figure is not None:
@@ -73,7 +75,6 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     tracker.end(run.mlflow_run_id)
     lineage = {"backbone.weights": backbone.identity.source, **dict(tags)}
     # Of what the training read, which may be less than what is there by now.
-    record = run_record(run)
     lineage["data.digest"] = data_digest(record["data_digests"])
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)

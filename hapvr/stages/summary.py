@@ -74,4 +74,7 @@ def summarize(project: Project) -> Summary:
 def _random_note(weights: dict[str, str]) -> str:
     if "random" not in weights.values():
         return ""
-    return " - the published weights could not be had, so seeded random ones stand in and scores are lower than they would be"
+    return (
+        "\nWARNING: the published weights could not be had, and this demo goes on with seeded random ones: it shows that the "
+        "chain works, and its scores say nothing about videos"
+    )

@@ -49,6 +49,7 @@ def signature() -> ModelSignature:
                 ColSpec(NUMBER, "probability"),
                 ColSpec(NUMBER, "threshold"),
                 ColSpec(TEXT, "error"),
+                ColSpec(TEXT, "warning"),
                 ColSpec(Array(segment), "segments", required=False),
             ]
         ),

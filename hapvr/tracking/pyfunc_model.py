@@ -99,6 +99,7 @@ def _columns(rows: list[PairScore], threshold: float | None) -> dict[str, Any]:
         "probability": pd.Series([row.probability for row in rows], dtype="float64"),
         "threshold": pd.Series([threshold] * len(rows), dtype="float64"),
         "error": [row.error for row in rows],
+        "warning": [row.warning for row in rows],
     }
 
 

@@ -68,10 +68,11 @@ def test_score_of_a_bundle_loads_what_an_answer_needs(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_missing_file_or_model_loads_no_network(tmp_path: Path) -> None:
-    """A mistyped registry is told without torch and MLflow."""
-    code, modules = loaded(
-        "score", "a.mp4", "b.mp4", "--tracking-uri", f"sqlite:///{tmp_path / 'absent' / 'mlflow.db'}"
-    )
-    assert code == 1
-    assert not modules & {*HEAVY, "torch"}
+    """A mistyped video and a mistyped registry are told without torch and MLflow; nothing is made at the wrong place."""
+    (tmp_path / "a.mp4").write_bytes(b"0")
+    registry = ("--tracking-uri", f"sqlite:///{tmp_path / 'absent' / 'mlflow.db'}")
+    for names in (("a.mp4", "a.mp4"), ("a.mp4", "missing.mp4")):
+        code, modules = loaded("score", *(tmp_path / name for name in names), *registry)
+        assert code == 1
+        assert not modules & {*HEAVY, "torch"}
     assert not (tmp_path / "absent").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import pytest
@@ -24,30 +26,98 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_score_tells_similarity_probability_and_segments(call: Call, folder: Path) -> None:
-    """A line per reference, and a line per matching part with its times."""
+def test_score_tells_verdict_similarity_probability_and_segments(call: Call, folder: Path) -> None:
+    """What verdicts rest on, the warning of random weights, a line per pair, and the matching parts as clock times."""
     done = call(
         "score", folder / "a.mp4", folder / "copy.mp4", folder / "b.mp4", "--model", folder / "bundle", "--segments"
     )
     assert done.code == 0, done.error
-    lines = done.out.splitlines()
-    (wanted,) = load_bundle(folder / "bundle").score_pairs([(folder / "a.mp4", folder / "copy.mp4")])
+    model, verdicts, warning, *lines = done.out.splitlines()
+    scorer = load_bundle(folder / "bundle")
+    assert scorer.calibration is not None
+    threshold = scorer.calibration.threshold(0.95).similarity
+    assert model == f"model    {folder / 'bundle'}"
+    assert verdicts == (
+        f"verdicts at precision 0.95, where 33.3 % of the pairs match: a match is a similarity from {threshold:+.4f} on"
+    )
+    assert warning.startswith("warning  the frozen networks of this model have random weights")
+    (wanted,) = scorer.score_pairs([(folder / "a.mp4", folder / "copy.mp4")])
     assert wanted.probability is not None
-    assert lines[0] == f"{wanted.similarity:+.4f}  {100 * wanted.probability:5.1f} %  {folder / 'copy.mp4'}"
-    assert lines[1].startswith("    2.0-5.0 s shows what 2.0-5.0 s does")
-    assert lines[2].endswith("b.mp4")
-    assert lines[3] == "    no matching segments"
+    assert wanted.similarity is not None
+    verdict = scorer.calibration.verdict(wanted.similarity, precision=0.95)
+    assert lines[0] == (
+        f"{verdict:<8} {folder / 'a.mp4'} - {folder / 'copy.mp4'}: similarity {wanted.similarity:+.4f}  probability "
+        f"{100 * wanted.probability:5.1f} %"
+    )
+    if verdict != "no match":
+        assert lines[1].startswith("         query 0:02-0:05 = reference 0:02-0:05")
+    assert "b.mp4" in lines[-1] or lines[-1] == "         no matching segments"
 
 
-def test_score_as_json_has_thresholds_and_errors(call: Call, folder: Path) -> None:
-    """Rows in order, the threshold table, and exit 1 for a video that cannot be read."""
+def test_score_shows_no_segments_of_what_is_no_match(call: Call, folder: Path) -> None:
+    """With a prior that makes every pair a match or none, segments come and go with the verdict."""
+    arguments = ("score", folder / "a.mp4", folder / "copy.mp4", "--model", folder / "bundle", "--segments", "--json")
+    (certain,) = call(*arguments, "--prior", 1 - 1e-12).json["pairs"]
+    (hopeless,) = call(*arguments, "--prior", 1e-12).json["pairs"]
+    assert (certain["verdict"], hopeless["verdict"]) == ("match", "no match")
+    assert [round(certain["segments"][0][name]) for name in ("query_start_s", "query_end_s")] == [2, 5]
+    assert hopeless["segments"] == []
+    assert hopeless["probability"] < 0.001 < 0.999 < certain["probability"]
+
+
+def test_score_as_json_has_thresholds_errors_and_warning(call: Call, folder: Path) -> None:
+    """Rows in order, the threshold table, the warning with each answer, and exit 1 for a video that cannot be read."""
     done = call("score", folder / "a.mp4", folder / "bad.mp4", folder / "b.mp4", "--model", folder / "bundle", "--json")
     assert done.code == 1
     bad, good = done.json["pairs"]
     assert bad["error"].startswith("not_video: ")
-    assert (bad["similarity"], bad["segments"]) == (None, None)
+    assert (bad["similarity"], bad["segments"], bad["verdict"]) == (None, None, None)
     assert 0 <= good["probability"] <= 1
+    assert good["verdict"] in ("match", "no match", "unsure")
+    assert done.json["warning"] == good["warning"] == bad["warning"] != ""
     assert [row["precision"] for row in done.json["thresholds"]] == [0.5, 0.8, 0.9, 0.95, 0.99]
+
+
+def test_score_reads_folders_and_lists(call: Call, folder: Path, tmp_path: Path) -> None:
+    """The videos of a folder and those that a list names, as CSV, a row per pair."""
+    clips = tmp_path / "clips"
+    (clips / "deeper").mkdir(parents=True)
+    for name in ("a.mp4", "deeper/b.mp4"):
+        (clips / name).symlink_to(folder / Path(name).name)
+    (clips / "notes.md").write_text("no video")
+    (tmp_path / "list.txt").write_text(f"# two clips\n{folder / 'b.mp4'}\n\n{folder / 'copy.mp4'}\n")
+    done = call("score", clips, tmp_path / "list.txt", folder / "a.mp4", "--model", folder / "bundle", "--csv")
+    assert done.code == 0, done.error
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    queries = [str(clips / name) for name in ("a.mp4", "deeper/b.mp4")]
+    references = [str(folder / name) for name in ("b.mp4", "copy.mp4", "a.mp4")]
+    assert [(row["query"], row["reference"]) for row in rows] == [(q, r) for q in queries for r in references]
+    assert all(row["verdict"] and row["similarity"] and row["warning"] and not row["error"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("absent.mp4", "b.mp4"), "video: absent.mp4 does not exist"),
+        (("a.mp4", "b.mp4", "absent.mp4"), "video: absent.mp4 does not exist"),
+        (("a.mp4", "nothing"), "video: nothing holds no video"),
+        (("a.mp4", "empty.txt"), "video: empty.txt holds no video"),
+        (("a.mp4", "circle.txt"), "lists name each other in a circle"),
+    ],
+)
+def test_score_checks_paths_before_anything_is_loaded(
+    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], message: str
+) -> None:
+    """A name that is mistyped is told, although the model does not exist either."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path / name).symlink_to(folder / name)
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "empty.txt").write_text("# nothing\n")
+    (tmp_path / "circle.txt").write_text("circle.txt\n")
+    done = call("score", *names, "--model", "no-model")
+    assert done.code == 1
+    assert message in done.error
 
 
 def test_score_without_a_model_says_what_to_do(call: Call, folder: Path) -> None:
@@ -55,7 +125,7 @@ def test_score_without_a_model_says_what_to_do(call: Call, folder: Path) -> None
     done = call("score", folder / "a.mp4", folder / "b.mp4", "--model", folder)
     assert done.code == 1
     assert "is no model bundle" in done.error
-    done = call("score", "a.mp4", "b.mp4", "--tracking-uri", f"sqlite:///{folder / 'empty.db'}")
+    done = call("score", folder / "a.mp4", folder / "b.mp4", "--tracking-uri", f"sqlite:///{folder / 'empty.db'}")
     assert done.code == 1
     assert "`make demo` registers a model" in done.error
     assert not (folder / "empty.db").exists()

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hapvr.errors import DataError
-from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.bundle import load_bundle, random_weights_warning
+from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.similarity_model import load_similarity_model
 
 
@@ -75,3 +76,12 @@ def test_damaged_parts_are_named(bundle: Path, tmp_path: Path) -> None:
     other = change(bundle, tmp_path / "weights", backbone=backbone | {"sha256": "0" * 64})
     with pytest.raises(DataError, match=r"backbone\.safetensors differs"):
         load_bundle(other)
+
+
+def test_a_model_of_random_weights_says_so_with_every_answer(bundle: Path, scorer: VideoScorer, scenes: Path) -> None:
+    """The warning stands in every row, of old bundles too, whose description has none; another one is kept as it is."""
+    assert "random weights" in scorer.warning
+    (row, wrong) = scorer.score_pairs([(scenes / "a.mp4", scenes / "b.mp4"), (scenes / "a.mp4", scenes / "bad.mp4")])
+    assert row.warning == wrong.warning == scorer.warning
+    assert random_weights_warning(["pretrained", "file"]) == ""
+    assert "random weights" in random_weights_warning(["pretrained", "random"])

@@ -160,3 +160,19 @@ def test_pairs_of_one_kind_or_not_finite_are_refused(matches: list[float], other
     """The message names the benchmark."""
     with pytest.raises(ArgumentError, match="check own-test"):
         check_calibration("own-test", fit_calibration([0.8] * 20, [0.2] * 20, source={}), matches, others)
+
+
+def test_verdict_by_threshold_and_by_prior() -> None:
+    """From the threshold on a match; 5 % or less no match; between them unsure. A prior of one's own moves both."""
+    rng = numpy_rng(0, "verdict")
+    fitted = fit_calibration(rng.normal(0.5, 0.2, 500), rng.normal(-0.5, 0.2, 500), source={})
+    threshold = fitted.threshold(0.95).similarity
+    assert threshold is not None
+    assert fitted.verdict(threshold, precision=0.95) == "match"
+    low = next(value for value in np.linspace(1, -1, 201) if fitted.probability(float(value)) <= 0.05)
+    assert fitted.verdict(float(low), precision=0.95) == "no match"
+    between = float(np.nextafter(min(threshold, 1.0), -1))
+    if fitted.probability(between) > 0.05:
+        assert fitted.verdict(between, precision=0.95) == "unsure"
+    assert fitted.verdict(threshold, precision=0.95, prior=1e-9) == "no match"
+    assert fitted.verdict(float(low), precision=0.95, prior=1 - 1e-9) == "match"
