@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
@@ -52,3 +53,20 @@ def test_make_refuses_wrong_options(call: Call, tmp_path: Path, arguments: tuple
     done = call("benchmarks", "make", "--videos", tmp_path, "--out", tmp_path / "out", *arguments)
     assert done.code == 2
     assert str(arguments[0]) in done.error
+
+
+def test_show_writes_the_queries_as_csv(call: Call, tmp_path: Path) -> None:
+    """A row per query with its number of relevant videos by task; the counts are those of the evaluation."""
+    out = tmp_path / "lists" / "queries.csv"
+    done = call("benchmarks", "show", "fivr-5k", "--queries", out, "--json")
+    assert done.code == 0, done.error
+    assert (done.json["queries"], done.json["database"]) == (50, 5000)
+    assert done.json["tasks"]["DSVR"] == "mAP"
+    table = pl.read_csv(out)
+    definition = load_definition("fivr-5k")
+    assert table["query_id"].to_list() == list(definition.queries)
+    wanted = definition.labels.filter(
+        pl.col("label").is_in(["ND", "DS"]) & (pl.col("query_id") != pl.col("reference_id"))
+    )
+    assert table["DSVR"].sum() == wanted.unique(["query_id", "reference_id"]).height
+    assert call("benchmarks", "show", "fivr-200k").out.startswith("name: fivr-200k\nqueries: 100\n")
