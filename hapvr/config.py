@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -189,6 +190,26 @@ class FrozenNetworkConfig(Settings):
     )
 
 
+REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
+"""Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
+
+
+def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
+    """Side and stride of the max pooling that makes regions of a map of this side."""
+    kernel = max(1, round(REGION_KERNEL_RATES[stage] * side_px))
+    return kernel, (kernel + 1) // 2
+
+
+def resnet_gives_regions(crop_px: int) -> bool:
+    """Whether all four maps of a ResNet, of 1/4 to 1/32 of the crop's side, are pooled to 3 x 3."""
+    for stage in range(len(REGION_KERNEL_RATES)):
+        side_px = math.ceil(crop_px / 2 ** (stage + 2))
+        kernel, stride = region_kernel(stage, side_px)
+        if side_px != 3 and (side_px - kernel) // stride + 1 != 3:
+            return False
+    return True
+
+
 class BackboneConfig(FrozenNetworkConfig):
     """The frozen network g that gives region features (method 1.2)."""
 
@@ -199,6 +220,13 @@ class BackboneConfig(FrozenNetworkConfig):
     class_token: bool = Field(
         default=False, description="append a vision transformer's class token to each of its regions"
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> BackboneConfig:
+        if self.architecture.startswith("resnet") and not self.options and not resnet_gives_regions(self.crop_px):
+            usual = ", ".join(str(side) for side in (128, 160, 192, 224, 256) if resnet_gives_regions(side))
+            raise ValueError(f"crop_px {self.crop_px} gives no 3 x 3 regions with a ResNet; e.g. {usual} do")
+        return self
 
 
 class TeacherConfig(FrozenNetworkConfig):

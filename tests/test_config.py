@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from pydantic import ValidationError
 
-from hapvr.config import FileWeights, PretrainedWeights, RandomWeights, TrainConfig, digest
+from hapvr.config import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TrainConfig, digest
 from hapvr.config_file import dump_config, load_config, parse_config, read_mapping
-from hapvr.errors import ConfigError
+from hapvr.errors import ArgumentError, ConfigError
+from hapvr.features.backbone import region_vectors
 from tests.conftest import CHECKOUT
 
 MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}]}
@@ -181,3 +184,16 @@ def test_shipped_configurations_are_valid_and_only_the_demos_may_fall_back(
     for weights in (config.backbone.weights, config.teacher.weights):
         if isinstance(weights, PretrainedWeights) and weights.fallback == "random":
             assert path.name in ("demo.yaml", "demo_own_videos.yaml")
+
+
+@pytest.mark.parametrize("crop_px", [64, 96, 128, 160, 192, 224, 256, 288])
+def test_crops_without_regions_are_refused_when_the_configuration_is_read(crop_px: int) -> None:
+    """The rule of the configuration says what the network itself says, without a network."""
+    maps = [torch.zeros(1, 1, -(-crop_px // side), -(-crop_px // side)) for side in (4, 8, 16, 32)]
+    try:
+        region_vectors(maps)
+    except ArgumentError:
+        with pytest.raises(ValidationError, match=f"crop_px {crop_px} gives no 3 x 3 regions"):
+            BackboneConfig(crop_px=crop_px)
+    else:
+        assert BackboneConfig(crop_px=crop_px).crop_px == crop_px

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig, Precision, TorchScriptWeights
+from hapvr.config import BackboneConfig, Precision, TorchScriptWeights, region_kernel
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.features.execution import run_network
 from hapvr.features.resnet import LAYOUTS, ResNetStages
@@ -35,8 +35,6 @@ from hapvr.features.weights import (
 NUM_REGIONS = 9
 GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)
-# Kernels for the 56, 28, 14 and 7 px maps of a 224 px frame.
-KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
 
 
 @dataclass(frozen=True)
@@ -182,8 +180,8 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     for stage, feature_map in enumerate(maps):
         regions = feature_map
         if regions.shape[-2:] != GRID:
-            kernel = max(1, round(KERNEL_RATES[stage] * feature_map.shape[-1]))
-            regions = F.max_pool2d(feature_map, kernel, stride=(kernel + 1) // 2)
+            kernel, stride = region_kernel(stage, feature_map.shape[-1])
+            regions = F.max_pool2d(feature_map, kernel, stride=stride)
         if regions.shape[-2:] != GRID:
             raise ArgumentError(
                 f"regions: map {stage} of size {tuple(feature_map.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, "
@@ -196,8 +194,8 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
 
 def average_regions(tokens: Tensor) -> Tensor:
     """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
-    kernel = max(1, round(KERNEL_RATES[-1] * tokens.shape[-1]))
-    return F.avg_pool2d(tokens, kernel, stride=(kernel + 1) // 2)
+    kernel, stride = region_kernel(-1, tokens.shape[-1])
+    return F.avg_pool2d(tokens, kernel, stride=stride)
 
 
 def center_crop(frames: Tensor, size_px: int) -> Tensor:

@@ -169,7 +169,10 @@ def test_wrong_torchscript_files_are_refused(tmp_path: Path) -> None:
     [
         ({"architecture": "resnet51"}, r"does not know 'resnet51'; similar names: .*resnet5"),
         ({"architecture": "resnet18", "options": {"pad_tipe": "same"}}, "cannot make resnet18 .*pad_tipe"),
-        ({"architecture": "resnet18", "crop_px": 160}, r"no 3 x 3 regions of crops of 160 px .*set backbone\.crop_px"),
+        (
+            {"architecture": "resnet18", "crop_px": 160, "options": {"output_stride": 32}},
+            r"no 3 x 3 regions of crops of 160 px .*set backbone\.crop_px",
+        ),
         ({"architecture": "resnet18", "class_token": True}, "resnet18 has no class token"),
         ({"architecture": "vit_wee_patch16_reg1_gap_256", "class_token": True}, "no class token; set it to false"),
         (
