@@ -3,7 +3,7 @@ SHELL := /bin/bash
 # Empty: the first of python3.11, python3.12, python3.13 that is here.
 PYTHON ?=
 # uv with pip's package index; INSTALLER='-m pip' for pip itself
-INSTALLER ?= scripts/uv.py pip
+INSTALLER ?= .ci/uv.py pip
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -32,7 +32,7 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv with the pinned versions
 
 $(STAMP): requirements.lock pyproject.toml
-	python=$$(PYTHON="$(PYTHON)" scripts/find_python.sh) && "$$python" -m venv $(VENV)
+	python=$$(PYTHON="$(PYTHON)" .ci/find_python.sh) && "$$python" -m venv $(VENV)
 	@echo "setup: installing the pinned versions into $(VENV): 4 GB to fetch, some minutes the first time"
 	$(BIN)/python $(INSTALLER) install --quiet --no-deps --requirement requirements.lock
 	$(BIN)/python $(INSTALLER) install --quiet --no-deps --no-build-isolation --editable .
@@ -69,7 +69,7 @@ types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
 lock: $(STAMP) ## write requirements.lock anew from pyproject.toml
-	$(BIN)/python scripts/uv.py pip compile pyproject.toml --extra orchestration --extra dev --universal --python-version 3.11 \
+	$(BIN)/python .ci/uv.py pip compile pyproject.toml --extra orchestration --extra dev --universal --python-version 3.11 \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
 
 clean: ## remove what the chain made, and Dagster's runs
