@@ -27,6 +27,8 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
 
     invalidates: a file that describes the old content; it is removed right before the new content appears.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, "this is no name of a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART_SUFFIX)
     part.unlink(missing_ok=True)  # of a process that was killed; it may be a link to another file

@@ -69,7 +69,7 @@ def require_store(tracking_uri: str) -> None:
         except (OSError, ValueError) as error:
             raise DataError(
                 f"tracking: no MLflow server answers at {tracking_uri} ({error}); start it (`make ui` serves one), or "
-                "correct the address"
+                "correct the address (tracking.uri in the configuration, --tracking-uri on the command line)"
             ) from error
     elif tracking_uri.startswith(SQLITE):
         path = Path(tracking_uri.removeprefix(SQLITE))

@@ -143,7 +143,10 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
 
 def entries_of_youtube_ids(video_ids: Iterable[str], *, source: str) -> tuple[ManifestEntry, ...]:
     """Entries of YouTube ids, in their order. Raises DataError naming one that is none."""
-    return tuple(_list_entry(video_id, None, source=source) for video_id in video_ids)
+    try:
+        return tuple(_list_entry(video_id, None, source=source) for video_id in video_ids)
+    except DataError as error:
+        raise DataError(f"source {source}: {error}") from error
 
 
 def is_remote(uri: str) -> bool:

@@ -17,6 +17,7 @@ from hapvr.stages.whitening import make_whitening
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import shard_keys
 from tests.commands.conftest import Call
+from tests.conftest import write_clip
 
 
 def write_published(path: Path, *, dims: int = 32) -> SimilarityNetwork:
@@ -83,11 +84,13 @@ def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Proje
     assert kept.whitening.sha256 == whitening.sha256
 
 
-def test_list_of_an_empty_registry_says_how_to_fill_it(call: Call, tmp_path: Path) -> None:
-    """Exit 1, the registry's address, and the command that registers a model."""
+def test_list_of_a_registry_that_is_not_there_says_how_to_make_one(call: Call, tmp_path: Path) -> None:
+    """Exit 1, the registry's address, and the command that registers a model; no empty database is left behind."""
     done = call("models", "list", "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert done.code == 1
-    assert "mlflow.db has no model named hapvr; `make demo` registers one" in done.error
+    assert "mlflow.db cannot be opened" in done.error
+    assert "`make demo` registers a model" in done.error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_show_of_a_folder_that_is_no_model(call: Call, tmp_path: Path) -> None:
@@ -98,10 +101,12 @@ def test_show_of_a_folder_that_is_no_model(call: Call, tmp_path: Path) -> None:
     assert "scorer.json" in done.error
 
 
-def test_scoring_with_an_empty_registry_says_how_to_fill_it(call: Call, tmp_path: Path) -> None:
-    """No version, no alias: exit 1 with the address that was asked and the way out, not a trace."""
+def test_scoring_without_a_registry_says_how_to_make_one(call: Call, tmp_path: Path) -> None:
+    """Exit 1 with the address that was asked and the way out, not a trace."""
+    clips = [write_clip(tmp_path / name, seed=1) for name in ("a.mp4", "b.mp4")]
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    done = call("score", "a.mp4", "b.mp4", "--model", "models:/hapvr@champion", "--tracking-uri", uri)
+    done = call("score", *clips, "--model", "models:/hapvr@champion", "--tracking-uri", uri)
     assert done.code == 1
-    assert f"models:/hapvr@champion is not in the registry at {uri}" in done.error
-    assert "--tracking-uri" in done.error
+    assert "mlflow.db cannot be opened" in done.error
+    assert "--tracking-uri says where another registry is" in done.error
+    assert not (tmp_path / "mlflow.db").exists()

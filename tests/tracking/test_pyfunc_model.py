@@ -24,7 +24,7 @@ def test_pairs_give_similarity_probability_and_threshold(model: PyFuncModel, reg
     names = ["a.mp4", "b.mp4", "bad.mp4", "copy.mp4"]
     pairs = [(str(registered.clips / "a.mp4"), str(registered.clips / name)) for name in names]
     table = model.predict(pd.DataFrame(pairs, columns=["query", "reference"]))
-    assert list(table.columns) == ["query", "reference", "similarity", "probability", "threshold", "error"]
+    assert list(table.columns) == ["query", "reference", "similarity", "probability", "threshold", "error", "warning"]
     scorer = load_bundle(registered.bundle)
     assert scorer.calibration is not None
     for row, wanted in zip(table.itertuples(), scorer.score_pairs(pairs), strict=True):
