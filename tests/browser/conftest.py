@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
+from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, small_settings
 from tests.orchestration.servers import Servers, environment_in, serving
 
@@ -35,17 +36,18 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     settings = small_settings(clips_folder, folder / "data")
     settings["shard_videos"] = 50
     settings["automation"] = {"retry_wait_s": 1}
+    mlflow_port = free_port()  # the links that the demo stores lead to the server that is started afterwards
     demo = subprocess.run(
         [sys.executable, "-m", "pipelines.demo"],
         cwd=CHECKOUT,
-        env=environment_in(folder, settings),
+        env=environment_in(folder, settings) | {"HAPVR_MLFLOW_PAGE": f"http://127.0.0.1:{mlflow_port}"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert demo.returncode == 0, demo.stdout + demo.stderr
     (folder / "demo.txt").write_text(demo.stdout, encoding="utf-8")
-    with serving(folder, settings) as found:
+    with serving(folder, settings, mlflow_port=mlflow_port) as found:
         yield found
 
 

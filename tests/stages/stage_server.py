@@ -47,6 +47,9 @@ def run(config: Path, stage: str) -> None:
 def main() -> None:
     """Serves until standard input ends."""
     torch.set_num_threads(1)
+    # Workers whose stage was killed say so on standard output; the answers must not be mixed with that.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     while line := sys.stdin.readline():
         request = json.loads(line)
         child = os.fork()
@@ -57,9 +60,9 @@ def main() -> None:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        print(child, flush=True)  # noqa: T201 - the answer
+        print(child, file=answers, flush=True)
         sys.stdin.readline()
-        print(os.waitpid(child, 0)[1], flush=True)  # noqa: T201
+        print(os.waitpid(child, 0)[1], file=answers, flush=True)
 
 
 if __name__ == "__main__":
