@@ -154,7 +154,8 @@ def test_killed_at_random_steps_equals_uninterrupted(small_project: Project, tmp
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
         kills += process.exitcode == -signal.SIGKILL
-        assert len(list_checkpoints(cut / "checkpoints")) <= 2
+        # Two are kept; a kill between the write of the next and the removal of the oldest leaves three.
+        assert len(list_checkpoints(cut / "checkpoints")) <= 3
     last = start_training(config, small_project.folder, cut)
     last.join()
     assert last.exitcode == 0
