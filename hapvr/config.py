@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
+from hapvr.search.settings import SearchSettings
 from hapvr.settings import Rate, Settings
 
 Probability = Rate
@@ -531,6 +532,7 @@ class Config(Settings):
     quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
     serving: ServingConfig = ServingConfig()
+    search: SearchSettings = SearchSettings()
 
     @model_validator(mode="after")
     def _check(self) -> Config:

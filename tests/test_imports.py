@@ -49,10 +49,11 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
         ("mlflow", {Path("hapvr/tracking")}),
         ("dagster_pipes", {Path("hapvr/tracking")}),
         ("decord", {Path("hapvr/video/decode.py")}),
+        ("lance", {Path("hapvr/search/vectors.py")}),
     ],
 )
 def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:
-    """MLflow is imported in tracking alone, decord in one module."""
+    """MLflow is imported in tracking alone, decord and Lance in one module each."""
     users = {path for path, names in roots("hapvr").items() if module in names}
     assert users
     assert {path for path in users if not any(path.is_relative_to(door) for door in allowed)} == set()
@@ -63,7 +64,7 @@ LAYERS = (
     {"config", "config_file", "config_reference", "errors", "files", "markdown", "seeding", "provenance", "progress"},
     {"model", "augment", "video"},
     {"labels", "losses", "features", "storage"},
-    {"train", "benchmark", "corpus", "scorer", "tracking"},
+    {"train", "benchmark", "corpus", "scorer", "search", "tracking"},
     {"stages"},
     {"commands", "trainer"},
     {"cli"},

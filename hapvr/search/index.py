@@ -1,0 +1,319 @@
+"""The index of a collection: descriptors of frames and of videos, found by their cosine.
+
+<folder>/frames.lance    a row per kept frame: shard, video_id, second, vector
+<folder>/videos.lance    a row per video: shard, video_id, vector
+<folder>/index.json      which versions of the two belong together, and the shards they hold; written last
+
+Whoever opens the index sees the versions of one index.json, so a change is seen whole or not at all, and what a killed
+writer left beside them is overwritten by the next. Writers follow each other by a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.search.settings import IndexSettings
+from hapvr.search.vectors import VECTOR, VectorTable
+from hapvr.seeding import numpy_rng
+from hapvr.storage.filesystem import DataRoot
+
+STATE_FILE = "index.json"
+FORMAT_VERSION = 1
+SHARD = pa.field("shard", pa.string(), nullable=False)
+VIDEO_ID = pa.field("video_id", pa.string(), nullable=False)
+SECOND = pa.field("second", pa.float32(), nullable=False)
+FOUND_FRAMES = pa.schema([pa.field("query_frame", pa.int32()), VIDEO_ID, SECOND, pa.field("similarity", pa.float32())])
+FOUND_VIDEOS = pa.schema([VIDEO_ID, pa.field("similarity", pa.float32())])
+NEIGHBOURS = 10
+"""Neighbours by which recall is measured."""
+
+EQUAL = 1e-3
+"""Difference of cosines that half precision does not tell apart."""
+
+
+class SearchIndex(Protocol):
+    """What a search asks of an index."""
+
+    def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
+        """The k nearest frames of each query frame, see `FrameIndex.search_frames`."""
+
+    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
+        """The k nearest videos, see `FrameIndex.search_videos`."""
+
+
+@dataclass(frozen=True)
+class IndexedShard:
+    """digest: of the descriptors that were taken in; how many videos and frames they gave."""
+
+    digest: str
+    videos: int
+    frames: int
+
+
+@dataclass(frozen=True)
+class IndexStatus:
+    """What an index holds. revision: number of changes so far. provenance: what the descriptors were made with.
+
+    unindexed_frames: are found too, but compared one by one. parts: of the index over frames; 0 where every frame is
+    compared.
+    """
+
+    revision: int
+    dims: int
+    videos: int
+    frames: int
+    unindexed_frames: int
+    parts: int
+    provenance: dict[str, Any]
+    shards: dict[str, IndexedShard]
+
+
+@dataclass(frozen=True)
+class Recall:
+    """How many of `probes` stored frames found themselves, and what part of their exact neighbours was found, in [0, 1]."""
+
+    probes: int
+    found_themselves: int
+    recall: float
+
+
+class FrameIndex:
+    """An index as it was when it was opened; `refresh` opens it again. Any thread may search it."""
+
+    def __init__(self, folder: str | Path, state: Mapping[str, Any], settings: IndexSettings) -> None:
+        """For `create` and `open`."""
+        self._root = DataRoot(folder)
+        self._settings = settings
+        self._take(state)
+
+    @staticmethod
+    def create(
+        folder: str | Path, dims: int, provenance: Mapping[str, Any], *, settings: IndexSettings | None = None
+    ) -> FrameIndex:
+        """An index without videos; one that is there is replaced. provenance: what the descriptors are made with.
+
+        Raises ArgumentError for dims below 1, DataError where the folder cannot be written.
+        """
+        if dims < 1:
+            raise ArgumentError(f"dims: got {dims}, wanted the number of values of a descriptor, 1 or more")
+        settings, root = settings or IndexSettings(), DataRoot(folder)
+        with root.lock("index"):
+            root.delete(STATE_FILE)
+            tables = {
+                name: VectorTable.create(root.path(f"{name}.lance"), fields, dims=dims, settings=settings)
+                for name, fields in (("frames", (SHARD, VIDEO_ID, SECOND)), ("videos", (SHARD, VIDEO_ID)))
+            }
+            state = {
+                "format_version": FORMAT_VERSION,
+                "revision": 0,
+                "dims": dims,
+                "provenance": dict(provenance),
+                "versions": {name: table.version for name, table in tables.items()},
+                "shards": {},
+            }
+            root.write_json(STATE_FILE, state)
+        return FrameIndex(folder, state, settings)
+
+    @staticmethod
+    def open(folder: str | Path, *, settings: IndexSettings | None = None) -> FrameIndex:
+        """Raises DataError where there is no index or one of another format, DamagedError for one that cannot be read."""
+        return FrameIndex(folder, _read_state(DataRoot(folder)), settings or IndexSettings())
+
+    def refresh(self) -> None:
+        """See what was changed since the index was opened. Raises as `open` does."""
+        self._take(_read_state(self._root))
+
+    def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
+        """Take in the descriptors of a shard, in place of those it had.
+
+        frames: video_id, second and vector of every frame that may be found; videos: video_id and vector. Vectors are
+        fixed-size lists of `dims` floats, of any length but 0. digest: what `status` tells of the shard. Raises
+        ArgumentError for other columns or dimensions.
+        """
+        given = {"frames": frames, "videos": videos}
+        vectors = {name: self._vectors(name, rows) for name, rows in given.items()}
+        with self._changing() as change:
+            for name, rows in given.items():
+                if shard in change.shards:
+                    change.tables[name] = change.tables[name].delete("shard", [shard])
+                if len(rows):
+                    named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
+                    change.tables[name] = change.tables[name].append(named.drop_columns([VECTOR]), vectors[name])
+            change.shards[shard] = IndexedShard(digest, len(videos), len(frames))
+
+    def delete_shard(self, shard: str) -> None:
+        """Forget a shard; nothing happens where there is none of this name."""
+        with self._changing() as change:
+            if change.shards.pop(shard, None) is not None:
+                for name, table in change.tables.items():
+                    change.tables[name] = table.delete("shard", [shard])
+
+    def delete_videos(self, video_ids: Sequence[str]) -> None:
+        """Forget videos; ids that the index does not have are passed over."""
+        with self._changing() as change:
+            if video_ids:
+                for name, table in change.tables.items():
+                    change.tables[name] = table.delete("video_id", video_ids)
+                left = {name: change.tables[name].columns(["shard"])["shard"].value_counts() for name in change.tables}
+                counts = {
+                    name: {str(row["values"]): int(row["counts"]) for row in rows.to_pylist()}
+                    for name, rows in left.items()
+                }
+                for shard, entry in change.shards.items():
+                    change.shards[shard] = replace(
+                        entry, videos=counts["videos"].get(shard, 0), frames=counts["frames"].get(shard, 0)
+                    )
+
+    def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
+        """The k nearest frames of each query frame, nearest first.
+
+        queries: [Q, dims], none of them zero. Returns query_frame (int32, from 0), video_id, second (float32) and
+        similarity (float32, cosine in [-1, 1]); fewer than k rows a query where the index has fewer. Raises
+        ArgumentError for another shape and values that are not finite.
+        """
+        queries = self._checked(queries)
+        if not len(queries):
+            return FOUND_FRAMES.empty_table()
+        numbers, similarities, found = self._tables["frames"].search(queries, k, ["video_id", "second"])
+        return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
+
+    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
+        """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]).
+
+        query: [dims], not zero. Raises as `search_frames` does.
+        """
+        _, similarities, found = self._tables["videos"].search(self._checked(query[None]), k, ["video_id"])
+        return pa.table([found["video_id"], similarities], schema=FOUND_VIDEOS)
+
+    def video_ids(self) -> list[str]:
+        """Ids of all videos, in no order."""
+        ids: list[str] = self._tables["videos"].columns(["video_id"])["video_id"].to_pylist()
+        return ids
+
+    def optimise(self, *, anew: bool = False) -> None:
+        """Index rows that are new, where there are enough of them, and remove versions that were replaced long ago.
+
+        anew: build the whole index again.
+        """
+        with self._changing() as change:
+            for name, table in change.tables.items():
+                change.tables[name] = table.optimise(anew=anew)
+        with self._root.lock("index"):
+            for table in self._open_tables(_read_state(self._root)).values():
+                table.forget_old_versions()
+
+    def verify(self, *, probes: int = 1000, seed: int = 0) -> Recall:
+        """Search for stored frames: do they find themselves, and their exact nearest neighbours?
+
+        probes: how many, drawn at random. Reads every frame once. Raises DamagedError where the index cannot be read.
+        """
+        table = self._tables["frames"]
+        rows = len(table)
+        if not rows:
+            return Recall(0, 0, 1.0)
+        chosen = np.sort(numpy_rng(seed, "probes").choice(rows, size=min(probes, rows), replace=False))
+        queries = table.vectors(chosen.tolist())
+        nearest = min(NEIGHBOURS, rows)
+        numbers, similarities, _ = table.search(queries, nearest, ["video_id"])
+        wanted_numbers, wanted, _ = table.search(queries, nearest, ["video_id"], exact=True)
+        found = themselves = 0
+        for probe in range(len(chosen)):
+            got, exact = similarities[numbers == probe], wanted[wanted_numbers == probe]
+            # By similarity: rows that are equally near may stand for each other.
+            found += int((got >= exact.min() - EQUAL).sum())
+            themselves += bool(len(got) and got.max() >= 1 - EQUAL)
+        return Recall(len(chosen), themselves, found / (len(chosen) * nearest))
+
+    def status(self) -> IndexStatus:
+        """What the index holds."""
+        frames = self._tables["frames"]
+        rows = len(frames)
+        indexed, parts = frames.index_parts()
+        return IndexStatus(
+            revision=int(self._state["revision"]),
+            dims=int(self._state["dims"]),
+            videos=len(self._tables["videos"]),
+            frames=rows,
+            unindexed_frames=rows - indexed if parts else 0,
+            parts=parts,
+            provenance=dict(self._state["provenance"]),
+            shards={name: IndexedShard(**entry) for name, entry in self._state["shards"].items()},
+        )
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        self._tables = self._open_tables(state)
+        self._state = state
+
+    def _open_tables(self, state: Mapping[str, Any]) -> dict[str, VectorTable]:
+        return {
+            name: VectorTable.open(self._root.path(f"{name}.lance"), version, settings=self._settings)
+            for name, version in state["versions"].items()
+        }
+
+    @contextmanager
+    def _changing(self) -> Iterator[_Change]:
+        """What a writer may change; it becomes the index when the block ends well."""
+        with self._root.lock("index"):
+            state = _read_state(self._root)
+            tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
+            change = _Change(tables, {name: IndexedShard(**entry) for name, entry in state["shards"].items()})
+            yield change
+            shards = {name: asdict(entry) for name, entry in change.shards.items()}
+            versions = {name: table.version for name, table in change.tables.items()}
+            if (versions, shards) != (state["versions"], state["shards"]):
+                state |= {"versions": versions, "shards": shards, "revision": state["revision"] + 1}
+                self._root.write_json(STATE_FILE, state)
+            self._take(state)
+
+    def _vectors(self, name: str, rows: pa.Table) -> npt.NDArray[np.floating]:
+        """[N, dims] of a table that has the columns it must have."""
+        wanted = {"frames": {"video_id", "second", VECTOR}, "videos": {"video_id", VECTOR}}[name]
+        if not wanted <= set(rows.column_names):
+            raise ArgumentError(f"{name}: got the columns {rows.column_names}, wanted {sorted(wanted)}")
+        column = rows[VECTOR].combine_chunks()
+        width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
+        if width != self._state["dims"]:
+            raise ArgumentError(
+                f"{name}: vectors are {column.type}, wanted fixed-size lists of {self._state['dims']} floats"
+            )
+        vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), width)
+        if not (np.abs(vectors).max(axis=1, initial=0) > 0).all() or not np.isfinite(vectors).all():
+            raise ArgumentError(f"{name}: a vector is zero or not finite; leave such rows out")
+        return np.asarray(vectors)
+
+    def _checked(self, queries: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        dims = self._state["dims"]
+        if queries.ndim != 2 or queries.shape[1] != dims:
+            raise ArgumentError(f"queries: got shape {queries.shape}, wanted [queries, {dims}]")
+        if not np.isfinite(queries).all():
+            raise ArgumentError("queries: a value is not finite")
+        return queries
+
+
+@dataclass
+class _Change:
+    """What a writer works on."""
+
+    tables: dict[str, VectorTable]
+    shards: dict[str, IndexedShard]
+
+
+def _read_state(root: DataRoot) -> dict[str, Any]:
+    if not root.exists(STATE_FILE):
+        raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
+    state = root.read_json(STATE_FILE)
+    if state.get("format_version") != FORMAT_VERSION:
+        raise DataError(
+            f"search: the index below {root.url} has format {state.get('format_version')}, this version reads "
+            f"{FORMAT_VERSION}; `hapvr index build` makes it anew"
+        )
+    return state

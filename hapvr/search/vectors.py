@@ -1,0 +1,174 @@
+"""Rows with a vector in a Lance dataset: the only module that knows the search engine.
+
+A `VectorTable` is one version of a dataset, and each change makes the next one. Vectors are compared by their cosine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hapvr.errors import DamagedError
+from hapvr.files import naming_full_disk
+from hapvr.search.settings import IndexSettings
+from hapvr.storage.filesystem import first_line
+
+os.environ.setdefault("LANCE_LOG", "error")  # its warnings about its own future are nobody's business here
+import lance
+
+VECTOR = "vector"
+BLOCK = 8
+"""The codes of an index want vectors whose length is a multiple of this."""
+METRIC = "cosine"
+SAMPLE_RATE = 64
+"""Vectors per inverted list that the centres of the lists are computed from."""
+
+
+class VectorTable:
+    """One version of a dataset. Any thread may search it."""
+
+    def __init__(self, dataset: Any, settings: IndexSettings) -> None:
+        """dataset: a `lance.LanceDataset`. For `create` and `open`."""
+        self._dataset = dataset
+        self._settings = settings
+
+    @staticmethod
+    def create(place: str, fields: Sequence[pa.Field], *, dims: int, settings: IndexSettings) -> VectorTable:
+        """A table without rows; what is at this place is replaced. fields: beside the vector. dims: of the vectors."""
+        padded = -(-dims // BLOCK) * BLOCK
+        schema = pa.schema([*fields, pa.field(VECTOR, pa.list_(pa.float16(), padded), nullable=False)])
+        with _naming_damage(place):
+            lance.write_dataset(schema.empty_table(), place, mode="overwrite")
+        return VectorTable.open(place, None, settings=settings)
+
+    @staticmethod
+    def open(place: str, version: int | None, *, settings: IndexSettings) -> VectorTable:
+        """The table at a version; None: the last one. Raises DamagedError where it cannot be read."""
+        with _naming_damage(place):
+            dataset = lance.dataset(place, version=version, index_cache_size_bytes=settings.cache_bytes)
+            return VectorTable(dataset, settings)
+
+    @property
+    def version(self) -> int:
+        return int(self._dataset.version)
+
+    def __len__(self) -> int:
+        with self._naming_damage():
+            return int(self._dataset.count_rows())
+
+    def as_latest(self) -> VectorTable:
+        """This content as the last version, which it is not if a writer was killed."""
+        with self._naming_damage():
+            if self._dataset.latest_version != self._dataset.version:
+                self._dataset.restore()
+        return self
+
+    def append(self, columns: pa.Table, vectors: npt.NDArray[np.floating]) -> VectorTable:
+        """The next version, with these rows. columns: all but the vectors; vectors: [N, dims], not zero."""
+        schema = self._dataset.schema
+        width = schema.field(VECTOR).type.list_size
+        padded = np.zeros((len(vectors), width), np.float16)
+        padded[:, : vectors.shape[1]] = vectors
+        column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), width)
+        rows = columns.append_column(VECTOR, column).select(schema.names).cast(schema)
+        with self._naming_damage():
+            return VectorTable(lance.write_dataset(rows, self._dataset, mode="append"), self._settings)
+
+    def delete(self, column: str, values: Sequence[str]) -> VectorTable:
+        """The next version, without the rows that have one of these values."""
+        listed = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+        with self._naming_damage():
+            self._dataset.delete(f"{column} IN ({listed})")
+        return self
+
+    def search(
+        self, queries: npt.NDArray[np.floating], k: int, columns: Sequence[str], *, exact: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], pa.Table]:
+        """The k nearest rows of each query, by its number and nearness: numbers, similarities in [-1, 1], columns.
+
+        queries: [Q, dims], not zero. exact: compare all rows.
+        """
+        width = self._dataset.schema.field(VECTOR).type.list_size
+        padded = np.zeros((len(queries), width), np.float32)
+        padded[:, : queries.shape[1]] = queries
+        nearest = {"column": VECTOR, "q": padded, "k": k, "metric": METRIC, "use_index": not exact}
+        if not exact:
+            nearest |= {"nprobes": self._settings.probed_lists, "refine_factor": self._settings.refine_factor}
+        with self._naming_damage():
+            scanner = self._dataset.scanner(
+                columns=[*columns, "_distance"], nearest=nearest, disable_scoring_autoprojection=True
+            )
+            found = scanner.to_table()
+        numbers = found["query_index"].to_numpy().astype(np.int32)
+        similarities = (1 - found["_distance"].to_numpy()).clip(-1, 1).astype(np.float32)
+        order = np.lexsort((-similarities, numbers))
+        return numbers[order], similarities[order], found.select(list(columns)).take(pa.array(order))
+
+    def columns(self, names: Sequence[str], *, where: str | None = None) -> pa.Table:
+        """These columns of all rows, in the order of storage. where: a condition in SQL."""
+        with self._naming_damage():
+            return self._dataset.to_table(columns=list(names), filter=where)
+
+    def vectors(self, rows: Sequence[int]) -> npt.NDArray[np.float32]:
+        """[N, dims] of the rows at these places, padded to the stored width."""
+        with self._naming_damage():
+            column = self._dataset.take(list(rows), columns=[VECTOR])[VECTOR].combine_chunks()
+        return np.asarray(column.flatten(), np.float32).reshape(len(rows), -1)
+
+    def index_parts(self) -> tuple[int, int]:
+        """(rows that the index holds, parts that it has); (0, 0) without an index."""
+        with self._naming_damage():
+            found = self._dataset.describe_indices()
+        return (int(found[0].num_rows_indexed), len(found[0].segments)) if found else (0, 0)
+
+    def optimise(self, *, anew: bool = False) -> VectorTable:
+        """Bring the index up to date: nothing, a part for the rows that are new, or an index built anew.
+
+        anew: build it anew in any case where there are enough rows for one.
+        """
+        settings, rows = self._settings, len(self)
+        if rows < settings.min_indexed_rows:
+            return self
+        indexed, parts = self.index_parts()
+        with self._naming_damage():
+            # Parts are never merged, see lance#7730: too many of them make a new index.
+            if anew or not parts or parts >= settings.max_parts:
+                self._dataset.create_index(
+                    VECTOR,
+                    "IVF_RQ",
+                    metric=METRIC,
+                    replace=True,
+                    num_partitions=max(1, rows // settings.list_rows),
+                    num_bits=settings.code_bits,
+                    sample_rate=SAMPLE_RATE,
+                )
+            elif rows - indexed > settings.max_new_rate * rows:
+                self._dataset.optimize.optimize_indices(num_indices_to_merge=0)
+            return VectorTable.open(self._dataset.uri, None, settings=settings)
+
+    def forget_old_versions(self) -> None:
+        """Remove the files of versions that were replaced longer than `keep_versions_s` ago."""
+        with self._naming_damage():
+            self._dataset.cleanup_old_versions(older_than=timedelta(seconds=self._settings.keep_versions_s))
+
+    def _naming_damage(self) -> AbstractContextManager[None]:
+        return _naming_damage(str(self._dataset.uri))
+
+
+@contextmanager
+def _naming_damage(place: str) -> Iterator[None]:
+    """Turn Lance's errors into a DamagedError that names the dataset, or a DataError where the disk is full."""
+    remedy = "`hapvr index build` makes it anew"
+    try:
+        with naming_full_disk(Path(place), remedy=remedy):
+            yield
+    except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
+        raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {remedy}") from error
