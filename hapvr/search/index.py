@@ -194,10 +194,10 @@ class FrameIndex:
         _, similarities, found = self._tables["videos"].search(self._checked(query[None]), k, ["video_id"])
         return pa.table([found["video_id"], similarities], schema=FOUND_VIDEOS)
 
-    def video_ids(self) -> list[str]:
-        """Ids of all videos, in no order."""
-        ids: list[str] = self._tables["videos"].columns(["video_id"])["video_id"].to_pylist()
-        return ids
+    def videos(self) -> dict[str, str]:
+        """Video id -> shard of every video."""
+        rows = self._tables["videos"].columns(["video_id", "shard"])
+        return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
     def optimise(self, *, anew: bool = False) -> None:
         """Index rows that are new, where there are enough of them, and remove versions that were replaced long ago.

@@ -1,4 +1,4 @@
-"""Settings of the search index."""
+"""Settings of search: descriptors, and the index over them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,19 @@ class IndexSettings(Settings):
     )
 
 
+class DescriptorSettings(Settings):
+    """Which frames can be found. Similarities are cosines of descriptors."""
+
+    max_blank_similarity: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.8, description="with a picture of one colour; a frame above it is blank"
+    )
+    max_frozen_similarity: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.999, description="with the last frame that can be found; a frame above it is frozen"
+    )
+
+
 class SearchSettings(Settings):
     """Search over the collection."""
 
+    descriptors: DescriptorSettings = DescriptorSettings()
     index: IndexSettings = IndexSettings()

@@ -103,9 +103,9 @@ class ShardsComeAndGo(RuleBasedStateMachine):
         status = self.index.status()
         assert {name: (entry.videos, entry.frames) for name, entry in status.shards.items()} == held
         assert (status.videos, status.frames) == tuple(map(sum, zip(*held.values(), strict=True))) if held else (0, 0)
-        assert sorted(self.index.video_ids()) == sorted(
-            name for _, videos in self.exact.shards.values() for name in videos["video_id"].to_pylist()
-        )
+        assert self.index.videos() == {
+            name: shard for shard, (_, videos) in self.exact.shards.items() for name in videos["video_id"].to_pylist()
+        }
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,119 @@
+"""Descriptors of real clips: frames of one colour and frames that stand still cannot be found, all others can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from hapvr.features.backbone import center_crop, load_backbone
+from hapvr.features.extract import region_embedder
+from hapvr.features.whitening import fit_whitening
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.search.current import read_blank, write_blank
+from hapvr.search.descriptors import (
+    blank_descriptors,
+    blank_pictures,
+    frame_descriptors,
+    network_digest,
+    video_descriptor,
+)
+from hapvr.seeding import torch_rng
+from hapvr.storage.filesystem import DataRoot
+from tests.scorer.bundles import BACKBONE, scene
+
+DIMS = 32
+NETWORK = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("descriptors")).eval()
+
+
+@pytest.fixture(scope="module")
+def embed() -> Callable[[Tensor], Tensor]:
+    """Crops -> whitened regions, by a ResNet-18 of random weights."""
+    backbone = load_backbone(BACKBONE)
+    pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        regions = backbone.regions(center_crop(pictures, backbone.crop_px)).flatten(0, 1)
+    return region_embedder(backbone, fit_whitening(regions, dims=DIMS), "cpu")
+
+
+def filmed(path: Path, pictures: list[npt.NDArray[np.uint8]]) -> Tensor:
+    """The crops of pictures after H.264, two frames of each."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=2, options={"crf": "23"})
+        stream.height, stream.width = pictures[0].shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for picture in pictures:
+            for _ in range(2):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    with av.open(str(path)) as container:
+        frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    return center_crop(torch.from_numpy(frames).permute(0, 3, 1, 2), BACKBONE.crop_px)
+
+
+def test_blank_and_frozen_frames_are_marked(embed: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    def colour(*rgb: int) -> npt.NDArray[np.uint8]:
+        return np.tile(np.array(rgb, np.uint8), (160, 192, 1))
+
+    pictures = [colour(0, 0, 0), scene(1), colour(16, 16, 16), scene(2), scene(2), colour(255, 255, 255), scene(3)]
+    blank = blank_descriptors(NETWORK, embed(blank_pictures(BACKBONE.crop_px)))
+    with torch.inference_mode():
+        found = frame_descriptors(NETWORK.embed(embed(filmed(tmp_path / "a.mp4", pictures))), blank=blank)
+    still = ["", "frozen"]
+    assert found.reasons.tolist() == [
+        *["blank"] * 2, *still, *["blank"] * 2, *still, *["frozen"] * 2, *["blank"] * 2, *still
+    ]  # fmt: skip
+    np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
+    assert found.kept.sum() == 3
+
+
+def test_a_picture_that_comes_back_is_kept(embed: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    crops = filmed(tmp_path / "a.mp4", [scene(1), scene(2), scene(1)])
+    assert frame_descriptors(NETWORK.embed(embed(crops))).reasons.tolist() == ["", "frozen"] * 3
+
+
+def test_descriptors_are_the_network_with_averages_over_regions() -> None:
+    """The principle: the dot product of two means is TopK-Chamfer at spatial_rate 1, up to the lengths."""
+    first, second = (torch.randn(5, 9, DIMS, generator=torch_rng(name)) for name in ("first", "second"))
+    network = SimilarityNetwork(NetworkSettings(spatial_rate=1), dims=DIMS, generator=torch_rng("descriptors")).eval()
+    with torch.inference_mode():
+        one, other = network.embed(first), network.embed(second)
+        exact = network.compare(one[None], other[None]).frame[0, 0].numpy()
+        lengths = [embedded.mean(dim=1).norm(dim=1).numpy() for embedded in (one, other)]
+    found = frame_descriptors(one).vectors @ frame_descriptors(other).vectors.T
+    np.testing.assert_allclose(found * np.outer(*lengths), exact, atol=1e-5)
+
+
+def test_frames_without_a_direction_are_blank() -> None:
+    regions = torch.randn(3, 9, DIMS, generator=torch_rng("regions"))
+    regions[1] = 0
+    found = frame_descriptors(regions)
+    assert found.reasons.tolist() == ["", "blank", ""]
+    assert not found.vectors[1].any()
+
+
+def test_the_descriptor_of_a_video_is_the_direction_of_its_mean() -> None:
+    vectors = np.array([[1.0, 0, 0], [0, 1, 0], [0, 1, 0]], np.float32)
+    np.testing.assert_allclose(video_descriptor(vectors), np.array([1, 2, 0]) / np.sqrt(5), atol=1e-6)
+
+
+def test_networks_are_told_apart() -> None:
+    same = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("descriptors"))
+    other = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("others"))
+    rates = SimilarityNetwork(NetworkSettings(spatial_rate=0.5), dims=DIMS, generator=torch_rng("descriptors"))
+    assert network_digest(same) == network_digest(NETWORK)
+    assert len({network_digest(network) for network in (NETWORK, other, rates)}) == 3
+
+
+def test_blank_descriptors_are_kept(tmp_path: Path) -> None:
+    root, blank = DataRoot(tmp_path), np.eye(3, 5, dtype=np.float32)
+    assert len(read_blank(root, "abc")) == 0
+    write_blank(root, "abc", blank)
+    np.testing.assert_array_equal(read_blank(root, "abc"), blank)
