@@ -46,7 +46,7 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
 
 
 @contextmanager
-def naming_full_disk(folder: Path, *, remedy: str) -> Iterator[None]:
+def naming_full_disk(folder: Path | str, *, remedy: str) -> Iterator[None]:
     """Turn errors of a block that could not write below `folder` into a DataError. remedy: what to do after making space.
 
     Errors of the system that say something else pass.
@@ -62,10 +62,12 @@ def naming_full_disk(folder: Path, *, remedy: str) -> Iterator[None]:
 
 
 def _error_number(error: Exception) -> int | None:
-    """The system's number of an error, also of one that safetensors raises."""
-    if isinstance(error, OSError):
+    """The system's number of an error, also of one that shutil, safetensors, Polars or SQLite raises."""
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    found = re.search(r"\(os error (\d+)\)", str(error))
+    if "database or disk is full" in str(error):
+        return errno.ENOSPC
+    found = re.search(r"(?:\(os error |\[Errno )(\d+)", str(error))
     return int(found[1]) if found else None
 
 

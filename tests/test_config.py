@@ -180,6 +180,8 @@ def test_shipped_configurations_are_valid_and_only_the_demos_may_fall_back(
 ) -> None:
     """Every configuration under configs/ loads; random weights may replace published ones in the demos alone."""
     monkeypatch.setenv("HAPVR_MEASURE", "/measure")
+    monkeypatch.setenv("HAPVR_DATA_ROOT", "/data")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     config = load_config(path)
     for weights in (config.backbone.weights, config.teacher.weights):
         if isinstance(weights, PretrainedWeights) and weights.fallback == "random":

@@ -32,7 +32,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.stages.normalization import normalized_similarities
-from hapvr.stages.project import Project
+from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
@@ -65,6 +65,7 @@ class BenchmarkScores:
     digest: str
 
 
+@full_disk_is_named("materialise benchmark_scores again")
 def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
     """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
 

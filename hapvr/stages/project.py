@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hapvr.config import Config
 from hapvr.config_file import load_config
+from hapvr.files import naming_full_disk
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -40,3 +45,21 @@ class Project:
     def tracking_uri(self) -> str:
         """The MLflow server of the configuration, or a SQLite file in the data root."""
         return self.config.tracking.uri or f"sqlite:///{self.root.local_path('mlflow/mlflow.db')}"
+
+
+def full_disk_is_named(
+    remedy: str,
+) -> Callable[[Callable[Concatenate[Project, Given], Result]], Callable[Concatenate[Project, Given], Result]]:
+    """For a stage that writes by several libraries: a full disk becomes a DataError. remedy: what to do after making space."""
+
+    def decorate(
+        stage: Callable[Concatenate[Project, Given], Result],
+    ) -> Callable[Concatenate[Project, Given], Result]:
+        @wraps(stage)
+        def call(project: Project, /, *given: Given.args, **named: Given.kwargs) -> Result:
+            with naming_full_disk(project.root.url, remedy=remedy):
+                return stage(project, *given, **named)
+
+        return call
+
+    return decorate

@@ -15,7 +15,7 @@ from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_check
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.gate import Decision, make_decision
 from hapvr.stages.model_card import card_summary, model_card
-from hapvr.stages.project import Project
+from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
 from hapvr.tracking.lineage import data_digest
 from hapvr.tracking.packaging import link_card, log_model
@@ -39,6 +39,7 @@ class Registration:
     checks: tuple[CalibrationCheck, ...]
 
 
+@full_disk_is_named("materialise registered_model again")
 def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[str, str]) -> Registration:
     """Calibrate, bundle, log and register the run's model; it becomes champion if the benchmarks say so.
 

@@ -20,7 +20,7 @@ from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
 from hapvr.files import read_json_object, write_atomic
 from hapvr.provenance import Provenance, environment, git_revision
-from hapvr.stages.project import Project
+from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
 from hapvr.storage.manifest import read_manifest, training_shard_keys
@@ -81,6 +81,7 @@ def has_training_data(project: Project, key: str) -> bool:
     return all(Shard(project.root, stage, key).provenance() is not None for stage in _stages_read(project))
 
 
+@full_disk_is_named("run again")
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
     """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs."""
     if not RUN_KEY.fullmatch(key):

@@ -15,6 +15,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
 from pipelines.ui import QUIET as QUIET_SERVERS
 from pipelines.ui import free_port
@@ -144,12 +145,20 @@ def postgresql(request: pytest.FixtureRequest, new_database: NewDatabase) -> Sto
 def mlflow_server(
     request: pytest.FixtureRequest, new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The address of an MLflow server with a PostgreSQL database."""
+    """The address of an MLflow server with a PostgreSQL database: the command of compose.yaml, at other addresses."""
     port = free_port()
     module = request.module.__name__.rpartition(".")[2]
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", new_database(f"{module}_mlflow")]
-    command += ["--artifacts-destination", tmp_path_factory.mktemp("artifacts").as_uri()]
+    here = {
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--allowed-hosts": f"127.0.0.1:{port}",
+        "--backend-store-uri": new_database(f"{module}_mlflow"),
+        "--artifacts-destination": tmp_path_factory.mktemp("artifacts").as_uri(),
+    }
+    compose = yaml.safe_load((CHECKOUT / "compose.yaml").read_text(encoding="utf-8"))
+    program, verb, *options = compose["services"]["mlflow"]["command"]
+    assert {option.partition("=")[0] for option in options} == here.keys()
+    command = [sys.executable, "-m", program, verb, *(f"{name}={value}" for name, value in here.items()), "--workers=1"]
     server = subprocess.Popen(command, env=os.environ | QUIET_SERVERS, stdout=subprocess.DEVNULL)
     try:
         wait_for(f"http://127.0.0.1:{port}/health")

@@ -11,6 +11,7 @@ import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import EvaluationConfig
+from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -19,7 +20,9 @@ from hapvr.stages.calibration import broadest_task, calibrate, held_out_checks
 from hapvr.stages.evaluation import make_benchmark_scores, stored_scores
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
+from hapvr.stages.registration import make_registered_model
 from hapvr.stages.training import TrainingRun, prepare_training
+from tests.stages.data_projects import small_disk
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +125,15 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
 def test_broadest_task_has_the_most_labels() -> None:
     """Of tasks with as many labels the first one, which is the one without exclusions."""
     assert broadest_task(load_definition("fivr-5k")).name == "ISVR"
+
+
+def test_full_disk_is_named_with_the_way_on(small_project: Project, run: TrainingRun) -> None:
+    """Training, evaluation and registration write by many libraries; each ends with one sentence, and works afterwards."""
+    project = with_validation(small_project, None)
+    with small_disk(100), pytest.raises(DataError, match=r"cannot write below .*\. Free space .*; run again"):
+        prepare_training(project, "full-disk", tags={})
+    with small_disk(100), pytest.raises(DataError, match="; materialise benchmark_scores again"):
+        make_benchmark_scores(project, run, "own-test")
+    with small_disk(100), pytest.raises(DataError, match="; materialise registered_model again"):
+        make_registered_model(project, run, tags={})
+    assert make_registered_model(project, run, tags={}).version >= 1

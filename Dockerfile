@@ -1,0 +1,20 @@
+# One image for all of HAP-VR's processes: Dagster's web server and daemon, MLflow, and the verbs of `hapvr`.
+#     docker build --tag hapvr .
+# compose.yaml runs a team's set-up of it; docs/scale.md says how. PyAV brings FFmpeg, so no system package is needed.
+FROM python:3.11-slim
+
+WORKDIR /srv/hapvr
+# First what changes rarely, so that a change of the code does not install the libraries again.
+COPY requirements.lock ./
+RUN pip install --no-cache-dir --no-deps --requirement requirements.lock
+COPY . .
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
+    && useradd --create-home hapvr \
+    && mkdir /data && chown -R hapvr /data dagster_home
+
+USER hapvr
+ENV DAGSTER_HOME=/srv/hapvr/dagster_home DAGSTER_DISABLE_TELEMETRY=1 MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=1
+VOLUME /data
+EXPOSE 3000
+# `make ui` in a container; publish the port to 127.0.0.1 only, or behind a proxy with a login.
+CMD ["python", "-m", "pipelines.ui", "--host", "0.0.0.0", "--allow-remote"]
