@@ -30,7 +30,7 @@ def frames(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.Ma
     from hapvr.progress import ProgressLines
     from hapvr.stages.frames import make_frames, open_frames
     from hapvr.stages.quality import check_frames
-    from hapvr.storage.frames import contact_sheet
+    from hapvr.storage.frames import SHEET_VIDEOS, contact_sheet
 
     opened = project.open()
     result = make_frames(
@@ -39,7 +39,7 @@ def frames(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.Ma
     entries = metadata.stage(result)
     if result.num_ok:
         with open_frames(opened, context.partition_key) as reader:
-            entries["contact_sheet"] = metadata.image(contact_sheet(reader))
+            entries["contact_sheet"] = metadata.image(contact_sheet(reader), rows=reader.video_ids[:SHEET_VIDEOS])
     return dg.MaterializeResult(
         metadata=entries,
         data_version=metadata.version(result),

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -54,11 +55,13 @@ def figure(value: "Figure") -> dg.MarkdownMetadataValue:
     return _picture(buffer.getvalue(), "png")
 
 
-def image(value: "Image") -> dg.MarkdownMetadataValue:
-    """A picture as JPEG inside Markdown."""
+def image(value: "Image", *, rows: Sequence[str] = ()) -> dg.MarkdownMetadataValue:
+    """A picture as JPEG inside Markdown. rows: names of its rows, from the top, for the list below it."""
     buffer = io.BytesIO()
     value.save(buffer, format="JPEG", quality=80)
-    return _picture(buffer.getvalue(), "jpeg")
+    picture = _picture(buffer.getvalue(), "jpeg").value
+    names = [f"{number}. `{name.replace('`', chr(39))}`" for number, name in enumerate(rows, start=1)]
+    return dg.MetadataValue.md("\n".join([picture or "", "", *names]) if names else picture)
 
 
 def stage(result: "StageResult") -> dict[str, Any]:

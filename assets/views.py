@@ -73,6 +73,7 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
 )
 def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
     from hapvr.progress import ProgressLines
+    from hapvr.stages.view_pictures import labels_sheet, views_sheet
     from hapvr.stages.views import label_rates, make_views_and_labels
     from hapvr.storage.manifest import is_training_shard
     from hapvr.storage.views import operations_table
@@ -88,9 +89,13 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
         opened, shard, outputs=wanted, progress=ProgressLines(context.log.info, "making views and labels")
     )
     if VIEWS in made:
-        yield _made(VIEWS, made[VIEWS], {"operations": metadata.table(operations_table(made[VIEWS].shard))})
+        sheet, names = views_sheet(opened, shard)
+        shown = {"views": metadata.image(sheet, rows=names)} if names else {}
+        yield _made(VIEWS, made[VIEWS], {"operations": metadata.table(operations_table(made[VIEWS].shard)), **shown})
     if LABELS in made:
-        yield _made(LABELS, made[LABELS], {"label_rates": dg.MetadataValue.json(label_rates(made[LABELS].shard))})
+        sheet, names = labels_sheet(made[LABELS].shard)
+        rates = dg.MetadataValue.json(label_rates(made[LABELS].shard))
+        yield _made(LABELS, made[LABELS], {"label_rates": rates, "labels": metadata.image(sheet, rows=names)})
 
 
 def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.MaterializeResult:

@@ -9,11 +9,13 @@ import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
+from PIL.Image import Image
 
 from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.retrieved import RankedVideo, RetrievedVideos
 from hapvr.errors import ArgumentError
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
+BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9761a", "#2e8b57", "#8a8a8a"
 
 
 FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
@@ -72,18 +74,80 @@ def similarity_distribution_figure(
 
 
 def similarity_matrix_figure(
-    similarity: ArrayLike, *, query: str = "query", reference: str = "reference", title: str = ""
+    similarity: ArrayLike,
+    *,
+    query: str = "query",
+    reference: str = "reference",
+    title: str = "",
+    query_frames: Sequence[Image] = (),
+    reference_frames: Sequence[Image] = (),
 ) -> Figure:
-    """Heat map of a frame similarity matrix [T, T'], values in [-1, 1] (HAP-VR Fig. 6)."""
+    """Heat map of a frame similarity matrix [T, T'], values in [-1, 1] (HAP-VR Fig. 6).
+
+    query_frames, reference_frames: evenly spaced pictures to show along the axes; none, or some of both.
+    """
     matrix = np.asarray(similarity, dtype=np.float32)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ArgumentError(f"similarity has shape {matrix.shape}; wanted a matrix [query frames, reference frames]")
-    figure = Figure(figsize=(5, 4.2), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(matrix, vmin=min(0.0, float(matrix.min())), vmax=1, cmap="viridis", interpolation="nearest")
-    axes.set(xlabel=f"{reference} (frames)", ylabel=f"{query} (frames)", title=title)
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    grid = figure.add_gridspec(2, 2, width_ratios=(1, 5), height_ratios=(5, 1))
+    axes = figure.add_subplot(grid[0, 1])
+    image = axes.imshow(
+        matrix, vmin=min(0.0, float(matrix.min())), vmax=1, cmap="viridis", interpolation="nearest", aspect="auto"
+    )
+    axes.set_title(title)
     figure.colorbar(image, ax=axes, label="frame similarity")
+    axes.set_ylabel(f"{short_name(query)} (frames)", parse_math=False)
+    axes.set_xlabel(f"{short_name(reference)} (frames)", parse_math=False)
+    for pictures, place, stack in ((query_frames, grid[0, 0], np.vstack), (reference_frames, grid[1, 1], np.hstack)):
+        if pictures:
+            strip = figure.add_subplot(place)
+            strip.imshow(stack([np.asarray(picture.resize((160, 90))) for picture in pictures]), aspect="auto")
+            strip.set(xticks=[], yticks=[])
     return figure
+
+
+def short_name(name: str, *, characters: int = 44) -> str:
+    """The end of a long name, which tells files of one folder apart."""
+    return name if len(name) <= characters else f"…{name[1 - characters :]}"
+
+
+def retrieved_figure(rows: Sequence[RetrievedVideos], pictures: Mapping[str, Image], *, title: str) -> Figure:
+    """A row per query: its picture, the best ranked videos, and the relevant video that is ranked last.
+
+    Green frames are relevant videos, orange ones are not. pictures: video id -> picture; a video without one is grey.
+    Raises ArgumentError without rows.
+    """
+    if not rows:
+        raise ArgumentError("there is no query whose retrieved videos could be shown")
+    columns = 2 + max(len(row.first) for row in rows)
+    figure = Figure(figsize=(1.9 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
+    figure.suptitle(title)
+    for row, all_axes in zip(rows, figure.subplots(len(rows), columns, squeeze=False), strict=True):
+        tiles: list[tuple[str, str, str] | None] = [
+            (row.query_id, f"{short_name(row.query_id, characters=24)}\nAP {row.average_precision:.2f}", GREY)
+        ]
+        tiles += [_tile(video) for video in row.first]
+        tiles += [None] * (columns - 1 - len(tiles))
+        tiles.append(None if row.last_relevant is None else _tile(row.last_relevant))
+        for axes, tile in zip(all_axes, tiles, strict=True):
+            axes.set(xticks=[], yticks=[])
+            if tile is None:
+                axes.set_axis_off()
+                continue
+            video, text, color = tile
+            picture = pictures.get(video)
+            axes.imshow(np.full((90, 160, 3), 0.85) if picture is None else np.asarray(picture))
+            axes.set_title(text, fontsize=7, parse_math=False)
+            for spine in axes.spines.values():
+                spine.set(color=color, linewidth=3)
+    return figure
+
+
+def _tile(video: RankedVideo) -> tuple[str, str, str]:
+    """Video id, text and colour of a ranked video."""
+    text = f"{video.rank}. {short_name(video.video_id, characters=24)}\n{video.similarity:.3f}"
+    return video.video_id, text, GREEN if video.relevant else ORANGE
 
 
 def per_query_figure(first: EvaluationResult, second: EvaluationResult, *, task: str, names: tuple[str, str]) -> Figure:

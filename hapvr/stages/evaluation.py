@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from matplotlib.figure import Figure
+from PIL.Image import Image
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
@@ -19,10 +22,12 @@ from hapvr.benchmark.report import (
     metrics_markdown,
     per_query_figure,
     pr_curve_figure,
+    retrieved_figure,
     similarity_distribution_figure,
     similarity_matrix_figure,
 )
 from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.retrieved import retrieved_videos
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
@@ -34,10 +39,14 @@ from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.stages.normalization import normalized_similarities
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.sources import benchmark_folder
+from hapvr.stages.thumbnails import thumbnails
 from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
+
+Pictures = Callable[..., dict[str, list[Image]]]
+"""`thumbnails` of one benchmark."""
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
@@ -114,7 +123,12 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     }
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     markdown = metrics_markdown({row: result.metrics for row, result in results.items()})
-    figures = _figures(definition, results, files[TRAINED]) | _heat_map(definition, trained, features, files[TRAINED])
+    shown = partial(thumbnails, project, definition, list(store.digests()))
+    figures = {
+        **_figures(definition, results, files[TRAINED]),
+        **_retrieved(definition, results[TRAINED], files[TRAINED], shown),
+        **_heat_map(definition, trained, features, files[TRAINED], shown),
+    }
     scores = BenchmarkScores(run, folder, results, means, figures, markdown, definition_digest(definition))
     _write(scores)
     _log(project, definition.name, scores)
@@ -186,8 +200,27 @@ def _figures(
     return figures
 
 
+def _retrieved(
+    definition: BenchmarkDefinition, result: EvaluationResult, similarities: Path, shown: Pictures
+) -> dict[str, Figure]:
+    """What some queries of the first task retrieved, where the frames of a query are there to be shown."""
+    task = definition.tasks[0].name
+    rows = retrieved_videos(definition, similarities, result, task=task)
+    videos = {row.query_id for row in rows}
+    videos |= {video.video_id for row in rows for video in (*row.first, row.last_relevant) if video is not None}
+    pictures = {video_id: frames[0] for video_id, frames in shown(videos, count=1).items()}
+    if not pictures.keys() & {row.query_id for row in rows}:
+        return {}
+    title = f"{task}: queries from the lowest average precision to the highest; green is relevant"
+    return {f"retrieved-{task}": retrieved_figure(rows, pictures, title=title)}
+
+
 def _heat_map(
-    definition: BenchmarkDefinition, network: SimilarityNetwork, features: BenchmarkFeatures, similarities: Path
+    definition: BenchmarkDefinition,
+    network: SimilarityNetwork,
+    features: BenchmarkFeatures,
+    similarities: Path,
+    shown: Pictures,
 ) -> dict[str, Figure]:
     """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
     scores = pl.read_parquet(similarities)
@@ -199,8 +232,14 @@ def _heat_map(
             found = dict(features.read([query, reference]))
             first, second = (network.embed(found[video].float())[None] for video in (query, reference))
             frame = network.compare(first, second).frame[0, 0].detach()
+            pictures = shown([query, reference], count=6)
             figures[f"frame-similarity-{title}-similar"] = similarity_matrix_figure(
-                frame, query=query, reference=reference, title=f"{title} similar of the relevant pairs"
+                frame,
+                query=query,
+                reference=reference,
+                title=f"{title} similar of the relevant pairs",
+                query_frames=pictures.get(query, ()),
+                reference_frames=pictures.get(reference, ()),
             )
     return figures
 

@@ -19,6 +19,7 @@ from hapvr.storage.shards import Columns, Shard
 STAGE = "frames"
 ROW_GROUP_ROWS = 256
 THUMBNAIL_PX = (160, 90)
+SHEET_VIDEOS = 8
 FIELDS = (
     pa.field("video_id", pa.string(), nullable=False),
     pa.field("frame_index", pa.int32(), nullable=False),
@@ -103,16 +104,28 @@ class FrameFile:
         )
 
 
-def contact_sheet(frames: FrameReader, *, num_videos: int = 8, num_frames: int = 6) -> Image.Image:
-    """A row per video, `num_frames` evenly spaced frames in each, padded to thumbnails of 160 x 90 px."""
-    video_ids = frames.video_ids[:num_videos]
+def are_stored(shard: Shard) -> bool:
+    """Whether a shard's frames are on disk: it is finished, and they need not be decoded again."""
+    provenance = shard.provenance()
+    return provenance is not None and bool(provenance.settings.get("stored", True))
+
+
+def thumbnail(jpeg: bytes) -> Image.Image:
+    """A frame as RGB picture of at most 160 x 90 px."""
+    with Image.open(io.BytesIO(jpeg)) as frame:
+        frame.thumbnail(THUMBNAIL_PX)
+        return frame.convert("RGB")
+
+
+def contact_sheet(frames: FrameReader, *, num_frames: int = 6) -> Image.Image:
+    """A row for each of the first SHEET_VIDEOS videos, `num_frames` evenly spaced frames in each, padded to 160 x 90 px."""
+    video_ids = frames.video_ids[:SHEET_VIDEOS]
     width, height = THUMBNAIL_PX
     sheet = Image.new("RGB", (width * num_frames, height * max(1, len(video_ids))), "black")
     for row, video_id in enumerate(video_ids):
         jpegs = frames.read(video_id).jpegs
         for column, index in enumerate(np.linspace(0, len(jpegs) - 1, num_frames).round().astype(int)):
-            with Image.open(io.BytesIO(jpegs[index])) as frame:
-                frame.thumbnail(THUMBNAIL_PX)
-                left = column * width + (width - frame.width) // 2
-                sheet.paste(frame, (left, row * height + (height - frame.height) // 2))
+            frame = thumbnail(jpegs[index])
+            left = column * width + (width - frame.width) // 2
+            sheet.paste(frame, (left, row * height + (height - frame.height) // 2))
     return sheet

@@ -96,14 +96,15 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
     wanted = {
         "frames": {"contact_sheet"},
         "video_manifest": {"rows", "videos_by_source"},
-        "training_views": {"operations"},
-        "pseudo_labels": {"label_rates"},
+        "training_views": {"operations", "views"},
+        "pseudo_labels": {"label_rates", "labels"},
         "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
         "benchmark_scores": {
             "benchmarks",
             "metrics",
             "own-test: mAP DSVR",
             "own-test: precision-recall-DSVR",
+            "own-test: retrieved-DSVR",
             "own-test: frame-similarity-most-similar",
             "mlflow_run",
         },

@@ -21,6 +21,7 @@ from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.summary import video_status
 from hapvr.stages.videos import make_videos
+from hapvr.stages.view_pictures import IGNORED, NEGATIVE, POSITIVE, SIDE_PX, labels_sheet, views_sheet
 from hapvr.stages.views import label_rates, make_training_views
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.features import FeatureStore
@@ -113,6 +114,22 @@ def test_stored_pseudo_labels_equal_those_of_the_stored_embeddings(small_project
     rates = label_rates(shard)
     assert 0 < rates["positive"] < 1
     np.testing.assert_allclose(sum(rates.values()), 1, rtol=1e-6)
+
+
+def test_pictures_of_views_and_labels_show_what_is_stored(small_project: Project) -> None:
+    """A row per view of the first videos; a cell of a label matrix has the colour of its label."""
+    key = training_shards(small_project)[0]
+    views = ViewFile(small_project.shard(VIEWS_STAGE, key))
+    picture, names = views_sheet(small_project, key, num_videos=2)
+    assert len(names) == len([row for row in views.rows if row.video_id in list(views.video_ids)[:2]])
+    assert picture.height == len(names) * (SIDE_PX + 4)
+    shard = small_project.shard(LABELS_STAGE, key)
+    file = LabelFile(shard)
+    picture, names = labels_sheet(shard)
+    first = file.read(next(iter(file.video_ids)))[0, 1]
+    corner = {1: POSITIVE, 0: IGNORED, -1: NEGATIVE}[int(first[0, 0])]
+    assert picture.getpixel((0, 0)) == corner
+    assert picture.size == (2 * (SIDE_PX + 4), len(names) * (SIDE_PX + 4))
 
 
 def test_changed_sampling_is_refused_until_frames_are_made_again(small_project: Project) -> None:
