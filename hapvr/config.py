@@ -455,7 +455,7 @@ class QualityConfig(Settings):
     max_norm_error: Rate = Field(default=0.01, description="how far the norm of a region vector may be off 1")
 
 
-Job = Literal["find_videos", "ingest", "whiten", "extract", "retrain", "sweep"]
+Job = Literal["find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index", "sweep"]
 
 
 class AutomationConfig(Settings):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets.partitions import SHARDS
 from assets.project import ProjectResource
-from pipelines.jobs import EXTRACTED, INGESTED, find_videos, retrain, run_tags
+from pipelines.jobs import EXTRACTED, INGESTED, describe, find_videos, index, retrain, run_tags
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings
 
@@ -88,6 +89,40 @@ def enough_new_videos(context: dg.SensorEvaluationContext, project: ProjectResou
     return dg.RunRequest(run_key=key, tags={"hapvr/new_videos": str(pending.num_videos)})
 
 
+@dg.sensor(
+    name="outdated_index",
+    jobs=[describe, index],
+    minimum_interval_seconds=SETTINGS.watch_every_s,
+    default_status=SENSOR_STATUS,
+    description="Starts `describe` for shards without descriptors by the champion, and `index` when all have them. So new shards, "
+    "a new champion and a rollback reach the index.",
+)
+def outdated_index(
+    context: dg.SensorEvaluationContext, project: ProjectResource
+) -> list[dg.RunRequest] | dg.RunRequest | dg.SkipReason:
+    from hapvr.errors import DataError
+    from hapvr.stages.search_index import outdated_index as compare
+    from hapvr.stages.search_model import search_model
+
+    opened = project.open()
+    try:
+        model = search_model(opened)
+    except DataError as error:
+        return dg.SkipReason(f"there is no champion yet: {error}")
+    state = compare(opened, model)
+    if not state.outdated:
+        return dg.SkipReason(f"the index has all features, by the network {model.digest}")
+    registered = context.instance.get_dynamic_partitions(SHARDS.name or "")
+    if described := {key: digest for key, digest in state.undescribed.items() if key in registered}:
+        return [
+            dg.RunRequest(job_name=describe.name, partition_key=key, run_key=f"{key}-{digest}")
+            for key, digest in described.items()
+        ]
+    if running := _running(context.instance, index.name):
+        return dg.SkipReason(f"run {running} is making the index")
+    return dg.RunRequest(job_name=index.name, run_key=state.digest)
+
+
 @dg.schedule(
     name="retrain_on_schedule",
     job=retrain,
@@ -134,4 +169,4 @@ def _running(instance: dg.DagsterInstance, job: str) -> str | None:
 
 
 schedules = [retrain_on_schedule]
-sensors: list[dg.SensorDefinition] = [new_videos, new_shards, new_frames, enough_new_videos]
+sensors: list[dg.SensorDefinition] = [new_videos, new_shards, new_frames, enough_new_videos, outdated_index]

@@ -2,14 +2,14 @@
 
 import dagster as dg
 
-from assets import evaluation, features, frames, registry, training, videos, views
+from assets import evaluation, features, frames, registry, search, training, videos, views
 from pipelines import automation, monitoring
 from pipelines.jobs import jobs
 from pipelines.resources import pipes_client, project_resource
 from pipelines.sweeps import sweep
 
 defs = dg.Definitions(
-    assets=dg.load_assets_from_modules([videos, frames, features, views, training, evaluation, registry]),
+    assets=dg.load_assets_from_modules([videos, frames, features, views, training, evaluation, registry, search]),
     jobs=[*jobs, sweep],
     schedules=automation.schedules,
     sensors=[*automation.sensors, *monitoring.sensors],

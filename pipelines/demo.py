@@ -1,4 +1,4 @@
-"""`make demo`: the jobs from the sources to a registered model, one after the other, and a table of scores at the end.
+"""`make demo`: the jobs from the sources to a registered model and an index, one after the other, and a table of scores at the end.
 
 python -m pipelines.demo
 
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from assets.partitions import SHARDS
 from hapvr.errors import HapvrError
-from pipelines.jobs import EXTRACTED, INGESTED, RETRAINED
+from pipelines.jobs import DESCRIBED, EXTRACTED, INGESTED, RETRAINED
 from pipelines.resources import CHECKOUT, project_resource
 from pipelines.summary import print_summary
 from pipelines.ui import LOOPBACK, ServerError, dagster_running, free_port, only_server
@@ -33,8 +33,10 @@ JOBS = {
     "whiten": ("whitening",),
     "extract": EXTRACTED,
     "retrain": RETRAINED,
+    "describe": DESCRIBED,
+    "index": ("search_index",),
 }
-PARTITIONED = ("ingest", "extract")
+PARTITIONED = ("ingest", "extract", "describe")
 ASSETS = [asset for assets in JOBS.values() for asset in assets]
 POLL_S = 0.5
 
@@ -96,7 +98,7 @@ class Runs:
         self.made[asset] += 1
         self.seconds[asset] = self.seconds.get(asset, 0.0) + seconds
         if self.made[asset] == len(self.cursors):
-            count = f"{len(self.cursors)} shards" if asset in (*INGESTED, *EXTRACTED) else ""
+            count = f"{len(self.cursors)} shards" if asset in (*INGESTED, *EXTRACTED, *DESCRIBED) else ""
             position = f"[{ASSETS.index(asset) + 1:2d}/{len(ASSETS)}]"
             line = f"{position} {asset:<18} {count:<14} {self.seconds[asset]:6.1f} s"
             self.console.print(line, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Jobs in the order in which they are needed: find_videos, ingest, whiten, extract, retrain."""
+"""Jobs in the order in which they are needed: find_videos, ingest, whiten, extract, retrain, describe, index."""
 
 import json
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ SETTINGS = automation_settings()
 ONE_AT_A_TIME = "hapvr/one_at_a_time"
 INGESTED = ("videos", "frames")
 EXTRACTED = ("features", "training_views", "pseudo_labels")
+DESCRIBED = ("frame_descriptors",)
 RETRAINED = ("similarity_model", "benchmark_scores", "registered_model")
 
 
@@ -64,4 +65,17 @@ retrain = dg.define_asset_job(
     description="From all training data that is there to a registered version, which the gate compares with the champion.",
     tags=run_tags("retrain") | {ONE_AT_A_TIME: "training", RETRY_WAIT_TAG: str(SETTINGS.retry_wait_s)},
 )
-jobs = [find_videos, ingest, whiten, extract, retrain]
+describe = dg.define_asset_job(
+    "describe",
+    selection=dg.AssetSelection.assets(*DESCRIBED),
+    partitions_def=SHARDS,
+    description="Descriptors of a shard's frames by the champion; a shard that has them is left alone.",
+    tags=run_tags("describe"),
+)
+index = dg.define_asset_job(
+    "index",
+    selection=dg.AssetSelection.assets("search_index"),
+    description="The index of all that has features, by the champion; what has no descriptors yet gets them.",
+    tags=run_tags("index") | {ONE_AT_A_TIME: "index"},
+)
+jobs = [find_videos, ingest, whiten, extract, retrain, describe, index]

@@ -31,7 +31,7 @@ from pipelines.resources import CHECKOUT, project_resource
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
 # The page of all assets, with all groups open: Dagster shows them closed.
-GROUPS = ("ingest", "features", "training", "evaluation", "registry")
+GROUPS = ("ingest", "features", "training", "evaluation", "registry", "search")
 LINEAGE = "/asset-groups?expanded=" + ",".join(f"global@global:{group}" for group in GROUPS)
 # No telemetry, and none of MLflow's job workers: nothing here uses them, and they are ten processes.
 QUIET = {

@@ -30,15 +30,16 @@ class CurrentIndex:
     """The index that answers searches.
 
     place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file;
-    digest: of that model's network. recall: at its last check, None before the first. since: ISO 8601, UTC, when it began
-    to answer.
+    digest: of that model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer.
+    earlier: digests of the models whose indexes are kept for a rollback, the last one first.
     """
 
     place: str
     model: str
     digest: str
-    recall: float | None
+    recall: float
     since: str
+    earlier: tuple[str, ...] = ()
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
         """Raises DataError and DamagedError as `FrameIndex.open` does."""
@@ -60,7 +61,7 @@ def current_index(root: DataRoot) -> CurrentIndex:
         raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
     stored: dict[str, Any] = root.read_json(CURRENT)
     try:
-        return CurrentIndex(**stored)
+        return CurrentIndex(**{**stored, "earlier": tuple(stored.get("earlier", ()))})
     except TypeError as error:
         raise DamagedError(f"search: {CURRENT} below {root.url} is damaged ({error}); {REMEDY}") from error
 
@@ -70,10 +71,15 @@ def write_current(root: DataRoot, index: CurrentIndex) -> None:
     root.write_json(CURRENT, asdict(index))
 
 
+def has_blank(root: DataRoot, digest: str) -> bool:
+    """Whether the descriptors of pictures of one colour are known."""
+    return root.exists(f"{model_place(digest)}/{BLANK_FILE}")
+
+
 def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
     """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where they are not known."""
     name = f"{model_place(digest)}/{BLANK_FILE}"
-    if not root.exists(name):
+    if not has_blank(root, digest):
         return np.zeros((0, 0), np.float32)
     with root.open(name) as file:
         data = file.read()

@@ -10,6 +10,8 @@ writer left beside them is overwritten by the next. Writers follow each other by
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -76,10 +78,16 @@ class IndexStatus:
     provenance: dict[str, Any]
     shards: dict[str, IndexedShard]
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what is indexed: the model and the digests of all shards."""
+        held = {name: entry.digest for name, entry in self.shards.items()}
+        return hashlib.sha256(json.dumps([self.provenance, held], sort_keys=True).encode()).hexdigest()
+
 
 @dataclass(frozen=True)
 class Recall:
-    """How many of `probes` stored frames found themselves, and what part of their exact neighbours was found, in [0, 1]."""
+    """How many of `probes` stored vectors found themselves, and what part of their exact neighbours was found, in [0, 1]."""
 
     probes: int
     found_themselves: int
@@ -212,26 +220,14 @@ class FrameIndex:
                 table.forget_old_versions()
 
     def verify(self, *, probes: int = 1000, seed: int = 0) -> Recall:
-        """Search for stored frames: do they find themselves, and their exact nearest neighbours?
+        """Search for stored vectors: do they find themselves, and their exact nearest neighbours?
 
-        probes: how many, drawn at random. Reads every frame once. Raises DamagedError where the index cannot be read.
+        probes: how many frames, and how many videos, drawn at random. Every vector is read once. Raises DamagedError
+        where the index cannot be read.
         """
-        table = self._tables["frames"]
-        rows = len(table)
-        if not rows:
-            return Recall(0, 0, 1.0)
-        chosen = np.sort(numpy_rng(seed, "probes").choice(rows, size=min(probes, rows), replace=False))
-        queries = table.vectors(chosen.tolist())
-        nearest = min(NEIGHBOURS, rows)
-        numbers, similarities, _ = table.search(queries, nearest, ["video_id"])
-        wanted_numbers, wanted, _ = table.search(queries, nearest, ["video_id"], exact=True)
-        found = themselves = 0
-        for probe in range(len(chosen)):
-            got, exact = similarities[numbers == probe], wanted[wanted_numbers == probe]
-            # By similarity: rows that are equally near may stand for each other.
-            found += int((got >= exact.min() - EQUAL).sum())
-            themselves += bool(len(got) and got.max() >= 1 - EQUAL)
-        return Recall(len(chosen), themselves, found / (len(chosen) * nearest))
+        parts = [_probe(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items()]
+        asked, themselves, found, wanted = (sum(counts) for counts in zip(*parts, strict=True))
+        return Recall(asked, themselves, found / wanted if wanted else 1.0)
 
     def status(self) -> IndexStatus:
         """What the index holds."""
@@ -317,3 +313,21 @@ def _read_state(root: DataRoot) -> dict[str, Any]:
             f"{FORMAT_VERSION}; `hapvr index build` makes it anew"
         )
     return state
+
+
+def _probe(table: VectorTable, probes: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """How many rows were searched for, how many of them were found, how many neighbours were found, and how many there are."""
+    rows = len(table)
+    if not rows:
+        return 0, 0, 0, 0
+    chosen = np.sort(rng.choice(rows, size=min(probes, rows), replace=False))
+    queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
+    numbers, similarities, _ = table.search(queries, nearest, ["video_id"])
+    exact_numbers, exact, _ = table.search(queries, nearest, ["video_id"], exact=True)
+    themselves = found = 0
+    for number in range(len(chosen)):
+        got = similarities[numbers == number]
+        themselves += bool(len(got) and got[0] >= 1 - EQUAL)
+        # By similarity: rows that are equally near may stand for each other.
+        found += int((got >= exact[exact_numbers == number].min() - EQUAL).sum())
+    return len(chosen), themselves, found, len(chosen) * nearest

@@ -149,6 +149,11 @@ class DataRoot:
         if self.exists(name):
             self.filesystem.delete_file(self.path(name))
 
+    def delete_folder(self, name: str) -> None:
+        """Remove a folder and all it holds if it is there."""
+        if self._info(self.path(name)).type == pafs.FileType.Directory:
+            self.filesystem.delete_dir(self.path(name))
+
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file's bytes."""
         digest = hashlib.sha256()

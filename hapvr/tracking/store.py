@@ -105,6 +105,43 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
     return found or _download(uri, tracking_uri)
 
 
+def pinned_uri(uri: str, tracking_uri: str) -> str:
+    """`models:/NAME/VERSION` of a registered model such as `models:/hapvr@champion`. Raises as `registered_bundle` does."""
+    wanted = parse_model_uri(uri)
+    if wanted.version is not None:
+        return uri
+    require_store(tracking_uri)
+    version = None
+    if is_server(tracking_uri):
+        facts = _served_version(wanted, tracking_uri)
+        version = None if facts is None else facts["version"]
+    elif tracking_uri.startswith(SQLITE):
+        version = _stored_version(wanted, Path(tracking_uri.removeprefix(SQLITE)))
+    if version is None:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+
+        try:
+            client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+            version = client.get_model_version_by_alias(wanted.name, str(wanted.alias)).version
+        except MlflowException as error:
+            raise DataError(
+                f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has"
+            ) from error
+    return f"models:/{wanted.name}/{version}"
+
+
+def _stored_version(wanted: ModelName, database: Path) -> str | None:
+    """The number that an alias stands for, from MLflow's tables; None leaves the question to MLflow."""
+    try:
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            query = "SELECT version FROM registered_model_aliases WHERE name = ? AND alias = ?"
+            row = connection.execute(query, (wanted.name, wanted.alias)).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None else str(row[0])
+
+
 def _database_problem(path: Path) -> str:
     """Why a file is no SQLite database; empty if it is one."""
     try:
@@ -117,13 +154,9 @@ def _database_problem(path: Path) -> str:
 
 def _stored_bundle(wanted: ModelName, database: Path) -> Path | None:
     """The bundle of a version whose files lie on this machine, from MLflow's tables; None leaves the question to MLflow."""
-    version = wanted.version
+    version = wanted.version or _stored_version(wanted, database)
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            if version is None:
-                query = "SELECT version FROM registered_model_aliases WHERE name = ? AND alias = ?"
-                row = connection.execute(query, (wanted.name, wanted.alias)).fetchone()
-                version = None if row is None else str(row[0])
             query = "SELECT storage_location FROM model_versions WHERE name = ? AND version = ?"
             row = connection.execute(query, (wanted.name, version)).fetchone()
     except sqlite3.Error:

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from hapvr.scorer.bundle import load_bundle
+from hapvr.search.current import current_index
 from hapvr.stages.project import Project
 from hapvr.stages.summary import summarize
 from hapvr.stages.training import current_run, tracker_of
@@ -27,8 +28,10 @@ from hapvr.tracking.lineage import lineage_of, versions_from
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage, execute, execute_all, materialize
 
-PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels")
-ASSETS = ("video_manifest", "whitening", *PARTITIONED, "similarity_model", "benchmark_scores", "registered_model")
+PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels", "frame_descriptors")
+ASSETS = (
+    "video_manifest", "whitening", *PARTITIONED, "similarity_model", "benchmark_scores", "registered_model", "search_index",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
-    """All ten assets are there, partitioned ones for each shard, with count, path and digest."""
+    """All twelve assets are there, partitioned ones for each shard, with count, path and digest."""
     keys = chain.instance.get_asset_keys()
     assert {key.to_user_string() for key in keys} == set(ASSETS)
     shards = set(chain.instance.get_dynamic_partitions("shards"))
@@ -196,6 +199,7 @@ def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
         "training_views": "training_views/own-train-00000/data.parquet",
         "pseudo_labels": "pseudo_labels/own-train-00000/data.parquet",
         "benchmark_scores": f"models/{run.key}/benchmarks/own-test/similarities-trained.parquet",
+        "frame_descriptors": f"search/{current_index(chain.project.root).digest}/descriptors/own-train-00000/data.parquet",
     }
     shown = {}
     graph = defs.resolve_asset_graph()

@@ -12,7 +12,7 @@ import yaml
 
 from pipelines import demo
 from pipelines.definitions import defs
-from pipelines.jobs import ONE_AT_A_TIME, find_videos, jobs, retrain
+from pipelines.jobs import ONE_AT_A_TIME, find_videos, index, jobs, retrain
 from tests.conftest import CHECKOUT, small_settings, write_settings
 
 ASSETS = {
@@ -26,11 +26,13 @@ ASSETS = {
     "similarity_model": ("training", None),
     "benchmark_scores": ("evaluation", None),
     "registered_model": ("registry", None),
+    "frame_descriptors": ("search", "shards"),
+    "search_index": ("search", None),
 }
 
 
 def test_asset_keys_groups_and_partitions_are_stable() -> None:
-    """The ten assets, their groups and partitions: renaming one breaks users' schedules and links."""
+    """The twelve assets, their groups and partitions: renaming one breaks users' schedules and links."""
     graph = defs.resolve_asset_graph()
     found = {}
     for key in graph.get_all_asset_keys():
@@ -46,6 +48,8 @@ JOBS = {
     "whiten": ["whitening"],
     "extract": ["features", "training_data"],
     "retrain": ["similarity_model", "benchmark_scores", "registered_model"],
+    "describe": ["frame_descriptors"],
+    "index": ["search_index"],
     "sweep": ["train_sweep"],
 }
 SENSORS = {
@@ -53,6 +57,7 @@ SENSORS = {
     "new_shards": (None, "STOPPED"),
     "new_frames": (None, "STOPPED"),
     "enough_new_videos": ("retrain", "STOPPED"),
+    "outdated_index": (["describe", "index"], "STOPPED"),
     "fail_lost_runs": (None, "RUNNING"),
     "close_failed_training": (None, "RUNNING"),
     "close_canceled_training": (None, "RUNNING"),
@@ -65,6 +70,7 @@ CHECKS = {
     "training_views": {"stored_bytes"},
     "pseudo_labels": {"stored_bytes"},
     "registered_model": {"better_on_the_target", "no_required_metric_worse"},
+    "search_index": {"recall"},
 }
 
 
@@ -74,17 +80,20 @@ def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
     assert {name: [node.name for node in job.nodes_in_topological_order] for name, job in found.items()} == JOBS
     for name, job in found.items():
         assert job.tags["dagster/retry_strategy"] == "FROM_FAILURE", name
-        assert (job.partitions_def is not None) == (name in ("ingest", "extract")), name
+        assert (job.partitions_def is not None) == (name in ("ingest", "extract", "describe")), name
     assert "hapvr/retry_wait_s" in found["retrain"].tags
+
+
+def started(sensor: dg.SensorDefinition) -> str | list[str] | None:
+    """The job that a sensor starts, or its jobs."""
+    names = [target.job_name for target in sensor.targets] if sensor.has_jobs else []
+    return names if len(names) > 1 else next(iter(names), None)
 
 
 def test_sensors_and_schedules_are_stable() -> None:
     """Names, what they start, and whether they are on where the configuration does not ask for automation."""
     repository = defs.get_repository_def()
-    sensors = {
-        sensor.name: (sensor.job_name if sensor.has_jobs else None, sensor.default_status.value)
-        for sensor in repository.sensor_defs
-    }
+    sensors = {sensor.name: (started(sensor), sensor.default_status.value) for sensor in repository.sensor_defs}
     assert sensors == SENSORS
     schedules = {
         schedule.name: (
@@ -142,13 +151,14 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
     }
     assert pooled == {
         "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores",
+        "frame_descriptors",
     }  # fmt: skip
     settings = yaml.safe_load((CHECKOUT / "dagster_home" / "dagster.yaml").read_text())
     assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
     (limit,) = settings["concurrency"]["runs"]["tag_concurrency_limits"]
     assert limit == {"key": ONE_AT_A_TIME, "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
-    tagged = {job.name: job.tags[ONE_AT_A_TIME] for job in (retrain, find_videos)}
-    assert tagged == {"retrain": "training", "find_videos": "manifest"}
+    tagged = {job.name: job.tags[ONE_AT_A_TIME] for job in (retrain, find_videos, index)}
+    assert tagged == {"retrain": "training", "find_videos": "manifest", "index": "index"}
     assert settings["run_monitoring"]["enabled"]
     assert settings["run_retries"]["enabled"]
 

@@ -18,6 +18,8 @@ from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
+from hapvr.stages.search_index import update_index
+from hapvr.stages.search_model import search_model
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening
@@ -33,12 +35,14 @@ PER_SHARD = {
 
 
 def run(config: Path, stage: str) -> None:
-    """One stage on all shards."""
+    """One stage on all shards; `index` with the network beside the configuration."""
     project = Project.open(config, folder=config.parent)
     if stage == "manifest":
         make_manifest(project)
     elif stage == "whitening":
         make_whitening(project, shard_keys(project.root))
+    elif stage == "index":
+        update_index(project, search_model(project, str(config.parent / "network-0")))
     else:
         for key in shard_keys(project.root):
             PER_SHARD[stage](project, key)

@@ -1,0 +1,144 @@
+"""`hapvr index build | update | status | verify`: what searches look into."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hapvr.commands.terminal import (
+    FAILED,
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    exit_codes,
+    overrides,
+    progress_bar,
+    show,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hapvr.search.index import IndexStatus
+    from hapvr.stages.project import Project
+
+app = typer.Typer(no_args_is_help=True, help="The index of the collection, which searches look into.")
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="models:/NAME@ALIAS, models:/NAME/VERSION, a bundle or network folder. Default: the project's champion.",
+    ),
+]
+
+
+@app.command("build")
+@exit_codes
+def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False) -> None:
+    """Build the index anew from all features; the present one answers until the new one has passed its check."""
+    _update(_open(config, set_), model, anew=True, as_json=as_json)
+
+
+@app.command("update")
+@exit_codes
+def update(
+    config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False
+) -> None:
+    """Take in shards that are new or were made again, or go on with a build that was interrupted."""
+    _update(_open(config, set_), model, anew=False, as_json=as_json)
+
+
+@app.command("status")
+@exit_codes
+def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
+    """What the index holds, which model it is of, and which shards it does not have yet."""
+    from hapvr.search.current import current_index
+    from hapvr.stages.search_index import feature_shards
+
+    project = _open(config, set_)
+    current = current_index(project.root)
+    held = current.open(project.root, project.config.search).status()
+    finished, awaited = feature_shards(project)
+    missing = [key for key in finished if key not in held.shards]
+    result: dict[str, Any] = {**asdict(current), **asdict(held), "missing": missing, "awaited": list(awaited)}
+    lines = [
+        f"model    {current.model} (network {current.digest}), answers since {current.since}",
+        *_lines(held),
+        f"recall   {100 * current.recall:.1f} % of exact neighbours at the last check",
+        *(f"missing  {key}: `hapvr index update` takes it in" for key in missing),
+        *(f"awaited  {key}: its features are unfinished" for key in awaited),
+    ]
+    show(result, as_json=as_json, text="\n".join(lines))
+
+
+@app.command("verify")
+@exit_codes
+def verify(
+    config: ConfigOption,
+    set_: SetOption = None,
+    probes: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Stored frames, and videos, that are searched for.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every vector, and search for stored ones: exit 1 where too few find their exact neighbours."""
+    from hapvr.search.current import current_index
+
+    project = _open(config, set_)
+    current, wanted = current_index(project.root), project.config.search.index
+    recall = current.open(project.root, project.config.search).verify(probes=probes or wanted.probes)
+    passed = recall.recall >= wanted.min_recall
+    result = {"place": current.place, **asdict(recall), "min_recall": wanted.min_recall, "passed": passed}
+    text = (
+        f"{recall.found_themselves} of {recall.probes} stored vectors found themselves, with {100 * recall.recall:.1f} % of "
+        f"their exact neighbours (wanted {100 * wanted.min_recall:g} %)"
+    )
+    show(result, as_json=as_json, text=text if passed else f"{text}: run `hapvr index build`")
+    if not passed:
+        raise typer.Exit(FAILED)
+
+
+def _open(config: Path, set_: list[str] | None) -> Project:
+    from hapvr.stages.project import Project
+
+    return Project.open(config, overrides=overrides(set_))
+
+
+def _update(project: Project, model: str | None, *, anew: bool, as_json: bool) -> None:
+    from hapvr.stages.search_index import update_index
+    from hapvr.stages.search_model import search_model
+
+    chosen = search_model(project, model)
+    with progress_bar("shards") as progress:
+        made = update_index(project, chosen, anew=anew, progress=progress)
+    result: dict[str, Any] = {
+        "model": chosen.uri,
+        "digest": chosen.digest,
+        "passed": made.passed,
+        "place": made.serving.place if made.serving is not None else None,
+        **{name: list(getattr(made, name)) for name in ("added", "replaced", "removed", "awaited")},
+        "recall": asdict(made.recall),
+        **asdict(made.status),
+    }
+    lines = [
+        f"model    {chosen.uri} (network {chosen.digest})",
+        *_lines(made.status),
+        *(f"{name:<8} {key}" for name in ("added", "replaced", "removed", "awaited") for key in result[name]),
+        f"recall   {100 * made.recall.recall:.1f} % of exact neighbours",
+    ]
+    if not made.passed:
+        lines.append(
+            f"failed   wanted {100 * project.config.search.index.min_recall:g} %, so "
+            + ("the index before it goes on answering" if made.serving is not None else "it does not answer")
+            + "; raise search.index.probed_lists, refine_factor or code_bits"
+        )
+    show(result, as_json=as_json, text="\n".join(lines))
+    if not made.passed:
+        raise typer.Exit(FAILED)
+
+
+def _lines(held: IndexStatus) -> list[str]:
+    beside = f", {held.unindexed_frames} of them compared one by one" if held.parts else ", compared one by one"
+    return [f"holds    {held.videos} videos with {held.frames} frames{beside}, of {len(held.shards)} shards"]

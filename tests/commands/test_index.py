@@ -1,0 +1,63 @@
+"""`hapvr index`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hapvr.stages.project import Project
+from tests.commands.conftest import Call
+from tests.stages.search_projects import copied_project, network_folder
+
+
+@pytest.fixture(scope="module")
+def folder(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with config.yaml, of a project with features, and network-0."""
+    folder = tmp_path_factory.mktemp("index")
+    copied_project(small_project, folder)
+    network_folder(folder)
+    return folder
+
+
+def test_an_index_is_made_shown_and_verified(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing yet; an update; what it holds; a second update; an index built anew; a wanted recall that none can have."""
+    monkeypatch.chdir(folder)
+    options = ("--config", "config.yaml")
+    for verb in ("status", "verify"):
+        done = call("index", verb, *options)
+        assert done.code == 1
+        assert "`hapvr index build` makes one" in done.error
+    made = call("index", "update", *options, "--model", "network-0", "--json")
+    assert made.code == 0, made.error
+    assert made.json["passed"]
+    assert len(made.json["added"]) == len(made.json["shards"]) > 3
+    assert made.json["model"] == str(folder / "network-0")
+    shown = call("index", "status", *options, "--json").json
+    assert {name: shown[name] for name in ("videos", "frames", "digest", "place")} == {
+        name: made.json[name] for name in ("videos", "frames", "digest", "place")
+    }
+    assert (shown["missing"], shown["awaited"]) == ([], [])
+    text = call("index", "status", *options).out
+    assert f"holds    {shown['videos']} videos with {shown['frames']} frames, compared one by one" in text
+    again = call("index", "update", *options, "--model", "network-0", "--json").json
+    assert (again["added"], again["replaced"], again["removed"]) == ([], [], [])
+    verified = call("index", "verify", *options, "--probes", "20", "--json")
+    assert verified.code == 0
+    assert verified.json["probes"] == verified.json["found_themselves"] == 40
+    anew = call("index", "build", *options, "--model", "network-0", "--json").json
+    assert anew["place"] != made.json["place"]
+    assert anew["added"] == made.json["added"]
+
+
+def test_without_a_champion_the_registry_is_named(call: Call, folder: Path) -> None:
+    done = call("index", "update", "--config", folder / "config.yaml", "--set", "tracking.uri=sqlite:////absent/x.db")
+    assert done.code == 1
+    assert "/absent/x.db" in done.error
+
+
+@pytest.mark.parametrize("verb", ["build", "update"])
+def test_a_model_that_is_not_there(call: Call, folder: Path, verb: str) -> None:
+    done = call("index", verb, "--config", folder / "config.yaml", "--model", folder / "nothing", "--json")
+    assert done.code == 1
+    assert "is no model" in done.json["error"]

@@ -1,0 +1,180 @@
+"""kill -9 at any moment of a build or an update of the index: what answers is whole, and the next update ends as a calm one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hapvr.search.current import CURRENT, current_index
+from hapvr.search.index import FrameIndex
+from hapvr.stages.project import Project
+from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.stages.search_projects import copied_project, network_folder
+
+pytestmark = pytest.mark.slow
+
+KILLS = 20
+KILLS_IN_A_ROW = 4
+SEARCH = {"index": {"min_indexed_rows": 64, "list_rows": 16, "code_bits": 5, "probed_lists": 64, "refine_factor": 8}}
+Answers = dict[str, list[tuple[str, float, float]]]
+
+
+@dataclass
+class Updates:
+    """Two configurations whose indexes differ in every shard, and a server that runs updates. seconds: of a calm one."""
+
+    project: Project
+    configs: dict[str, Path]
+    server: subprocess.Popen[str]
+    calm: dict[str, Answers]
+    held: dict[str, dict[str, int]]
+    seconds: float
+
+    def start(self, config: str) -> int:
+        """Begin an update; returns the process id."""
+        return int(self._ask(json.dumps({"config": str(self.configs[config]), "stage": "index"})))
+
+    def status(self) -> int:
+        """Wait for the end of the update begun last: 0, or what `waitpid` says."""
+        return int(self._ask(""))
+
+    def finish(self, config: str) -> None:
+        self.start(config)
+        assert self.status() == 0
+
+    def index(self) -> FrameIndex:
+        return current_index(self.project.root).open(self.project.root, self.project.config.search)
+
+    def _ask(self, line: str) -> str:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(line + "\n")
+        self.server.stdin.flush()
+        return self.server.stdout.readline()
+
+
+def queries() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((8, 32))
+
+
+def answers(index: FrameIndex) -> Answers:
+    """What the index says to some queries, without the order of frames that are equally near."""
+    found: Answers = {}
+    for row in index.search_frames(queries(), 10).to_pylist():
+        found.setdefault(str(row["query_frame"]), []).append(
+            (row["video_id"], round(row["second"], 2), round(row["similarity"], 3))
+        )
+    return {number: sorted(rows) for number, rows in found.items()}
+
+
+@pytest.fixture(scope="module")
+def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Updates]:
+    folder = tmp_path_factory.mktemp("search-kills")
+    project = copied_project(small_project, folder, **SEARCH)
+    network_folder(folder)
+    videos = project.path(project.config.sources[0].path)
+    configs = {}
+    for name, similarity in (("all", 1.0), ("fewer", 0.5)):
+        search = SEARCH | {"descriptors": {"max_frozen_similarity": similarity}}
+        settings = small_settings(videos, folder / "data") | {"search": search}
+        configs[name] = write_settings(folder / f"{name}.yaml", settings)
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("stage_server.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=CHECKOUT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)},
+    )
+    made = Updates(project, configs, server, {}, {}, 0.0)
+    for name in configs:
+        made.start(name)
+        began = time.monotonic()
+        assert made.status() == 0
+        made.seconds = time.monotonic() - began
+        made.calm[name] = answers(made.index())
+        made.held[name] = {key: entry.frames for key, entry in made.index().status().shards.items()}
+    yield made
+    assert server.stdin is not None
+    server.stdin.close()
+    assert server.wait(timeout=60) == 0
+
+
+def check_whole(updates: Updates) -> None:
+    """Every shard of the index that answers is wholly there, as one of the two configurations has it."""
+    if not updates.project.root.exists(CURRENT):
+        return
+    index = updates.index()
+    status = index.status()
+    tables = index.videos()
+    assert status.frames == sum(entry.frames for entry in status.shards.values())
+    assert status.videos == sum(entry.videos for entry in status.shards.values()) == len(tables)
+    for key, entry in status.shards.items():
+        assert entry.frames in {updates.held[name][key] for name in updates.configs}
+    assert len(index.search_frames(queries(), 10)) == 80
+
+
+@pytest.mark.parametrize("kind", ["build", "update"])
+def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: str) -> None:
+    """Twenty kills at random times, of builds from nothing and of updates that replace every shard."""
+    rng = random.Random(kind)
+    wanted, kills = "all", 0
+    if kind == "build":
+        shutil.rmtree(updates.project.root.local_path("search"))
+    while kills < KILLS:
+        pid = updates.start(wanted)
+        time.sleep(rng.uniform(0, updates.seconds))
+        os.kill(pid, signal.SIGKILL)
+        ended = updates.status()
+        kills += ended == signal.SIGKILL
+        check_whole(updates)
+        if ended == 0 or kills % KILLS_IN_A_ROW == 0:
+            updates.finish(wanted)
+            check_whole(updates)
+            assert answers(updates.index()) == updates.calm[wanted]
+            if kind == "build":
+                shutil.rmtree(updates.project.root.local_path("search"))
+            else:
+                wanted = "fewer" if wanted == "all" else "all"
+    updates.finish(wanted)
+
+
+def test_readers_see_one_version_while_two_updates_run(updates: Updates) -> None:
+    """Two updates of different configurations at once: one waits for the other; every answer is of one of the two."""
+    updates.finish("all")
+    command = [sys.executable, str(Path(__file__).with_name("stage_server.py"))]
+    request = json.dumps({"config": str(updates.configs["fewer"]), "stage": "index"}) + "\n\n"
+    codes: list[int] = []
+
+    def other() -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)}
+        done = subprocess.run(
+            command, input=request, capture_output=True, text=True, cwd=CHECKOUT, env=environment, check=True
+        )
+        codes.extend(map(int, done.stdout.split()))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    updates.start("fewer")
+    seen = 0
+    while thread.is_alive():
+        check_whole(updates)
+        seen += 1
+    thread.join()
+    assert updates.status() == 0
+    assert codes[1] == 0
+    assert seen > 3
+    assert answers(updates.index()) == updates.calm["fewer"]
