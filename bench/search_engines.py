@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -97,28 +96,35 @@ def candidates(
     return sorted(sums, key=lambda video: -sums[video])[:CANDIDATES]
 
 
-def exact(library: npt.NDArray[np.float16], query: npt.NDArray[np.float32], frames: int) -> list[int]:
-    """Candidates by comparison with every frame."""
-    best = np.full((len(query), HITS), -np.inf, np.float32)
-    rows = np.zeros((len(query), HITS), np.int64)
-    for start in range(0, len(library), 100_000):
-        found = query @ library[start : start + 100_000].astype(np.float32).T
+def exact(library: npt.NDArray[np.float16], queries: Sequence[npt.NDArray[np.float32]], frames: int) -> list[list[int]]:
+    """Candidates of each query by comparison with every frame."""
+    stacked = np.concatenate(queries)
+    best = np.full((len(stacked), HITS), -np.inf, np.float32)
+    rows = np.zeros((len(stacked), HITS), np.int64)
+    for start in range(0, len(library), 50_000):
+        found = stacked @ library[start : start + 50_000].astype(np.float32).T
         near = np.argpartition(-found, HITS, axis=1)[:, :HITS]
         both = np.concatenate([best, np.take_along_axis(found, near, 1)], axis=1)
         places = np.concatenate([rows, near + start], axis=1)
         keep = np.argpartition(-both, HITS, axis=1)[:, :HITS]
         best, rows = np.take_along_axis(both, keep, 1), np.take_along_axis(places, keep, 1)
-    numbers = np.repeat(np.arange(len(query)), HITS)
-    return candidates(numbers, best.reshape(-1), rows.reshape(-1) // frames)
+    numbers = np.repeat(np.arange(frames), HITS)
+    return [
+        candidates(
+            numbers, best[place : place + frames].reshape(-1), rows[place : place + frames].reshape(-1) // frames
+        )
+        for place in range(0, len(stacked), frames)
+    ]
 
 
 def usage(began: tuple[float, float]) -> dict[str, float]:
     """Seconds since `began`, by the clock and of the processor, and the largest memory of this process so far."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    largest = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return {
         "seconds": round(time.perf_counter() - began[0], 2),
         "processor_seconds": round(time.process_time() - began[1], 2),
-        "max_resident_gb": round(own.ru_maxrss / 1e6, 2),
+        "max_resident_gb": round(int(largest.split()[1]) / 1e6, 2),
     }
 
 
@@ -270,7 +276,7 @@ def main(arguments: Sequence[str]) -> None:
     ]
     np.save(folder / "queries.npy", np.stack(queries))
     began = now()
-    wanted = [exact(library, query, frames) for query in queries]
+    wanted = exact(library, queries, frames)
     results: dict[str, Any] = {
         "rows": len(library),
         "clips": len(clips),
@@ -278,14 +284,22 @@ def main(arguments: Sequence[str]) -> None:
         "exact": usage(began) | {"originals": originals(chosen, wanted)},
     }
     num_lists = max(1, len(library) // options.list_rows)
+    note(results)
     results["lance"] = in_process(folder, "build_lance", frames, options.list_rows)
     for name in LANCE:
         results[f"lance, {name}"] = judged(in_process(folder, "search_lance", name), chosen, wanted)
+        note(results)
     for kind in FAISS:
         results[f"faiss {kind}"] = in_process(folder, "build_faiss", kind, num_lists) | {
             "search": judged(in_process(folder, "search_faiss", kind, frames, options.probes), chosen, wanted)
         }
+        note(results)
     sys.stdout.write(json.dumps(results, indent=1) + "\n")
+
+
+def note(results: dict[str, Any]) -> None:
+    """What is known so far, for whoever waits."""
+    sys.stderr.write(json.dumps(results) + "\n")
 
 
 def originals(chosen: Sequence[int], found: Sequence[Sequence[int]]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
 from hapvr.search.descriptors import network_digest
@@ -35,6 +36,9 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
         model = load_similarity_model(registered_bundle(named, project.tracking_uri))
         pinned = pinned_uri(named, project.tracking_uri)
     else:
-        path = Path(named).resolve()
+        try:
+            path = Path(named).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DataError(f"model: {named!r:.200} cannot be used as a path ({error}); correct it") from error
         model, pinned = load_similarity_model(path), str(path)
     return SearchModel(pinned, network_digest(model.network), model)
