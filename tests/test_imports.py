@@ -129,10 +129,13 @@ def imported_names(path: Path) -> set[str]:
     [
         ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
         ("hapvr.stages.watch, hapvr.stages.evaluation", {"timm", "torchvision", "lightning_fabric", "torch._dynamo"}),
+        ("hapvr.stages.snapshot, hapvr.stages.frames, hapvr.stages.quality", {"torch", "mlflow"}),
+        ("hapvr.train.loop", {"timm", "torchvision", "mlflow"}),
     ],
 )
 def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
-    """The command line's module loads no library of seconds, and stages without a frozen network do not load timm."""
+    """The command line's module loads no library of seconds, stages without a frozen network do not load timm, and those
+    that decode do not load torch."""
     code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
     assert done.stdout.strip() == "[]"

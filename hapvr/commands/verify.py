@@ -40,7 +40,7 @@ def verify(
         checks = verify_root(opened, progress=progress)
     if repair and config is not None:
         from hapvr.stages.project import Project
-        from hapvr.stages.verification import repair as make_again
+        from hapvr.stages.repair import repair as make_again
 
         with progress_bar("repairs") as progress:
             checks = make_again(Project.open(config), checks, progress=progress)

@@ -15,6 +15,7 @@ from hapvr.features.weights import state_sha256
 from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot
 
+STAGE = "whitening"
 WEIGHTS_NAME = "whitening/whitening.safetensors"
 PROVENANCE_NAME = "whitening/whitening.json"
 REMEDY = "materialise whitening again (`hapvr extract` does), or import it again if it was imported"

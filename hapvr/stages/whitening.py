@@ -16,7 +16,14 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches
 from hapvr.features.images import decode_frames
-from hapvr.features.whitening import Whitening, fit_whitening, load_whitening, save_whitening, whitening_provenance
+from hapvr.features.whitening import (
+    STAGE,
+    Whitening,
+    fit_whitening,
+    load_whitening,
+    save_whitening,
+    whitening_provenance,
+)
 from hapvr.model.published import import_pca
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, file_sha256
@@ -27,7 +34,6 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
 
-STAGE = "whitening"
 IMPORTED = "imported"
 
 

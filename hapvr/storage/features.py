@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
@@ -19,6 +17,9 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.rows import VideoRows, VideoTensors, places_of_videos
 from hapvr.storage.shards import STATUS_OK, Columns, Shard
 from hapvr.storage.tensors import tensor_field
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STAGE = "features"
 ROW_GROUP_ROWS = 256
@@ -87,6 +88,8 @@ class FeatureStore:
 
     def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each is read once."""
+        import torch  # those who only decode or count need none
+
         wanted = set(video_ids)
         for shard, ids in zip(self._shards, self._ids, strict=True):
             for video_id in ids:

@@ -11,18 +11,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from torch import Tensor
 
 from hapvr.storage.raw_tensors import RawTensors, raw_tensors
 from hapvr.storage.shards import Columns, Shard
 from hapvr.storage.tensors import decode_tensors, tensor_field
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VIEWS_STAGE = "training_views"
 EMBEDDINGS_STAGE = "teacher_embeddings"
@@ -103,6 +105,8 @@ class ViewFile:
 
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, in view_index order."""
+        import torch  # those who only verify files need none
+
         group, first = self._places[video_id]
         if isinstance(self._tensors, RawTensors):
             return torch.from_numpy(self._tensors.read(first, self._counts[video_id]))
@@ -137,6 +141,8 @@ class LabelFile:
 
     def read(self, video_id: str) -> Tensor:
         """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""
+        import torch
+
         with self._shard.naming_damage():
             table = self._file.read_row_group(self._group_of[video_id], columns=["labels"])
         values = decode_tensors(table.column(0), self._file.schema_arrow.field("labels"))

@@ -12,7 +12,6 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.train.batch import Batch, BatchSampler
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.gather import gather_of
-from hapvr.train.online_views import OnlineViews
 
 
 class Source(Protocol):
@@ -37,6 +36,8 @@ def open_source(config: Config, root: DataRoot, training_shards: Sequence[str], 
     rank, world_size = fabric.global_rank, fabric.world_size
     if config.train.source == "cached_views":
         return CachedViews(root, training_shards, config, rank=rank, world_size=world_size)
+    from hapvr.train.online_views import OnlineViews  # loads both frozen networks' libraries
+
     gather = gather_of(fabric) if config.train.gather else None
     return OnlineViews(
         root, training_shards, config, device=fabric.device, gather=gather, rank=rank, world_size=world_size

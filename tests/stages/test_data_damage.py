@@ -15,9 +15,10 @@ from hapvr.stages.frames import make_frames, open_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.quality import check_features, check_frames, check_videos
+from hapvr.stages.repair import repair
 from hapvr.stages.summary import video_status
 from hapvr.stages.training import training_shards
-from hapvr.stages.verification import repair, verify_root
+from hapvr.stages.verification import verify_root
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import label_rates, make_views_and_labels
 from hapvr.stages.whitening import make_whitening

@@ -11,8 +11,9 @@ import pytest
 
 from hapvr.errors import DataError
 from hapvr.stages.project import Project
+from hapvr.stages.snapshot import snapshot_sources
 from hapvr.stages.training import prepare_training
-from hapvr.stages.watch import pending_data, snapshot_sources
+from hapvr.stages.watch import pending_data
 from hapvr.storage.features import STAGE
 from tests.conftest import small_settings, write_clip, write_settings
 
