@@ -62,7 +62,8 @@ def mlflow_command(project: Project, *, host: str, port: int) -> list[str]:
     """An MLflow server over the project's own database and artifacts."""
     artifacts = project.root.local_path("mlflow/artifacts")
     artifacts.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
+    # One process is enough for one machine; MLflow would start four.
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
     return [*command, "--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri()]
 
 

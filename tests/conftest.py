@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 from torch import Tensor
 
@@ -32,6 +34,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = CHECKOUT / "tests" / "golden"
 
 WriteClip = Callable[..., Path]
+MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 def golden_similarities(name: str) -> pl.DataFrame:
@@ -77,7 +80,7 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
         "sources": [
             {"kind": "own_videos", "name": "own", "path": str(videos), "validation_rate": 0.2, "test_rate": 0.3}
         ],
-        "sampling": {"short_side_px": 146, "timeout_s": 60, "workers": 2},
+        "sampling": {"short_side_px": 146, "timeout_s": 60, "workers": 1},
         "backbone": {"architecture": "resnet18.tv_in1k", "weights": random, "crop_px": 128},
         "teacher": {"architecture": "vit_tiny_patch16_224", "weights": random},
         "whitening": {"dims": 32, "max_regions": 400},
@@ -111,9 +114,31 @@ def golden() -> dict[str, Tensor]:
 
 
 @pytest.fixture(scope="session")
-def clips_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeOnce:
+    """Gives a folder of this name that one of the test processes has filled; the others wait for it, and only read it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+
+    def made(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, end = shared / name, shared / f"{name}.made"
+        with FileLock(shared / f"{name}.lock"):
+            if not end.exists():
+                folder.mkdir()
+                fill(folder)
+                end.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def clips_folder(make_once: MakeOnce) -> Path:
     """Twelve good clips, one of a single frame, and five bad files, with names as people have them."""
-    folder = tmp_path_factory.mktemp("clips") / "my videos"
+    return make_once("my videos", write_clips)
+
+
+def write_clips(folder: Path) -> None:
+    """What `clips_folder` holds."""
     for number in range(12):
         write_clip(folder / f"clip {number:02d}.mp4", seed=number)
     write_clip(folder / "видео 'кавычки' «и».mp4", seed=100, seconds=0.125)
@@ -123,7 +148,6 @@ def clips_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut before its index.mp4").write_bytes(whole[: len(whole) // 2])
     write_sound(folder / "sound only.mp4")
     (folder / "README.md").write_text("not a video, and not said to be one")
-    return folder
 
 
 BAD_FILES = ("text.mp4", "empty.mp4", "cut before its index.mp4", "sound only.mp4")
@@ -143,8 +167,22 @@ def write_sound(path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_project(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose data is made up to pseudo labels, by the library's own stages."""
+def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose data is made up to pseudo labels, by the library's own stages; a copy for each test process."""
+    made = make_once("small project", lambda folder: make_data(open_small_project(clips_folder, folder)))
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    return open_small_project(clips_folder, folder)
+
+
+def open_small_project(clips: Path, folder: Path) -> Project:
+    """The project of `small_settings` in a folder."""
+    config = write_settings(folder / "config.yaml", small_settings(clips, folder / "data"))
+    return Project.open(config, folder=folder)
+
+
+def make_data(project: Project) -> None:
+    """All stages up to pseudo labels."""
     from hapvr.stages.features import make_features
     from hapvr.stages.frames import make_frames
     from hapvr.stages.manifest import make_manifest
@@ -152,9 +190,6 @@ def small_project(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     from hapvr.stages.views import make_views_and_labels
     from hapvr.stages.whitening import make_whitening
 
-    folder = tmp_path_factory.mktemp("project")
-    config = write_settings(folder / "config.yaml", small_settings(clips_folder, folder / "data"))
-    project = Project.open(config, folder=folder)
     manifest = make_manifest(project)
     for key in manifest.shards:
         make_videos(project, key)
@@ -164,4 +199,3 @@ def small_project(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
         make_features(project, key)
     for key in manifest.training_shards:
         make_views_and_labels(project, key)
-    return project

@@ -123,7 +123,10 @@ class VideoSampler:
         """Sample one video of the list. ahead: whether to begin with those after it; False for one out of turn."""
         if self._last is not None and self._last.video_id == video_id:
             return self._last
-        pool = self._pool = self._pool or self._stack.enter_context(_open_sampling_pool(self._config))
+        if self._pool is None:
+            workers = min(self._config.workers, len(self._items))
+            self._pool = self._stack.enter_context(_open_sampling_pool(self._config, workers=workers))
+        pool = self._pool
         start = self._order[video_id]
         count = LOOKAHEAD * self._config.workers if ahead else 1
         if ahead:
@@ -250,7 +253,7 @@ def in_workers(
     config: SamplingConfig,
     retry: Callable[[Item], Result] | None = None,
 ) -> Iterator[tuple[Item, Result | VideoError]]:
-    """Compute function(item) for each item in `config.workers` processes; yield (item, result) in the items' order.
+    """Compute function(item) for each item in at most `config.workers` processes; yield (item, result) in the items' order.
 
     A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is a VideoError with
     reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. With `retry`,
@@ -258,10 +261,10 @@ def in_workers(
     Memory holds at most LOOKAHEAD results per worker.
     """
     iterator = iter(items)
-    first = list(itertools.islice(iterator, 1))
+    first = list(itertools.islice(iterator, config.workers))
     if not first:
         return
-    with _open_sampling_pool(config) as pool:
+    with _open_sampling_pool(config, workers=len(first)) as pool:
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
@@ -296,8 +299,8 @@ def open_pool(
             pool.stop()  # type: ignore[no-untyped-call]
 
 
-def _open_sampling_pool(config: SamplingConfig) -> contextlib.AbstractContextManager[ProcessPool]:
-    return open_pool(workers=config.workers, limits={resource.RLIMIT_AS: config.max_memory_bytes})
+def _open_sampling_pool(config: SamplingConfig, *, workers: int) -> contextlib.AbstractContextManager[ProcessPool]:
+    return open_pool(workers=workers, limits={resource.RLIMIT_AS: config.max_memory_bytes})
 
 
 def _outcome(

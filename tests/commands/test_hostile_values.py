@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.core import TyperArgument
-from typer.testing import CliRunner
 
-from hapvr.cli import app
+from tests.commands.conftest import COMMAND, invoke
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.scorer.bundles import make_bundle
 
@@ -51,7 +49,7 @@ def verbs() -> dict[tuple[str, ...], Any]:
         for name, inner in command.commands.items():
             yield from walk(inner, (*words, name))
 
-    return dict(walk(typer.main.get_command(app), ()))
+    return dict(walk(COMMAND, ()))
 
 
 def benign(param: Any, folder: Path) -> str:
@@ -125,7 +123,7 @@ def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path
     as_json = any("--json" in param.opts for param in command.params)
     problems = []
     for call in calls(words, command, folder):
-        result = CliRunner().invoke(app, [*call, "--json"] if as_json else call)
+        result = invoke(*call, *(["--json"] if as_json else []))
         said = result.stdout + result.stderr
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             problems.append(f"{call!r:.300}: raised {result.exception!r:.300}")
@@ -148,7 +146,7 @@ def test_a_mistyped_registry_is_not_made(folder: Path) -> None:
     for words in verbs():
         if words[0] == "models" and words[1] != "import":
             arguments = ["1"] if words[1] in ("show", "card", "lineage", "promote") else []
-            result = CliRunner().invoke(app, [*words, *arguments, "--tracking-uri", f"sqlite:///{place}"])
+            result = invoke(*words, *arguments, "--tracking-uri", f"sqlite:///{place}")
             assert result.exit_code in (1, 2), words
             assert result.stderr.startswith(("error: ", "Usage")), result.stderr
             assert not place.parent.exists(), words
