@@ -47,7 +47,8 @@ class Chain:
 def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """All jobs, run once for this module; test_week.py runs them over PostgreSQL."""
     folder = tmp_path_factory.mktemp("chain")
-    config = write_settings(folder / "config.yaml", small_settings(clips_folder, folder / "data"))
+    settings = small_settings(clips_folder, folder / "data") | {"shard_videos": 10}
+    config = write_settings(folder / "config.yaml", settings)
     with Storage().instance(folder, config) as instance:
         result = execute_all(instance)
         yield Chain(Project.open(config), instance, result)

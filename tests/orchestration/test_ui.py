@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pipelines.guard import is_loopback
-from pipelines.ui import free_port, only_server
+from pipelines.ui import free_port, main, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
 from tests.orchestration.servers import wait_for
@@ -67,18 +67,16 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
-def test_addresses_that_others_reach_are_refused(host: str) -> None:
+def test_addresses_that_others_reach_are_refused(
+    host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit 2 before anything is started; the message says how to insist."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pipelines.ui", "--host", host],
-        capture_output=True,
-        text=True,
-        cwd=CHECKOUT,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "--allow-remote" in done.stderr
-    assert host in done.stderr
+    monkeypatch.setattr(sys, "argv", ["ui", "--host", host])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr().err
+    assert "--allow-remote" in said
+    assert host in said
 
 
 def test_loopback_addresses_are_known() -> None:

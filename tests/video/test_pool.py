@@ -96,7 +96,7 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import time\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.pool import in_workers\n"
-        "if __name__ == '__main__':\n    list(in_workers(time.sleep, [600], config=SamplingConfig(timeout_s=900)))\n"
+        "if __name__ == '__main__':\n    list(in_workers(time.sleep, [600, 600], config=SamplingConfig(timeout_s=900)))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     parent = subprocess.Popen([sys.executable, str(script)], env=environment)
