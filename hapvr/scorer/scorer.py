@@ -24,7 +24,7 @@ from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.deadline import Deadline, Turns
 from hapvr.scorer.frame_matrix import frame_matrix, relative_frame_matrix
 from hapvr.scorer.request import RequestVideos
-from hapvr.scorer.segments import DEFAULT_THRESHOLD, Segment, align, timed_segments
+from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, Segment, align, timed_segments
 from hapvr.scorer.videos import SampledFeatures, VideoReader
 
 NEVER = Deadline(None)
@@ -47,6 +47,21 @@ class PairScore:
     warning: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class EmbeddedVideo:
+    """What the network compares. regions: [T, R, D], weighed by attention; clock: of the T sampled frames."""
+
+    regions: Tensor
+    clock: Clock
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def part(self, first: int, last: int) -> EmbeddedVideo:
+        """The frames from `first` to `last` - 1, with their own times."""
+        return EmbeddedVideo(self.regions[first:last], self.clock.part(first, last))
+
+
 class VideoScorer:
     """Scores pairs of videos with a trained network. Keeps the features of the last videos seen; any thread may call it.
 
@@ -67,8 +82,8 @@ class VideoScorer:
         limits: ServingConfig | None = None,
         warning: str = "",
     ) -> None:
-        self._network = network.to(device).eval()
-        self._sampling = sampling
+        self.network = network.to(device).eval()
+        self.sampling = sampling
         self._device = torch.device(device)
         self._computing = Turns()
         self.limits = limits or ServingConfig()
@@ -92,18 +107,18 @@ class VideoScorer:
 
     def frame_similarity(self, query: Path, reference: Path) -> Tensor:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""
-        first, second = (self._embedding(self._video(path)) for path in (query, reference))
-        return frame_matrix(self._network, first, second).cpu()
+        first, second = (self.embed(self._video(path)).regions for path in (query, reference))
+        return frame_matrix(self.network, first, second).cpu()
 
     def score(self, query: Path, reference: Path) -> float:
         """Video similarity in [-1, 1]. Raises VideoError."""
-        first, second = (self._embedding(self._video(path)) for path in (query, reference))
-        return self._similarity(first, second)
+        first, second = (self.embed(self._video(path)) for path in (query, reference))
+        return self.similarities(first, [second])[0]
 
     def segments(self, query: Path, reference: Path) -> tuple[Segment, ...]:
         """Parts of the query and of the reference that show the same, the longest and surest first. Raises VideoError."""
-        first, second = self._video(query), self._video(reference)
-        return self._segments(first, self._embedding(first), second, self._embedding(second))
+        first, second = (self.embed(self._video(path)) for path in (query, reference))
+        return self.matching_segments(first, second)
 
     def score_pairs(
         self,
@@ -126,24 +141,23 @@ class VideoScorer:
         rows = []
         num_frame_pairs = 0
         names = [name for pair in allowed for name in pair]
-        with RequestVideos(self._reader, names, limits=limits, access=access or Access(), deadline=deadline) as videos:
-            query: tuple[str, SampledFeatures, Tensor] | None = None
+        with self.open_videos(names, limits=limits, access=access, deadline=deadline) as videos:
+            query: tuple[str, EmbeddedVideo] | None = None
             for number, (first, second) in enumerate(allowed):
                 progress(number, len(allowed))
                 try:
                     deadline.check()
                     if query is None or query[0] != first:
-                        video = videos.get(first)
-                        query = first, video, self._embedding(video, deadline)
+                        query = first, self.embed(videos.get(first), deadline)
                     reference = videos.get(second)
-                    num_frame_pairs += len(query[1].regions) * len(reference.regions)
+                    num_frame_pairs += len(query[1]) * len(reference.regions)
                     if num_frame_pairs > limits.max_frame_pairs:
                         raise VideoError(
                             "too_much_work",
                             f"request: more than {limits.max_frame_pairs} pairs of frames; send fewer or shorter videos, or "
                             "see serving.max_frame_pairs",
                         )
-                    rows.append(self._row(first, second, query[1], query[2], reference, deadline, segments=segments))
+                    rows.append(self._row(first, second, query[1], reference, deadline, segments=segments))
                 except VideoError as error:
                     rows.append(PairScore(first, second, None, error=f"{error.reason}: {error}"))
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
@@ -153,25 +167,77 @@ class VideoScorer:
         progress(len(allowed), len(allowed))
         return [dataclasses.replace(row, warning=self.warning) for row in rows]
 
+    def open_videos(
+        self,
+        names: Sequence[str],
+        *,
+        limits: ServingConfig | None = None,
+        access: Access | None = None,
+        deadline: Deadline = NEVER,
+    ) -> RequestVideos:
+        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`."""
+        return RequestVideos(
+            self._reader, names, limits=limits or self.limits, access=access or Access(), deadline=deadline
+        )
+
+    @torch.inference_mode()
+    def picture(self, path: str | Path, *, access: Access | None = None) -> SampledFeatures:
+        """Features of a still picture, as a video of one frame. Raises VideoError."""
+        local = (access or Access()).local_path(str(path))
+        return self._reader.picture(local, limits=self.limits, deadline=NEVER)
+
+    @torch.inference_mode()
+    def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
+        """Attention-weighted regions of a video's features [T, R, D], in any floating dtype."""
+        with self._computing.turn(deadline):
+            return EmbeddedVideo(self.network.embed(video.regions.to(self._device)), video.clock)
+
+    @torch.inference_mode()
+    def similarities(
+        self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
+    ) -> list[float]:
+        """Video similarities in [-1, 1] of one query with each reference. Raises ArgumentError where one is not finite."""
+        if not references:
+            return []
+        with self._computing.turn(deadline):
+            scores = score_packed(
+                self.network,
+                PackedVideos.from_videos([query.regions]),
+                PackedVideos.from_videos([reference.regions for reference in references]),
+                limits=self._pair_limits,
+            )
+        if not bool(torch.isfinite(scores).all()):
+            raise ArgumentError("the similarity is not finite")
+        return [float(score) for score in scores[0]]
+
+    def matching_segments(
+        self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
+    ) -> tuple[Segment, ...]:
+        """Parts of both that show the same, the longest and surest first."""
+        known = None if self.calibration is None else self.calibration.frame_threshold
+        with self._computing.turn(deadline):
+            matrix = relative_frame_matrix(self.network, query.regions, reference.regions)
+        found = align(matrix, threshold=DEFAULT_THRESHOLD if known is None else known)
+        return tuple(timed_segments(found, query.clock, reference.clock, fps=self.sampling.fps))
+
     def _row(
         self,
         first: str,
         second: str,
-        query: SampledFeatures,
-        query_embedding: Tensor,
+        query: EmbeddedVideo,
         reference: SampledFeatures,
         deadline: Deadline,
         *,
         segments: bool,
     ) -> PairScore:
-        embedding = self._embedding(reference, deadline)
-        similarity = self._similarity(query_embedding, embedding, deadline)
+        embedded = self.embed(reference, deadline)
+        similarity = self.similarities(query, [embedded], deadline)[0]
         return PairScore(
             first,
             second,
             similarity,
             probability=None if self.calibration is None else self.calibration.probability(similarity),
-            segments=self._segments(query, query_embedding, reference, embedding, deadline) if segments else None,
+            segments=self.matching_segments(query, embedded, deadline) if segments else None,
         )
 
     def _video(self, path: Path) -> SampledFeatures:
@@ -179,35 +245,3 @@ class VideoScorer:
         if isinstance(outcome, VideoError):
             raise VideoError(outcome.reason, str(outcome))
         return outcome
-
-    @torch.inference_mode()
-    def _embedding(self, video: SampledFeatures, deadline: Deadline = NEVER) -> Tensor:
-        with self._computing.turn(deadline):
-            return self._network.embed(video.regions.to(self._device))
-
-    @torch.inference_mode()
-    def _similarity(self, query: Tensor, reference: Tensor, deadline: Deadline = NEVER) -> float:
-        with self._computing.turn(deadline):
-            scores = score_packed(
-                self._network,
-                PackedVideos.from_videos([query]),
-                PackedVideos.from_videos([reference]),
-                limits=self._pair_limits,
-            )
-        if not bool(torch.isfinite(scores).all()):
-            raise ArgumentError("the similarity is not finite")
-        return float(scores)
-
-    def _segments(
-        self,
-        first: SampledFeatures,
-        query: Tensor,
-        second: SampledFeatures,
-        reference: Tensor,
-        deadline: Deadline = NEVER,
-    ) -> tuple[Segment, ...]:
-        known = None if self.calibration is None else self.calibration.frame_threshold
-        with self._computing.turn(deadline):
-            matrix = relative_frame_matrix(self._network, query, reference)
-        found = align(matrix, threshold=DEFAULT_THRESHOLD if known is None else known)
-        return tuple(timed_segments(found, first.clock, second.clock, fps=self._sampling.fps))

@@ -63,6 +63,10 @@ class Clock:
         end_s = start_s + 1 / fps
         return end_s if self.duration_s is None else max(start_s, min(end_s, self.duration_s))
 
+    def part(self, first: int, last: int) -> Clock:
+        """Of the sampled frames from `first` to `last` - 1."""
+        return Clock(self.times_s[first:last], self.duration_s)
+
 
 def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
     """Frame similarities against those of each frame with itself, so that 1 is the same picture whatever attention did.

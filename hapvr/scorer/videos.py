@@ -17,6 +17,7 @@ from hapvr.features.backbone import center_crop
 from hapvr.features.extract import embed_in_batches
 from hapvr.features.images import decode_frames
 from hapvr.scorer.deadline import Deadline, Turns
+from hapvr.scorer.pictures import read_picture
 from hapvr.scorer.segments import Clock
 from hapvr.video.container import check_file
 from hapvr.video.pool import SampledVideo, sample_videos
@@ -89,6 +90,13 @@ class VideoReader:
         if missing:
             outcomes |= self._decode(missing, limits=limits, deadline=deadline)
         return {path: _within(outcome, path, limits) for path, outcome in outcomes.items()}
+
+    def picture(self, path: Path, *, limits: ServingConfig, deadline: Deadline) -> SampledFeatures:
+        """Features of a still picture, one frame at 0 s. Raises VideoError."""
+        frame = read_picture(path, short_side_px=self._sampling.short_side_px, max_bytes=limits.max_bytes)
+        with self._computing.turn(deadline):
+            regions = self._embed(center_crop(frame, self._crop_px))
+        return SampledFeatures(regions, Clock((0.0,)))
 
     def _decode(
         self, missing: dict[Path, FileState], *, limits: ServingConfig, deadline: Deadline

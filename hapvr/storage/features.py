@@ -53,7 +53,16 @@ class FeatureFile:
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
         """(regions [T, R, D] as they are stored, seconds [T]) of a video. Raises DataError if it has none."""
-        return self._regions.read(video_id), self._times.read(video_id).column("timestamp_s").to_pylist()
+        return self._regions.read(video_id), self.times(video_id)
+
+    def times(self, video_id: str) -> Sequence[float]:
+        """Seconds [T] of the frames of a video. Raises DataError if it has none."""
+        times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
+        return times
+
+    def regions(self, video_id: str, first: int, last: int) -> npt.NDArray[Any]:
+        """Regions of the frames from `first` to `last` - 1 of a video. Raises DataError if it has none."""
+        return self._regions.read(video_id, first, last)
 
 
 class FeatureStore:

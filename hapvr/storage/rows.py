@@ -112,10 +112,12 @@ class VideoTensors:
         """Videos that have rows, in file order."""
         return self._rows.video_ids
 
-    def read(self, video_id: str) -> npt.NDArray[Any]:
-        """[T, *shape] of a video. Raises DataError as `VideoRows.read` does."""
+    def read(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
+        """[T, *shape] of a video, or of its rows from `first` to `last` - 1. Raises DataError as `VideoRows.read` does."""
         if self._raw is not None:
-            return self._raw.read(*self._rows.place(video_id))
-        values = decode_tensors(self._rows.read(video_id).column(self._column), self._field)
+            start, count = self._rows.place(video_id)
+            end = count if last is None else min(last, count)
+            return self._raw.read(start + first, max(end - first, 0))
+        values = decode_tensors(self._rows.read(video_id).column(self._column), self._field)[first:last]
         # a view would keep the whole row group in memory
         return values if values.flags.owndata else values.copy()
