@@ -8,14 +8,30 @@ import sys
 import typer
 
 from hapvr import __version__
-from hapvr.commands import benchmarks, evaluation, features, index, models, scoring, stages, terminal, verify
+from hapvr.commands import (
+    benchmarks,
+    duplicates,
+    evaluation,
+    features,
+    index,
+    models,
+    pairs,
+    scoring,
+    search,
+    stages,
+    terminal,
+    verify,
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(features.app, name="features")
 app.add_typer(index.app, name="index")
 app.add_typer(models.app, name="models")
+app.add_typer(pairs.app, name="pairs")
 app.command()(scoring.score)
+app.command()(search.search)
+app.command()(duplicates.duplicates)
 app.command()(evaluation.evaluate)
 app.command()(stages.download)
 app.command()(stages.sample)

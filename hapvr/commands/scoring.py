@@ -162,14 +162,14 @@ def _lines(pair: dict[str, Any]) -> list[str]:
     if pair["verdict"] == "no match" or pair["segments"] is None:
         return lines
     lines += [
-        f"         query {_clock(part['query_start_s'])}-{_clock(part['query_end_s'])} = reference "
-        f"{_clock(part['reference_start_s'])}-{_clock(part['reference_end_s'])}  (frame similarity {part['score']:.2f})"
+        f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
+        f"{clock(part['reference_start_s'])}-{clock(part['reference_end_s'])}  (frame similarity {part['score']:.2f})"
         for part in pair["segments"]
     ]
     return lines if pair["segments"] else [*lines, "         no matching segments"]
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Whole seconds, rounded down, as 0:03 or 1:02:03."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)

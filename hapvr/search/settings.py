@@ -1,4 +1,4 @@
-"""Settings of search: descriptors, and the index over them."""
+"""Settings of search: descriptors, the index over them, and searches."""
 
 from __future__ import annotations
 
@@ -60,4 +60,41 @@ class SearchSettings(Settings):
     index: IndexSettings = IndexSettings()
     keep_models: Annotated[int, Field(ge=0)] = Field(
         default=1, description="models before the current one whose indexes are kept for a rollback"
+    )
+    candidates: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=100, description="videos that the network compares with a query"
+    )
+    video_candidates: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        default=20, description="videos that are asked for by the mean of all frames; votes fill the other places"
+    )
+    query_frames: Annotated[int, Field(ge=1)] = Field(
+        default=120, description="frames of a query that are looked up; those of a longer one are spread evenly"
+    )
+    frame_hits: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=100, description="nearest frames that a frame of the query gets from the index"
+    )
+    hits_per_video: Annotated[int, Field(ge=1)] = Field(
+        default=3, description="of these, how many of one video may vote: still pictures have many equal frames"
+    )
+    hit_floor: bool = Field(
+        default=True,
+        description="a hit counts by how far it is above the last hit of its query frame; false: by its similarity",
+    )
+    rarity: bool = Field(default=True, description="a query frame counts less the more videos have one like it")
+    region_frames: Annotated[int, Field(ge=0)] = Field(
+        default=12,
+        description="frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find videos "
+        "that fill only a part of the picture",
+    )
+    tolerance_frames: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="sampled frames by which the offsets of one copy may differ"
+    )
+    windows_per_video: Annotated[int, Field(ge=1)] = Field(
+        default=3, description="places of a long video that are compared with the query"
+    )
+    margin_s: Annotated[float, Field(ge=0)] = Field(
+        default=5.0, description="how far a window goes beyond the votes, where the query does"
+    )
+    whole_frames: Annotated[int, Field(ge=1)] = Field(
+        default=30, description="sampled frames up to which a video is compared whole instead of by windows"
     )

@@ -59,14 +59,19 @@ def vote(
     hits_per_video: int,
     max_windows: int,
     max_candidates: int,
+    floor: bool = True,
+    rarity: bool = True,
     allowed: Callable[[str], bool] | None = None,
 ) -> list[Candidate]:
     """Candidates with the most votes, best first.
 
-    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q] of the query's frames.
+    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q], when each of
+    the looked-up vectors is shown in the query; those of one time are one frame.
     num_videos: in the index. tolerance_s: by how much the offsets of one copy may differ. num_hits: how many hits the
     index was asked for per query frame. hits_per_video: of one query frame, the best ones. max_windows: per video.
     allowed: which videos may be candidates, None: all; the others still say what a hit is worth.
+
+    floor, rarity: whether s_k and idf count.
 
     A hit weighs (s - s_k) * idf, at least 0. s_k is the similarity of the query frame's last hit, which tells what
     unrelated frames reach (0 where the index had no more frames to give); it makes frames that look like everything
@@ -78,7 +83,9 @@ def vote(
         raise ArgumentError(f"tolerance_s is {tolerance_s}; wanted seconds above 0")
     if not len(hits):
         return []
-    weighted = _weighted(hits, num_videos=num_videos, num_hits=num_hits, hits_per_video=hits_per_video)
+    weighted = _weighted(hits, num_hits=num_hits, num_videos=num_videos, floor=floor, rarity=rarity)
+    rank = pl.col("weight").rank("ordinal", descending=True).over("query_frame", "video_id")
+    weighted = weighted.filter(rank <= hits_per_video)
     if allowed is not None:
         weighted = weighted.filter(pl.Series([allowed(name) for name in weighted["video_id"]], dtype=pl.Boolean))
     frame = weighted["query_frame"].to_numpy()
@@ -106,28 +113,25 @@ def unite(voted: Sequence[Candidate], whole_videos: Sequence[str], *, max_candid
     ]
 
 
-def _weighted(hits: pa.Table, *, num_videos: int, num_hits: int, hits_per_video: int) -> pl.DataFrame:
+def _weighted(hits: pa.Table, *, num_videos: int, num_hits: int, floor: bool, rarity: bool) -> pl.DataFrame:
     """Columns query_frame, video_id, second and weight > 0 of the hits that count."""
     table = pl.from_arrow(hits)
     assert isinstance(table, pl.DataFrame)
     whole = pl.len().over("query_frame") >= num_hits
-    floor = pl.when(whole).then(pl.col("similarity").min().over("query_frame")).otherwise(0.0)
+    least = pl.when(whole).then(pl.col("similarity").min().over("query_frame")).otherwise(0.0) if floor else pl.lit(0.0)
     gained = table.select(
         "query_frame",
         "video_id",
         pl.col("second").cast(pl.Float64),
-        gain=(pl.col("similarity").cast(pl.Float64) - floor).clip(lower_bound=0),
-    )
-    gained = gained.filter(pl.col("gain") > MIN_VOTE)
+        gain=(pl.col("similarity").cast(pl.Float64) - least).clip(lower_bound=0),
+    ).filter(pl.col("gain") > MIN_VOTE)
     by_video = gained.group_by("query_frame", "video_id").agg(pl.col("gain").max())
     shared = by_video.group_by("query_frame").agg(n=pl.col("gain").sum() / pl.col("gain").max())
     total = float(np.log1p(max(num_videos, 1)))
-    rarity = ((total - pl.col("n").log()) / total).clip(0, 1)
-    rank = pl.col("gain").rank("ordinal", descending=True).over("query_frame", "video_id")
+    idf = ((total - pl.col("n").log()) / total).clip(0, 1) if rarity else pl.lit(1.0)
     return (
-        gained.filter(rank <= hits_per_video)
-        .join(shared, on="query_frame")
-        .with_columns(weight=pl.col("gain") * rarity)
+        gained.join(shared, on="query_frame")
+        .with_columns(weight=pl.col("gain") * idf)
         .filter(pl.col("weight") > MIN_VOTE)
         .select("query_frame", "video_id", "second", "weight")
     )
@@ -143,12 +147,8 @@ def _peaks(weighted: pl.DataFrame, *, tolerance_s: float) -> pl.DataFrame:
     strongest = pl.col("weight").arg_max()
     once = (
         pl.concat(bins)
-        .group_by("video_id", "shift", "bin", "query_frame")
-        .agg(
-            pl.col("weight").max(),
-            pl.col("time").first(),
-            pl.col("second").gather(strongest).first(),
-        )
+        .group_by("video_id", "shift", "bin", "time")
+        .agg(pl.col("weight").max(), pl.col("second").gather(strongest).first())
     )
     return once.group_by("video_id", "shift", "bin").agg(
         votes=pl.col("weight").sum(),

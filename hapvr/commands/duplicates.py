@@ -1,0 +1,127 @@
+"""`hapvr duplicates`: which videos of the collection are copies, parts or other footage of each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, progress_bar, show
+
+if TYPE_CHECKING:
+    from hapvr.search.duplicates import DuplicatePair, GroupMember
+
+DEFAULT_PROBABILITY = 0.9
+OUT_SUFFIXES = (".csv", ".parquet", ".json")
+
+
+@exit_codes
+def duplicates(
+    config: ConfigOption,
+    shard: Annotated[
+        list[str] | None, typer.Option("--shard", help="Look for the videos of these shards; default all.")
+    ] = None,
+    min_probability: Annotated[
+        float, typer.Option(help="Pairs below this probability do not count, in [0.5, 1].")
+    ] = DEFAULT_PROBABILITY,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="List pairs of every kind instead of groups of copies.")
+    ] = False,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="With --pairs, only these: copy, contained, overlap, same_incident.")
+    ] = None,
+    folder: Annotated[str, typer.Option("--in", help="Only groups and pairs with a video whose id begins so.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Also write the rows to a .csv, .parquet or .json file.")] = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Groups of copies, which copy to keep and why; with --pairs also parts, overlaps and other footage.
+
+    Nothing is deleted. A shard that was looked through is left alone until its features, the model or the settings change.
+    """
+    from hapvr.errors import ArgumentError
+    from hapvr.search.duplicates import KINDS
+    from hapvr.stages.duplicates import (
+        LEAST_PROBABILITY,
+        duplicate_pairs,
+        group_table,
+        make_duplicate_groups,
+        make_duplicate_pairs,
+        pair_table,
+    )
+    from hapvr.stages.project import Project
+    from hapvr.stages.searcher import Searcher
+
+    if not LEAST_PROBABILITY <= min_probability <= 1:
+        raise ArgumentError(f"--min-probability is {min_probability}; wanted a number in [{LEAST_PROBABILITY:g}, 1]")
+    unknown = sorted(set(kind or ()) - set(KINDS))
+    if unknown:
+        raise ArgumentError(f"--kind {unknown[0]!r:.100}: wanted {', '.join(KINDS)}")
+    if kind and not pairs:
+        raise ArgumentError("--kind goes with --pairs; groups hold copies alone")
+    if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
+    project = Project.open(config, overrides=overrides(set_))
+    searcher = Searcher.open(project)
+    keys = searcher.shards()
+    absent = sorted(set(shard or ()) - set(keys))
+    if absent:
+        raise ArgumentError(f"--shard {absent[0]!r:.100}: the index has no such shard; `hapvr index status` lists them")
+    for key in shard or keys:
+        with progress_bar(key) as progress:
+            make_duplicate_pairs(project, searcher, key, progress=progress)
+    if pairs:
+        found = duplicate_pairs(project, searcher, min_probability=min_probability)
+        found = [one for one in found if not kind or one.kind in kind]
+        found = [one for one in found if one.first.startswith(folder) or one.second.startswith(folder)]
+        rows, text = pair_table(found), _pair_lines(found)
+    else:
+        members = make_duplicate_groups(project, searcher, min_probability=min_probability)
+        chosen = {member.group for member in members if member.video_id.startswith(folder)}
+        members = [member for member in members if member.group in chosen]
+        rows, text = group_table(members), _group_lines(members)
+    if out is not None:
+        _write(out, rows)
+    show({"pairs" if pairs else "groups": rows.to_dicts()}, as_json=as_json, text="\n".join(text))
+
+
+def _group_lines(members: list[GroupMember]) -> list[str]:
+    sizes = Counter(member.group for member in members)
+    lines = [f"{len(sizes)} groups of copies, {len(members) - len(sizes)} videos more than needed"]
+    before = ""
+    for member in members:
+        if member.group != before:
+            lines.append(f"group {member.group}, {sizes[member.group]} videos")
+            before = member.group
+        facts = member.facts
+        size = f"{facts.width_px}x{facts.height_px} {facts.codec} {facts.num_bytes / 1e6:.1f} MB"
+        lines.append(f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}): {member.reason}")
+    return lines
+
+
+def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
+    counts = Counter(pair.kind for pair in pairs)
+    lines = [f"{len(pairs)} pairs: {', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"]
+    return lines + [
+        f"{pair.kind:<13}  {100 * pair.probability:5.1f} %  {pair.first} ({100 * pair.first_covered:.0f} %) - "
+        f"{pair.second} ({100 * pair.second_covered:.0f} %){'  marked as a match' if pair.mark else ''}"
+        for pair in pairs
+    ]
+
+
+def _write(out: Path, rows: Any) -> None:
+    from hapvr.errors import DataError
+    from hapvr.files import write_atomic
+
+    try:
+        with write_atomic(out) as part:
+            if out.suffix.lower() == ".csv":
+                rows.write_csv(part)
+            elif out.suffix.lower() == ".parquet":
+                rows.write_parquet(part)
+            else:
+                rows.write_json(part)
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error

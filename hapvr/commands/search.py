@@ -1,0 +1,185 @@
+"""`hapvr search`: which videos of the collection contain footage of a query, where, and how sure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hapvr.commands.scoring import clock, expand
+from hapvr.commands.terminal import (
+    FAILED,
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    exit_codes,
+    overrides,
+    progress_bar,
+    show,
+)
+
+if TYPE_CHECKING:
+    from hapvr.search.match import Match, SearchAnswer
+    from hapvr.stages.searcher import Searcher, Wanted
+
+OUT_SUFFIXES = (".csv", ".parquet", ".json", ".html")
+DEFAULT_TOP = 20
+
+
+@exit_codes
+def search(
+    config: ConfigOption,
+    queries: Annotated[
+        list[str] | None,
+        typer.Argument(help="Videos or still pictures: files, http(s) URLs, folders, or .txt lists of these."),
+    ] = None,
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", help="A video of the collection as a query, by its id.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="Matches per query, at most.")] = DEFAULT_TOP,
+    at: Annotated[float | None, typer.Option(help="Only what the query shows at this second.")] = None,
+    from_: Annotated[float | None, typer.Option("--from", help="Only from this second of the query on.")] = None,
+    to: Annotated[float | None, typer.Option(help="Only up to this second of the query.")] = None,
+    min_probability: Annotated[float, typer.Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
+    prior: Annotated[
+        float | None,
+        typer.Option(help="Share of matches among the pairs asked about, in (0, 1). Default: as in the calibration."),
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Videos that the network compares with each query. Default: search.candidates.")
+    ] = None,
+    segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
+    folder: Annotated[
+        str, typer.Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the matches to a .csv, .parquet, .json or .html file.")
+    ] = None,
+    as_json: JsonOption = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print a CSV row per matching part, with the column names of VSC2022.")
+    ] = False,
+    set_: SetOption = None,
+) -> None:
+    """Which videos of the collection contain footage of a query, at which second, and how sure? The best come first.
+
+    A search always ranks. That nothing was found is an answer; a query that cannot be used is a row with an error.
+    """
+    from hapvr.errors import ArgumentError
+    from hapvr.scorer.access import ANY_HOST, Access
+
+    if as_json and as_csv:
+        raise ArgumentError("--json and --csv: wanted one of the two")
+    if not queries and not ids:
+        raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
+    if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
+    wanted = _wanted(
+        top=top,
+        at=at,
+        from_=from_,
+        to=to,
+        min_probability=min_probability,
+        prior=prior,
+        segments=segments,
+        folder=folder,
+    )
+    names = expand(queries or [])
+    from hapvr.stages.searcher import Searcher
+
+    given = overrides(set_) | ({} if candidates is None else {"search.candidates": candidates})
+    searcher = Searcher.open(config, overrides=given)
+    # a person who types an address may fetch it
+    access = Access(hosts=frozenset({ANY_HOST}))
+    answers: list[SearchAnswer] = []
+    total = len(names) + len(ids or [])
+    with progress_bar("queries") as progress:
+        for name in names:
+            progress(len(answers), total)
+            answers.append(searcher.try_search(name, wanted, access=access))
+        for video_id in ids or []:
+            progress(len(answers), total)
+            answers.append(searcher.try_search_id(video_id, wanted))
+    if out is not None:
+        _write(out, answers, searcher)
+    if as_csv:
+        from hapvr.search.rows import answer_table
+
+        typer.echo(answer_table(answers).write_csv(), nl=False)
+    else:
+        from hapvr.search.rows import answer_values
+
+        result = {"config": str(config), "queries": answer_values(answers)}
+        show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer)))
+    if any(answer.error for answer in answers):
+        raise typer.Exit(FAILED)
+
+
+def _wanted(*, at: float | None, from_: float | None, to: float | None, folder: str, **values: Any) -> Wanted:
+    """The options as a request. Raises ArgumentError."""
+    from hapvr.errors import ArgumentError
+    from hapvr.search.query import Part
+    from hapvr.stages.searcher import Wanted
+
+    if at is not None and (from_ is not None or to is not None):
+        raise ArgumentError("--at and --from/--to: wanted one of the two")
+    part = None
+    if at is not None:
+        part = Part.around(at)
+    elif from_ is not None or to is not None:
+        part = Part(start_s=from_ or 0.0, end_s=to)
+    return Wanted(part=part, folder=folder, **values)
+
+
+def _write(out: Path, answers: list[SearchAnswer], searcher: Searcher) -> None:
+    from hapvr.errors import DataError
+    from hapvr.files import write_atomic
+    from hapvr.search.rows import answer_table, answer_values
+
+    try:
+        with write_atomic(out) as part:
+            if out.suffix.lower() == ".csv":
+                answer_table(answers).write_csv(part)
+            elif out.suffix.lower() == ".parquet":
+                answer_table(answers).write_parquet(part)
+            elif out.suffix.lower() == ".json":
+                import json
+
+                part.write_text(json.dumps(answer_values(answers), ensure_ascii=False, indent=1), encoding="utf-8")
+            else:
+                part.write_text(searcher.page(answers), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error
+
+
+def _lines(answer: SearchAnswer) -> list[str]:
+    """What a person reads of one query."""
+    if answer.error:
+        return [f"failed   {answer.query}: {answer.error}"]
+    lines = [
+        f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of {answer.videos} videos"
+    ]
+    lines += [f"warning  {warning}" for warning in answer.warnings]
+    if not answer.matches:
+        return [*lines, "         nothing found"]
+    if answer.prior is not None:
+        lines.append(f"         probabilities hold where {100 * answer.prior:.3g} % of the pairs match")
+    for match in answer.matches:
+        lines += _match_lines(match)
+    return lines
+
+
+def _match_lines(match: Match) -> list[str]:
+    chance = "        " if match.probability is None else f"{100 * match.probability:6.1f} %"
+    marked = "  marked as a match" if match.mark else ""
+    shown = ""
+    if match.query_covered is not None and match.reference_covered is not None and match.segments:
+        shown = f"  covers {100 * match.query_covered:.0f} % of the query, {100 * match.reference_covered:.0f} % of the video"
+    lines = [f"{match.rank:>4}  {chance}  {match.similarity:+.3f}  {match.reference}{shown}{marked}"]
+    lines += [
+        f"                        query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
+        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}  (frame similarity {part.score:.2f})"
+        for part in match.segments
+    ]
+    return lines

@@ -1,0 +1,144 @@
+"""One search: shortlist by frames and whole videos, fine scores of its candidates, segments of the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hapvr.errors import VideoError
+from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
+from hapvr.scorer.segments import Segment
+from hapvr.search.descriptors import frame_descriptors, video_descriptor
+from hapvr.search.fine import FineScore, Videos, fine_scores
+from hapvr.search.index import SearchIndex
+from hapvr.search.settings import SearchSettings
+from hapvr.search.votes import Candidate, unite, vote
+
+WIDER = 5
+"""How many times as many hits are asked for where only some videos may be found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A candidate with its score. segments: None where none were looked for."""
+
+    score: FineScore
+    votes: float
+    segments: tuple[Segment, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """found: best first. lost: video id -> why a candidate could not be scored. timings_s: part of the work
+    -> how long it took."""
+
+    found: tuple[Found, ...]
+    lost: dict[str, str]
+    timings_s: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchEngine:
+    """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour.
+
+    Any thread may call it.
+    """
+
+    scorer: VideoScorer
+    index: SearchIndex
+    videos: Videos
+    num_videos: int
+    blank: npt.NDArray[np.float32]
+    settings: SearchSettings
+
+    def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
+        """Candidates, the most promising first. allowed: which videos may be found; None: all.
+
+        Raises VideoError `no_picture` where no frame of the query says anything.
+        """
+        settings, fps = self.settings, self.scorer.sampling.fps
+        described = frame_descriptors(query.regions, blank=self.blank, settings=settings.descriptors)
+        vectors, kept = described.vectors, described.kept
+        rows = spread(np.flatnonzero(kept), settings.query_frames)
+        if not len(rows):
+            raise VideoError(
+                "no_picture",
+                "query: its frames are black, or of one other colour, throughout, so nothing can be found by it",
+            )
+        wider = 1 if allowed is None else WIDER
+        lookups, times = vectors[rows], np.asarray(query.clock.times_s)[rows]
+        if settings.region_frames:
+            some = spread(rows, settings.region_frames)
+            regions = unit(query.regions[torch.from_numpy(some).to(query.regions.device)])
+            lookups = np.concatenate([lookups, regions.reshape(-1, regions.shape[-1])])
+            times = np.concatenate([times, np.repeat(np.asarray(query.clock.times_s)[some], regions.shape[1])])
+            said = lookups.any(axis=1)  # attention may make nothing of a region
+            lookups, times = lookups[said], times[said]
+        hits = self.index.search_frames(lookups, settings.frame_hits * wider)
+        names: list[str] = []
+        if settings.video_candidates:
+            whole = self.index.search_videos(video_descriptor(vectors[kept]), settings.video_candidates * wider)
+            names = whole["video_id"].to_pylist()
+        if allowed is not None:
+            names = [name for name in names if allowed(name)]
+        voted = vote(
+            hits,
+            times,
+            num_videos=self.num_videos,
+            tolerance_s=settings.tolerance_frames / fps,
+            num_hits=settings.frame_hits * wider,
+            hits_per_video=settings.hits_per_video,
+            max_windows=settings.windows_per_video,
+            floor=settings.hit_floor,
+            rarity=settings.rarity,
+            max_candidates=settings.candidates,
+            allowed=allowed,
+        )
+        return unite(voted, names[: settings.video_candidates], max_candidates=settings.candidates)
+
+    def search(
+        self, query: EmbeddedVideo, *, num_segmented: int, allowed: Callable[[str], bool] | None = None
+    ) -> Search:
+        """Scored candidates. num_segmented: how many of the best get segments. Raises VideoError as `shortlist` does."""
+        began = time.perf_counter()
+        candidates = self.shortlist(query, allowed=allowed)
+        listed = time.perf_counter()
+        scores, lost = fine_scores(query, candidates, scorer=self.scorer, videos=self.videos, settings=self.settings)
+        scored = time.perf_counter()
+        votes = {candidate.video_id: candidate.votes for candidate in candidates}
+        found = tuple(
+            Found(
+                score=score,
+                votes=votes[score.video_id],
+                segments=self.segments(query, score) if place < num_segmented else None,
+            )
+            for place, score in enumerate(scores)
+        )
+        timings = {"shortlist": listed - began, "fine": scored - listed, "segments": time.perf_counter() - scored}
+        return Search(found=found, lost=lost, timings_s=timings)
+
+    def segments(self, query: EmbeddedVideo, score: FineScore) -> tuple[Segment, ...]:
+        """Common parts of a query and the scored piece, the longest and surest first. DataError where it is gone."""
+        times = self.videos.times(score.video_id)
+        reference = self.scorer.embed(self.videos.read(score.video_id, times, *score.rows))
+        return self.scorer.matching_segments(query, reference)
+
+
+def unit(regions: Tensor) -> npt.NDArray[np.float32]:
+    """Regions [T, R, D], each of unit length; those that attention made nothing of get a length all the same."""
+    lengths = regions.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+    return np.asarray((regions / lengths).float().cpu().numpy(), np.float32)
+
+
+def spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
+    """At most so many of the rows, evenly apart."""
+    if len(rows) <= count:
+        return rows
+    places = np.linspace(0, len(rows) - 1, count).round().astype(int)
+    return np.asarray(rows[places], np.intp)

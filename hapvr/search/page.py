@@ -1,0 +1,117 @@
+"""Answers as one HTML file that needs nothing else: a table per query, with pictures of both sides."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+from hapvr.scorer.segments import Segment
+from hapvr.search.match import Match, SearchAnswer
+
+Picture = Callable[[str, float], bytes | None]
+"""The JPEG of a video's frame at a second; None where it cannot be had."""
+
+THUMBNAIL_PX = (192, 108)
+STYLE = """
+:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 20%, transparent) }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
+h2 { overflow-wrap: anywhere; margin-top: 2.5rem } table { border-collapse: collapse; width: 100% }
+td, th { border-top: 1px solid var(--line); padding: .6rem .6rem .6rem 0; text-align: left; vertical-align: top }
+td.name { overflow-wrap: anywhere } td.number { font-variant-numeric: tabular-nums; white-space: nowrap }
+img { display: block; max-width: 192px; border-radius: 4px } figure { display: inline-block; margin: 0 .5rem .3rem 0 }
+figcaption { font-size: 12px; font-variant-numeric: tabular-nums } .note { opacity: .75 } meter { width: 6rem }
+"""
+
+
+def answers_page(answers: Sequence[SearchAnswer], *, query_picture: Picture, reference_picture: Picture,
+                 links: Callable[[str], Path | None]) -> str:  # fmt: skip
+    """A whole HTML document. links: the file of a reference, where there is one."""
+    parts = [_answer(answer, query_picture, reference_picture, links) for answer in answers]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Matches</title>'
+        '<meta name="viewport" content="width=device-width">'
+        f"<style>{STYLE}</style></head><body><h1>Matches</h1>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _answer(
+    answer: SearchAnswer, query_picture: Picture, reference_picture: Picture, links: Callable[[str], Path | None]
+) -> str:
+    parts = [f"<section><h2>{escape(answer.query)}</h2>"]
+    if answer.error:
+        return f'{parts[0]}<p class="note">{escape(answer.error)}</p></section>'
+    parts += [f'<p class="note">Warning: {escape(warning)}</p>' for warning in answer.warnings]
+    share = "" if answer.prior is None else f" Probabilities hold where {100 * answer.prior:.3g} % of the pairs match."
+    parts.append(
+        f'<p class="note">{clock(answer.seconds)} long; compared with {answer.compared} of {answer.videos} videos.{share}</p>'
+    )
+    if not answer.matches:
+        return "".join([*parts, "<p>Nothing found.</p></section>"])
+    parts.append(
+        "<table><tr><th>#</th><th>video</th><th>probability</th><th>similarity</th><th>matching parts</th></tr>"
+    )
+    parts += [_match(match, query_picture, reference_picture, links(match.reference)) for match in answer.matches]
+    return "".join([*parts, "</table></section>"])
+
+
+def _match(match: Match, query_picture: Picture, reference_picture: Picture, file: Path | None) -> str:
+    name = escape(match.reference)
+    if file is not None:
+        second = match.segments[0].reference_start_s if match.segments else 0
+        name = f'<a href="{escape(file.resolve().as_uri())}#t={second:g}" target="_blank" rel="noopener">{name}</a>'
+    chance = ""
+    if match.probability is not None:
+        chance = f'<meter min="0" max="1" value="{match.probability:.4f}"></meter> {100 * match.probability:.1f} %'
+    shown = "".join(_segment(match, part, query_picture, reference_picture) for part in match.segments)
+    if match.query_covered is not None and match.reference_covered is not None and match.segments:
+        shown += (
+            f'<p class="note">{100 * match.query_covered:.0f} % of the query, '
+            f"{100 * match.reference_covered:.0f} % of the video</p>"
+        )
+    marked = '<br><span class="note">marked as a match</span>' if match.mark else ""
+    return (
+        f'<tr><td class="number">{match.rank}</td><td class="name">{name}{marked}</td>'
+        f'<td class="number">{chance}</td><td class="number">{match.similarity:+.3f}</td><td>{shown}</td></tr>'
+    )
+
+
+def _segment(match: Match, part: Segment, query_picture: Picture, reference_picture: Picture) -> str:
+    sides = (
+        ("query", query_picture(match.query, part.query_start_s), part.query_start_s, part.query_end_s),
+        (
+            "video",
+            reference_picture(match.reference, part.reference_start_s),
+            part.reference_start_s,
+            part.reference_end_s,
+        ),
+    )
+    return "<div>" + "".join(_figure(*side) for side in sides) + "</div>"
+
+
+def _figure(title: str, picture: bytes | None, start_s: float, end_s: float) -> str:
+    caption = f"<figcaption>{title} {clock(start_s)}-{clock(end_s)}</figcaption>"
+    if picture is None:
+        return f"<figure>{caption}</figure>"
+    data = base64.b64encode(thumbnail(picture)).decode()
+    return f'<figure><img alt="{title} at {clock(start_s)}" src="data:image/jpeg;base64,{data}">{caption}</figure>'
+
+
+def thumbnail(jpeg: bytes) -> bytes:
+    """A JPEG of at most THUMBNAIL_PX of the same picture."""
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
+        image.thumbnail(THUMBNAIL_PX)
+        small = io.BytesIO()
+        image.convert("RGB").save(small, "JPEG", quality=80)
+    return small.getvalue()
+
+
+def clock(seconds: float) -> str:
+    """Whole seconds, rounded down, as 0:03 or 1:02:03."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

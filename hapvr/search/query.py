@@ -1,0 +1,52 @@
+"""A query: the part of a video, or the picture, that is looked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hapvr.errors import ArgumentError, VideoError
+from hapvr.scorer.videos import SampledFeatures
+
+MOMENT_S = 1.0
+"""How far before and after a moment the query goes that is named by one second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Seconds of a query, from its first frame on. end_s: None for its end. Raises ArgumentError unless 0 <= start < end."""
+
+    start_s: float = 0.0
+    end_s: float | None = None
+
+    def __post_init__(self) -> None:
+        end = math.inf if self.end_s is None else self.end_s
+        if not (math.isfinite(self.start_s) and 0 <= self.start_s < end):
+            raise ArgumentError(f"part: from {self.start_s} to {self.end_s} s; wanted 0 <= from < to")
+
+    @staticmethod
+    def around(moment_s: float) -> Part:
+        """The second before and after a moment. Raises ArgumentError for one below 0 or not finite."""
+        if not (math.isfinite(moment_s) and moment_s >= 0):
+            raise ArgumentError(f"part: at {moment_s} s; wanted seconds from 0 on")
+        return Part(start_s=max(moment_s - MOMENT_S, 0.0), end_s=moment_s + MOMENT_S)
+
+
+def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:
+    """The sampled frames of a part, with their own times. Raises VideoError `no_frames` where it has none.
+
+    fps: of the sampling; a frame stands for the 1 / fps seconds from its time on.
+    """
+    times = np.asarray(video.clock.times_s)
+    end = math.inf if part.end_s is None else part.end_s
+    rows = np.flatnonzero((times + 1 / fps > part.start_s) & (times < end))
+    if not len(rows):
+        last = times[-1] + 1 / fps if len(times) else 0.0
+        raise VideoError(
+            "no_frames",
+            f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; name another part",
+        )
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    return SampledFeatures(video.regions[first:last], video.clock.part(first, last))

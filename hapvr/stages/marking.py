@@ -1,0 +1,49 @@
+"""Marks of people on pairs of videos: which contents their names stand for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hapvr.errors import DataError
+from hapvr.provenance import file_sha256
+from hapvr.search.facts import CollectionFacts
+from hapvr.search.marks import Mark, Verdict, mark_pair, unmark_pair
+from hapvr.stages.project import Project
+from hapvr.storage.manifest import read_manifest
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def content_of(project: Project, name: str) -> str:
+    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself.
+
+    Raises DataError for anything else.
+    """
+    if _DIGEST.fullmatch(name):
+        return name
+    manifest = read_manifest(project.root)
+    shards = dict(manifest.filter(manifest["video_id"] == name).select("video_id", "shard").iter_rows())
+    if shards:
+        facts = CollectionFacts(project.root, shards).of(name)
+        if facts.path is None:
+            raise DataError(f"pairs: {name} has not been looked into, or cannot be read; run `hapvr download` first")
+        return facts.sha256
+    try:
+        return file_sha256(Path(name))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"pairs: {name!r:.200} is no video of the collection, and no file that can be read ({error}); wanted an id "
+            "such as SOURCE/NAME.mp4, or a path"
+        ) from error
+
+
+def mark(project: Project, one: str, other: str, verdict: Verdict) -> Mark:
+    """Keep what somebody says about two videos, see `content_of`. Raises DataError and ArgumentError."""
+    first, second = content_of(project, one), content_of(project, other)
+    return mark_pair(project.root, first, second, verdict, names=(one, other))
+
+
+def unmark(project: Project, one: str, other: str) -> Mark | None:
+    """Forget what was said about two videos; None where nothing was. Raises DataError."""
+    return unmark_pair(project.root, content_of(project, one), content_of(project, other))

@@ -1,0 +1,282 @@
+"""Search in the collection of a project: files, URLs, ids and pictures as queries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.features.extract import choose_device
+from hapvr.provenance import file_sha256
+from hapvr.scorer.access import Access
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.pictures import is_picture
+from hapvr.scorer.scorer import VideoScorer
+from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.scorer.videos import SampledFeatures
+from hapvr.search.current import CurrentIndex, current_index
+from hapvr.search.descriptors import network_digest
+from hapvr.search.engine import Found, SearchEngine
+from hapvr.search.facts import CollectionFacts
+from hapvr.search.marks import read_marks
+from hapvr.search.match import Match, SearchAnswer, coverage
+from hapvr.search.query import Part, cut
+from hapvr.search.stored import StoredVideos
+from hapvr.stages.project import Project
+from hapvr.stages.search_page import search_page
+from hapvr.tracking.store import pinned_uri, registered_bundle
+
+DEFAULT_TOP = 20
+STALE_SHOWN = 3
+"""Lost candidates that a warning names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a search is to give. Raises ArgumentError for values out of range.
+
+    top: matches at most, >= 1. part: of the query; None: all of it. min_probability: in [0, 1], 0 for all; the model needs
+    a calibration for it. prior: share of matches that probabilities are stated for, None: the calibration's. segments:
+    whether to say which parts match. folder: the beginning of ids that may be found, such as "source/holidays".
+    """
+
+    top: int = DEFAULT_TOP
+    part: Part | None = None
+    min_probability: float = 0.0
+    prior: float | None = None
+    segments: bool = True
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ArgumentError(f"top is {self.top}; wanted 1 or more")
+        if not 0 <= self.min_probability <= 1:
+            raise ArgumentError(f"min_probability is {self.min_probability}; wanted a number in [0, 1]")
+        if self.prior is not None and not 0 < self.prior < 1:
+            raise ArgumentError(f"prior is {self.prior}; wanted the share of matches, above 0 and below 1")
+
+
+class Searcher:
+    """Searches the index of one project with the model that the index was made with. Any thread may call it."""
+
+    def __init__(
+        self,
+        project: Project,
+        engine: SearchEngine,
+        *,
+        shards: Mapping[str, str],
+        videos: StoredVideos,
+        warnings: tuple[str, ...],
+    ) -> None:
+        """For `open`. shards: video id -> shard; warnings: of every answer."""
+        self._project = project
+        self._engine = engine
+        self._shards = shards
+        self._videos = videos
+        self._warnings = warnings
+        self.facts = CollectionFacts(project.root, shards)
+
+    @staticmethod
+    def open(config: str | Path | Project, *, overrides: Mapping[str, Any] | None = None) -> Searcher:
+        """The searcher of a configuration file, or of a project that is open.
+
+        Raises DataError where there is no index yet, where it is damaged, and where model, index and features do not
+        belong together.
+        """
+        project = config if isinstance(config, Project) else Project.open(Path(config), overrides=overrides)
+        root, settings = project.root, project.config.search
+        current = current_index(root)
+        registered = current.model.startswith("models:/")
+        folder = registered_bundle(current.model, project.tracking_uri) if registered else Path(current.model)
+        scorer = load_bundle(folder, device=str(choose_device(project.config.device)))
+        if network_digest(scorer.network) != current.digest:
+            raise DataError(
+                f"search: the index below {root.url} was made with another network than {current.model} has now; "
+                "`hapvr index build` makes it anew"
+            )
+        index = current.open(root, settings)
+        shards = index.videos()
+        videos = StoredVideos(root, shards, require=load_similarity_model(folder).require_features)
+        videos.check()
+        engine = SearchEngine(
+            scorer=scorer,
+            index=index,
+            videos=videos,
+            num_videos=len(shards),
+            blank=current.blank(root),
+            settings=settings,
+        )
+        warnings = [scorer.warning] if scorer.warning else []
+        newer = _newer_champion(project, current) if registered else ""
+        return Searcher(project, engine, shards=shards, videos=videos, warnings=(*warnings, *filter(None, [newer])))
+
+    @property
+    def scorer(self) -> VideoScorer:
+        return self._engine.scorer
+
+    @property
+    def num_videos(self) -> int:
+        """Videos of the collection that can be found."""
+        return self._engine.num_videos
+
+    def search(self, query: str | Path, wanted: Wanted | None = None, *, access: Access | None = None) -> SearchAnswer:
+        """Videos that may show footage of a query: a video file, a still picture, or an http(s) URL.
+
+        access: what may be read; default is all files and no hosts. Raises VideoError for a query that cannot be used,
+        ArgumentError for a minimal probability where the model has no calibration.
+        """
+        wanted, name = wanted or Wanted(), str(query)
+        began = time.perf_counter()
+        if "://" not in name and is_picture(name):
+            features = self.scorer.picture(name, access=access)
+        else:
+            with self.scorer.open_videos([name], access=access) as videos:
+                features = videos.get(name)
+        digest = "" if "://" in name else file_sha256((access or Access()).local_path(name))
+        return self._answer(name, features, wanted, digest=digest, began=began)
+
+    def search_id(self, video_id: str, wanted: Wanted | None = None) -> SearchAnswer:
+        """Other videos that may show footage of a video of the collection. Raises DataError for an unknown id."""
+        began = time.perf_counter()
+        features = self._videos.whole(video_id)
+        return self._answer(
+            video_id, features, wanted or Wanted(), digest=self.facts.of(video_id).sha256, began=began, itself=video_id
+        )
+
+    def try_search(self, query: str | Path, wanted: Wanted, *, access: Access | None = None) -> SearchAnswer:
+        """As `search`, but a query that cannot be used is an answer with an error."""
+        return _or_error(str(query), lambda: self.search(query, wanted, access=access))
+
+    def try_search_id(self, video_id: str, wanted: Wanted) -> SearchAnswer:
+        """As `search_id`, but an id that cannot be used is an answer with an error."""
+        return _or_error(video_id, lambda: self.search_id(video_id, wanted))
+
+    def page(self, answers: Sequence[SearchAnswer]) -> str:
+        """Answers as one HTML document with pictures."""
+        return search_page(self._project, answers, shards=self._shards, facts=self.facts)
+
+    def video_ids(self) -> list[str]:
+        """All videos that can be found, sorted."""
+        return sorted(self._shards)
+
+    def shards(self) -> list[str]:
+        """Shards that have a video in the index, sorted."""
+        return sorted(set(self._shards.values()))
+
+    def videos_of(self, key: str) -> list[str]:
+        """Those of one shard, sorted."""
+        return sorted(video_id for video_id, shard in self._shards.items() if shard == key)
+
+    def seconds_of(self, video_id: str) -> float:
+        """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
+        return self._videos.times(video_id)[-1] + 1 / self.scorer.sampling.fps
+
+    def find_copies(self, video_id: str, *, least_probability: float) -> list[Found]:
+        """Other videos that share footage with one of the collection, the most similar first, with segments.
+
+        None for a video that shows nothing. Raises ArgumentError from a model without calibration.
+        """
+        calibration = self.scorer.calibration
+        if calibration is None:
+            raise ArgumentError("least_probability: this model has no calibration, so there are no probabilities")
+        query = self.scorer.embed(self._videos.whole(video_id))
+        try:
+            result = self._engine.search(query, num_segmented=0, allowed=self._allowed("", video_id))
+        except VideoError:
+            return []
+        return [
+            replace(found, segments=self._engine.segments(query, found.score))
+            for found in result.found
+            if calibration.probability(found.score.similarity) >= least_probability
+        ]
+
+    def _answer(
+        self, name: str, features: SampledFeatures, wanted: Wanted, *, digest: str, began: float, itself: str = ""
+    ) -> SearchAnswer:
+        scorer, fps = self.scorer, self.scorer.sampling.fps
+        if wanted.min_probability > 0 and scorer.calibration is None:
+            raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")
+        part = features if wanted.part is None else cut(features, wanted.part, name=name, fps=fps)
+        embedded = scorer.embed(part)
+        embed_s = time.perf_counter() - began
+        result = self._engine.search(
+            embedded,
+            num_segmented=wanted.top if wanted.segments else 0,
+            allowed=self._allowed(wanted.folder, itself),
+        )
+        marks = read_marks(self._project.root)
+        calibration = scorer.calibration
+        seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
+        matches: list[Match] = []
+        for found in result.found:
+            mark = marks.verdict(digest, self.facts.of(found.score.video_id).sha256) if len(marks) and digest else None
+            match = self._match(name, found, wanted, seconds=seconds, rank=len(matches) + 1)
+            unlikely = match.probability is not None and match.probability < wanted.min_probability
+            if mark == "not_a_match" or (unlikely and mark is None):
+                continue
+            matches.append(match if mark is None else replace(match, mark="match"))
+            if len(matches) == wanted.top:
+                break
+        return SearchAnswer(
+            query=name,
+            matches=tuple(matches),
+            seconds=seconds,
+            prior=None if calibration is None else (wanted.prior or calibration.prior),
+            compared=len(result.found),
+            videos=self.num_videos,
+            warnings=(*self._warnings, *_lost_warning(result.lost)),
+            timings_s={"query": embed_s, **result.timings_s},
+        )
+
+    def _match(self, name: str, found: Found, wanted: Wanted, *, seconds: float, rank: int) -> Match:
+        calibration, score = self.scorer.calibration, found.score
+        covered: tuple[float | None, float | None] = (None, None)
+        if found.segments is not None:
+            covered = coverage(found.segments, query_s=seconds, reference_s=score.seconds)
+        return Match(
+            query=name,
+            reference=score.video_id,
+            rank=rank,
+            similarity=score.similarity,
+            probability=None if calibration is None else calibration.probability(score.similarity, prior=wanted.prior),
+            segments=found.segments or (),
+            query_covered=covered[0],
+            reference_covered=covered[1],
+            votes=found.votes,
+        )
+
+    def _allowed(self, folder: str, itself: str) -> Callable[[str], bool] | None:
+        if not folder and not itself:
+            return None
+        return lambda video_id: video_id.startswith(folder) and video_id != itself
+
+
+def _newer_champion(project: Project, current: CurrentIndex) -> str:
+    """A warning where the registry has another champion than the model that the index was made with."""
+    name = f"models:/{project.config.tracking.registered_model}@champion"
+    try:
+        champion = pinned_uri(name, project.tracking_uri)
+    except DataError:
+        return ""
+    if champion == current.model:
+        return ""
+    return f"the index was made with {current.model}, and the champion is {champion}; `hapvr index update` brings it up to date"
+
+
+def _lost_warning(lost: Mapping[str, str]) -> tuple[str, ...]:
+    if not lost:
+        return ()
+    shown = ", ".join(sorted(lost)[:STALE_SHOWN])
+    return (f"{len(lost)} videos of the index have no features any more ({shown}); `hapvr index update` forgets them",)
+
+
+def _or_error(name: str, search: Callable[[], SearchAnswer]) -> SearchAnswer:
+    try:
+        return search()
+    except VideoError as error:
+        return SearchAnswer(query=name, timings_s={}, error=f"{error.reason}: {error}")
+    except DataError as error:
+        return SearchAnswer(query=name, timings_s={}, error=str(error))

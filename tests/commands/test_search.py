@@ -1,0 +1,132 @@
+"""`hapvr search` and `hapvr pairs` as people call them, on a real collection with an index."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from hapvr.cli import app
+from hapvr.stages.project import Project
+from tests.commands.test_hostile_values import HOSTILE
+from tests.scorer.bundles import write_scenes
+from tests.stages.searchable import LONG, searchable_project
+
+VSC_COLUMNS = ["query_id", "ref_id", "query_start", "query_end", "ref_start", "ref_end", "score"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return searchable_project(tmp_path_factory.mktemp("searchable"))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six seconds of long.mp4, from its second 25 on, after two of something else."""
+    return write_scenes(tmp_path_factory.mktemp("query") / "query.mp4", [500, 501, *LONG[25:31]])
+
+
+def call(project: Project, *arguments: object, exit_code: int = 0) -> str:
+    words = [str(word) for word in arguments]
+    result = CliRunner().invoke(app, [*words, "--config", str(project.folder / "config.yaml")])
+    assert result.exit_code == exit_code, result.stdout + result.stderr
+    return result.stdout + (result.stderr if exit_code else "")
+
+
+def test_a_person_reads_where_it_was_found(project: Project, clip: Path) -> None:
+    text = call(project, "search", clip, "--top", 2)
+    assert "compared with 9 of 9 videos" in text
+    assert "query 0:02-0:08 = 0:25-0:31" in text
+    assert text.index("in/long.mp4") < text.index("   2  ")
+    assert "covers 75 % of the query, 15 % of the video" in text
+
+
+def test_programs_get_json(project: Project, clip: Path) -> None:
+    """One object with every query, also where one of them cannot be used."""
+    found = json.loads(call(project, "search", clip, "--json", "--id", "in/short.mp4"))
+    first, second = found["queries"]
+    assert first["matches"][0]["reference"] == "in/long.mp4"
+    assert first["matches"][0]["segments"][0]["reference_start_s"] == 25
+    assert 0 < first["prior"] < 1
+    assert second["matches"][0]["reference"] == "in/trips/copy of short.mp4"
+    output = call(project, "search", "--id", "in/absent.mp4", "--id", "in/short.mp4", "--json", exit_code=1)
+    failed, fine = json.loads(output)["queries"]
+    assert "no video 'in/absent.mp4'" in failed["error"]
+    assert fine["matches"]
+
+
+def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_path: Path) -> None:
+    """CSV on standard output and in a file, and Parquet with the same rows."""
+    rows = list(csv.DictReader(io.StringIO(call(project, "search", clip, "--csv", "--out", tmp_path / "m.csv"))))
+    assert list(rows[0])[:7] == VSC_COLUMNS
+    assert (rows[0]["ref_id"], float(rows[0]["ref_start"]), float(rows[0]["ref_end"])) == ("in/long.mp4", 25, 31)
+    call(project, "search", clip, "--out", tmp_path / "m.parquet")
+    stored = pl.read_parquet(tmp_path / "m.parquet")
+    assert stored.columns[:7] == VSC_COLUMNS
+    assert len(stored) == len(rows) == len(list(csv.DictReader((tmp_path / "m.csv").open())))
+    call(project, "search", clip, "--out", tmp_path / "m.html")
+    assert "data:image/jpeg;base64," in (tmp_path / "m.html").read_text()
+    call(project, "search", clip, "--out", tmp_path / "m.json")
+    assert json.loads((tmp_path / "m.json").read_text())[0]["matches"]
+
+
+def test_nothing_found_is_an_answer(project: Project, tmp_path: Path) -> None:
+    clip = write_scenes(tmp_path / "query.mp4", list(range(900, 904)))
+    assert "nothing found" in call(project, "search", clip, "--min-probability", 0.9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "wanted a file, URL or picture"),
+        (("absent.mp4",), "absent.mp4 does not exist"),
+        (("--id", "in/short.mp4", "--at", "1", "--from", "2"), "--at and --from/--to"),
+        (("--id", "in/short.mp4", "--from", "5", "--to", "3"), "wanted 0 <= from < to"),
+        (("--id", "in/short.mp4", "--at", "nan"), "wanted seconds from 0 on"),
+        (("--id", "in/short.mp4", "--out", "matches.xls"), "ends in .csv, .parquet, .json, .html"),
+        (("--id", "in/short.mp4", "--candidates", "0"), "search.candidates"),
+        (("--id", "in/short.mp4", "--min-probability", "2"), "wanted a number in [0, 1]"),
+        (("--id", "in/short.mp4", "--json", "--csv"), "wanted one of the two"),
+    ],
+    ids=str,
+)
+def test_wrong_calls_say_what_is_wanted(project: Project, options: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, ["search", *options, "--config", str(project.folder / "config.yaml")])
+    assert result.exit_code in (1, 2)
+    assert said in result.stderr
+
+
+def test_hostile_values_meet_a_real_index(project: Project, clip: Path) -> None:
+    """Ids and folders that nobody has: rows with an error, or nothing found, and the good query is answered all the same."""
+    values = [value for value in HOSTILE if not value.startswith("-")]
+    ids = [word for value in values for word in ("--id", value)]
+    found = json.loads(call(project, "search", clip, *ids, "--json", exit_code=1))["queries"]
+    assert found[0]["matches"]
+    assert all("no video" in row["error"] and len(row["error"]) < 1000 for row in found[1:])
+    for value in ("'", '"; --', "%", "in/long.mp4/..", "x" * 5000):
+        assert json.loads(call(project, "search", clip, "--in", value, "--json"))["queries"][0]["matches"] == []
+
+
+def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) -> None:
+    """By id, by file and by digest; a search leaves out what does not match."""
+    assert "no pair is marked" in call(project, "pairs", "list")
+    copy = tmp_path / "renamed.mp4"
+    shutil.copy(project.folder / "videos" / "short.mp4", copy)
+    call(project, "pairs", "mark", copy, "in/trips/copy of short.mp4", "not-a-match")
+    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0]["matches"]
+    assert "in/trips/copy of short.mp4" not in [match["reference"] for match in found]
+    (row,) = json.loads(call(project, "pairs", "list", "--json"))["marks"]
+    assert row["verdict"] == "not_a_match"
+    assert "not-a-match" in call(project, "pairs", "list")
+    call(project, "pairs", "unmark", row["second"], row["first"])
+    assert json.loads(call(project, "pairs", "unmark", row["first"], row["second"], "--json")) == {"removed": None}
+    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0]["matches"]
+    assert found[0]["reference"] == "in/trips/copy of short.mp4"
+    assert "is no video of the collection" in call(project, "pairs", "mark", "x", copy, "match", exit_code=1)
+    assert "have the same content" in call(project, "pairs", "mark", copy, "in/short.mp4", "match", exit_code=2)

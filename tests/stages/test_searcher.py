@@ -1,0 +1,267 @@
+"""Searches in a real collection: files, pictures, ids and parts of them find what they show, where it is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.scorer.access import Access
+from hapvr.search.marks import mark_pair
+from hapvr.search.match import Match
+from hapvr.search.query import Part
+from hapvr.stages.project import Project
+from hapvr.stages.search_index import update_index
+from hapvr.stages.search_model import search_model
+from hapvr.stages.searcher import Searcher, Wanted
+from hapvr.storage.shards import Shard
+from tests.conftest import CHECKOUT, write_sound
+from tests.scorer.bundles import scene, write_scenes
+from tests.stages.searchable import LONG, bundle_of, searchable_project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return searchable_project(tmp_path_factory.mktemp("searchable"))
+
+
+@pytest.fixture(scope="module")
+def searcher(project: Project) -> Searcher:
+    return Searcher.open(project)
+
+
+@pytest.fixture
+def copied(project: Project, tmp_path: Path) -> Project:
+    """A copy that a test may change."""
+    shutil.copytree(project.folder / "data", tmp_path / "data")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        (project.folder / "config.yaml").read_text().replace(str(project.folder / "data"), str(tmp_path / "data"))
+    )
+    return Project.open(config, folder=tmp_path)
+
+
+def names(matches: tuple[Match, ...]) -> list[str]:
+    return [match.reference for match in matches]
+
+
+def test_the_program_of_the_python_page(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """The search of docs/python.md as printed, with a clip of the collection as a.mp4."""
+    page = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")
+    (program,) = [text for text in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "Searcher" in text]
+    (tmp_path / "configs").mkdir()
+    shutil.copy(project.folder / "config.yaml", tmp_path / "configs" / "demo.yaml")
+    write_scenes(tmp_path / "a.mp4", list(LONG[5:9]))
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    assert capsys.readouterr().out.startswith("1 in/long.mp4 ")
+
+
+def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -> None:
+    """Six seconds of the long clip within others: the clip comes first, with the times and the coverage of both sides."""
+    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31], 502, 503])
+    answer = searcher.search(clip)
+    best = answer.matches[0]
+    assert best.reference == "in/long.mp4"
+    assert best.rank == 1
+    segment = best.segments[0]
+    assert (segment.query_start_s, segment.query_end_s) == (2, 8)
+    assert (segment.reference_start_s, segment.reference_end_s) == (25, 31)
+    assert best.offset_s == 23
+    assert best.query_covered == pytest.approx(0.6, abs=0.01)
+    assert best.reference_covered == pytest.approx(6 / 40, abs=0.01)
+    assert answer.seconds == pytest.approx(10)
+    assert (answer.compared, answer.videos) == (9, 9)
+    assert best.similarity > answer.matches[1].similarity
+
+
+def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) -> None:
+    """Compared whole, a video gets the number that `hapvr score` gives, up to the half precision of stored features."""
+    searcher = Searcher.open(project.folder / "config.yaml", overrides={"search.whole_frames": 1000})
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[3:9]))
+    best = searcher.search(clip).matches[0]
+    file = project.folder / "videos" / "long.mp4"
+    assert best.similarity == pytest.approx(searcher.scorer.score(clip, file), abs=2e-3)
+    assert searcher.scorer.calibration is not None
+    assert best.probability == pytest.approx(searcher.scorer.calibration.probability(best.similarity))
+
+
+def test_windows_find_what_whole_videos_do(project: Project, tmp_path: Path) -> None:
+    """With windows instead of whole videos the long clip is still found at the same place."""
+    searcher = Searcher.open(
+        project.folder / "config.yaml", overrides={"search.whole_frames": 8, "search.margin_s": 2.0}
+    )
+    clip = write_scenes(tmp_path / "query.mp4", [500, *LONG[30:36], 501])
+    best = searcher.search(clip).matches[0]
+    assert best.reference == "in/long.mp4"
+    assert (best.segments[0].reference_start_s, best.segments[0].reference_end_s) == (30, 36)
+
+
+def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:
+    """A video of the collection as a query gives its copy and what shares a part with it, not itself."""
+    assert names(searcher.search_id("in/short.mp4", Wanted(top=3)).matches)[0] == "in/trips/copy of short.mp4"
+    found = searcher.search_id("in/trips/part.mp4").matches
+    assert found[0].reference == "in/long.mp4"
+    assert found[0].segments[0].reference_start_s == 10
+    assert "in/trips/part.mp4" not in names(found)
+    with pytest.raises(DataError, match=r"no video 'in/absent\.mp4'"):
+        searcher.search_id("in/absent.mp4")
+
+
+def test_a_still_picture_finds_its_second(searcher: Searcher, tmp_path: Path) -> None:
+    """A picture of any size, saved with loss, finds the video that shows it."""
+    picture = tmp_path / "still.jpg"
+    Image.fromarray(scene(LONG[17])).resize((300, 250)).save(picture, quality=60)
+    answer = searcher.search(picture)
+    assert answer.matches[0].reference in ("in/long.mp4", "in/trips/part.mp4")
+    starts = {match.reference: match.segments[0].reference_start_s for match in answer.matches[:2]}
+    assert starts == {"in/long.mp4": 17, "in/trips/part.mp4": 9}
+
+
+def test_a_part_of_a_query_is_searched_alone(searcher: Searcher, tmp_path: Path) -> None:
+    """Of two scenes in a query, the one in the part decides; times stay those of the whole query."""
+    clip = write_scenes(tmp_path / "two.mp4", [*LONG[5:11], *range(300, 306)])
+    first = searcher.search(clip, Wanted(part=Part(end_s=6))).matches[0]
+    assert first.reference == "in/long.mp4"
+    second = searcher.search(clip, Wanted(part=Part(start_s=6))).matches[0]
+    assert second.reference.endswith("short.mp4")
+    assert second.segments[0].query_start_s == 6
+    moment = searcher.search(clip, Wanted(part=Part.around(8.5))).matches[0]
+    assert moment.reference.endswith("short.mp4")
+    with pytest.raises(VideoError, match=r"lasts 12.0 s and has no frame from 60 s on"):
+        searcher.search(clip, Wanted(part=Part(start_s=60)))
+
+
+def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
+    """The best video outside of the folder is not given."""
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
+    assert names(searcher.search(clip, Wanted(folder="in/trips/")).matches)[0] == "in/trips/part.mp4"
+    assert set(names(searcher.search(clip, Wanted(folder="in/trips/")).matches)) <= {
+        "in/trips/part.mp4",
+        "in/trips/copy of short.mp4",
+    }
+    assert searcher.search(clip, Wanted(folder="elsewhere/")).matches == ()
+
+
+def test_nothing_above_a_probability_is_an_answer(searcher: Searcher, tmp_path: Path) -> None:
+    """What is not there is ranked, and left out where a probability is wanted."""
+    clip = write_scenes(tmp_path / "query.mp4", list(range(900, 906)))
+    assert len(searcher.search(clip).matches) == 9
+    answer = searcher.search(clip, Wanted(min_probability=0.9))
+    assert (answer.matches, answer.error) == ((), "")
+
+
+def black(path: Path, seconds: int = 4) -> Path:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=8, options={"crf": "20"})
+        stream.width, stream.height, stream.pix_fmt = 192, 160, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((160, 192, 3), np.uint8), format="rgb24")
+        for _ in range(8 * seconds):
+            container.mux(stream.encode(frame.reformat()))
+        container.mux(stream.encode())
+    return path
+
+
+def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path) -> None:
+    """Without pictures, black, missing, no video, forbidden, too long: each has its reason; one frame is enough."""
+    write_sound(tmp_path / "sound.mp4")
+    (tmp_path / "text.mp4").write_text("no video")
+    (tmp_path / "text.png").write_text("no picture")
+    black(tmp_path / "black.mp4")
+    for name, reason in (
+        ("sound.mp4", "no_video_stream"),
+        ("text.mp4", "not_video"),
+        ("text.png", "not_video"),
+        ("absent.mp4", "missing_file"),
+        ("black.mp4", "no_picture"),
+    ):
+        answer = searcher.try_search(tmp_path / name, Wanted())
+        assert answer.error.startswith(f"{reason}: "), (name, answer.error)
+        assert answer.matches == ()
+    with pytest.raises(VideoError) as refused:
+        searcher.search("http://127.0.0.1:9/x.mp4")
+    assert refused.value.reason == "not_allowed"
+    with pytest.raises(VideoError) as refused:
+        searcher.search(tmp_path / "black.mp4", access=Access(roots=(tmp_path / "other",)))
+    assert refused.value.reason == "not_allowed"
+    one = write_scenes(tmp_path / "one.mp4", [LONG[4]], fps=1)
+    assert searcher.search(one).matches[0].reference == "in/long.mp4"
+
+
+def test_wrong_requests_are_refused() -> None:
+    """Values out of range are named."""
+    for values in ({"top": 0}, {"min_probability": 1.5}, {"prior": 1.0}):
+        with pytest.raises(ArgumentError, match=next(iter(values))):
+            Wanted(**values)  # type: ignore[arg-type]
+    for start, end in ((5.0, 5.0), (-1.0, None), (float("nan"), None)):
+        with pytest.raises(ArgumentError, match="part: from"):
+            Part(start_s=start, end_s=end)
+
+
+def test_without_an_index_a_search_says_what_to_run(copied: Project) -> None:
+    """No index yet."""
+    shutil.rmtree(copied.root.local_path("search"))
+    with pytest.raises(DataError, match="`hapvr index build` makes one"):
+        Searcher.open(copied)
+
+
+def test_an_index_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:
+    """The bundle that the index names was replaced by another one."""
+    update_index(copied, search_model(copied, str(bundle_of(copied, tmp_path))))
+    other = bundle_of(copied, tmp_path / "other", seed=1)
+    shutil.rmtree(tmp_path / "bundle-0")
+    shutil.copytree(other, tmp_path / "bundle-0")
+    with pytest.raises(DataError, match="another network"):
+        Searcher.open(copied)
+
+
+def test_videos_that_are_gone_are_said(copied: Project, tmp_path: Path) -> None:
+    """A shard that was removed after it was indexed: the others answer, and a warning names the remedy."""
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
+    keys = copied.root.list_folders("features")
+    gone = next(
+        key for key in keys if "in/long.mp4" in Shard(copied.root, "features", key).index()["video_id"].to_list()
+    )
+    shutil.rmtree(copied.root.local_path(f"features/{gone}"))
+    answer = Searcher.open(copied).search(clip)
+    assert "in/long.mp4" not in names(answer.matches)
+    assert answer.matches
+    assert any("`hapvr index update`" in warning for warning in answer.warnings)
+
+
+def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
+    """A pair marked as no match is left out, by content: also where the query is a copy of the file elsewhere."""
+    searcher = Searcher.open(copied)
+    short = searcher.facts.of("in/short.mp4")
+    assert short.path is not None
+    elsewhere = tmp_path / "renamed.mp4"
+    shutil.copy(short.path, elsewhere)
+    copy, other = (searcher.facts.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4"))
+    mark_pair(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
+    mark_pair(copied.root, short.sha256, other, "match", names=("a", "c"))
+    answer = searcher.search(elsewhere)
+    assert names(answer.matches)[0] == "in/short.mp4"
+    assert "in/trips/copy of short.mp4" not in names(answer.matches)
+    assert [match.rank for match in answer.matches] == list(range(1, 9))
+    assert {match.reference: match.mark for match in answer.matches if match.mark} == {"in/other 0.mp4": "match"}
+    # what somebody said stays, whatever the model thinks
+    assert names(searcher.search(elsewhere, Wanted(min_probability=0.9999)).matches) == ["in/other 0.mp4"]
+    assert "in/trips/copy of short.mp4" not in names(searcher.search_id("in/short.mp4").matches)
+
+
+def test_a_page_stands_alone(searcher: Searcher, tmp_path: Path) -> None:
+    """The page has pictures of both sides within it, and no name becomes markup."""
+    clip = write_scenes(tmp_path / "<b>query.mp4", list(LONG[10:18]))
+    page = searcher.page([searcher.search(clip, Wanted(top=2)), searcher.try_search(tmp_path / "absent.mp4", Wanted())])
+    assert page.count("data:image/jpeg;base64,") >= 4
+    assert "<b>query" not in page
+    assert "&lt;b&gt;query" in page
+    assert "missing_file" in page
+    assert not re.search(r'(src|href)="(?!data:|file:)', page)
