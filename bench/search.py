@@ -1,0 +1,330 @@
+"""How much of exhaustive scoring does a search keep, by kind of edit and by length of the copied part?
+
+    python bench/search.py --clips FOLDER [--network FOLDER] [--videos 240] [--seconds 300] [--out FILE.json]
+
+--clips: what `bench/search_clips.py` wrote. Each video of the collection lasts --seconds and holds one real clip; what lies
+around it is mixed of two other clips' frames, so that it looks like footage and is none that is asked for. --network: of a
+trained model; without one it is untrained, and its scores are TopK-Chamfer similarities of the real features.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import torch
+
+from hapvr.config import SamplingConfig
+from hapvr.config_file import load_config
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import fit_whitening
+from hapvr.model.checkpoint import load_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.pairwise import PackedVideos, score_packed
+from hapvr.model.settings import NetworkSettings
+from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.frame_matrix import relative_frame_matrix
+from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
+from hapvr.scorer.segments import Clock, best_run
+from hapvr.scorer.videos import SampledFeatures
+from hapvr.search.descriptors import frame_descriptors, video_descriptor
+from hapvr.search.engine import SearchEngine
+from hapvr.search.index import FrameIndex
+from hapvr.search.settings import SearchSettings
+from hapvr.search.vectors import VECTOR
+from hapvr.seeding import numpy_rng, torch_rng
+
+TOP = (1, 5, 10, 20, 50, 100)
+EXHAUSTIVE_GROUP = 24
+UNRELATED_PAIRS = 100
+PHASE_S = 0.4
+"""By how much the queries of `bench/search_clips.py` lie after whole seconds."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    regions: np.ndarray
+    clip: str
+    start_s: int
+
+
+def mixture(clips: dict[str, np.ndarray], names: Sequence[str], count: int, rng: np.random.Generator) -> np.ndarray:
+    """Frames half way between those of two clips, in scenes of 5 to 20 s."""
+    parts, total = [], 0
+    while total < count:
+        length = int(rng.integers(5, 20))
+        first, second = (clips[names[int(rng.integers(len(names)))]].astype(np.float32) for _ in range(2))
+        rows = np.arange(length)
+        start, other = rng.integers(len(first)), rng.integers(len(second))
+        weight = rng.uniform(0.35, 0.65)
+        mixed = weight * first[(start + rows) % len(first)] + (1 - weight) * second[(other + rows) % len(second)]
+        parts.append(mixed / np.maximum(np.linalg.norm(mixed, axis=-1, keepdims=True), 1e-6))
+        total += length
+    return np.concatenate(parts)[:count].astype(np.float16)
+
+
+def collection(clips: dict[str, np.ndarray], *, videos: int, seconds: int) -> dict[str, Reference]:
+    names = sorted(clips)
+    made = {}
+    for number in range(videos):
+        rng = numpy_rng(number, "collection")
+        clip = names[number % len(names)]
+        own = clips[clip]
+        others = [name for name in names if name != clip]
+        start = int(rng.integers(max(seconds - len(own), 1)))
+        regions = mixture(clips, others, max(seconds, len(own)), rng)
+        if number < len(names):
+            regions[start : start + len(own)] = own
+        made[f"in/{number:04d}"] = Reference(regions, clip if number < len(names) else "", start)
+    return made
+
+
+class InMemory:
+    """The videos of `hapvr.search.fine`, from memory."""
+
+    def __init__(self, videos: dict[str, Reference]) -> None:
+        self._videos = videos
+
+    def times(self, video_id: str) -> Sequence[float]:
+        return [float(second) for second in range(len(self._videos[video_id].regions))]
+
+    def read(self, video_id: str, times_s: Sequence[float], first: int, last: int) -> SampledFeatures:
+        regions = torch.from_numpy(self._videos[video_id].regions[first:last])
+        return SampledFeatures(regions, Clock(tuple(times_s[first:last])))
+
+
+@dataclass(frozen=True)
+class Query:
+    """kind, length_s: of the copied part. shown_s: when it begins in the query. reference: the video that holds its original,
+    from the second `original_s` on."""
+
+    kind: str
+    length_s: int
+    features: SampledFeatures
+    shown_s: int
+    reference: str
+    original_s: float
+
+
+def queries(folder: Path, videos: dict[str, Reference], clips: dict[str, np.ndarray], *, around_s: int) -> list[Query]:
+    place = {reference.clip: video_id for video_id, reference in videos.items() if reference.clip}
+    found = []
+    with np.load(folder / "queries.npz") as stored:
+        for number, row in enumerate(json.loads((folder / "queries.json").read_text())):
+            if row["clip"] not in place:
+                continue
+            rng = numpy_rng(number, "around")
+            others = [name for name in sorted(clips) if name != row["clip"]]
+            before, after = (mixture(clips, others, around_s // 2, rng) if around_s else [] for _ in range(2))
+            regions = np.concatenate([part for part in (before, stored[str(number)], after) if len(part)])
+            reference = place[row["clip"]]
+            found.append(
+                Query(
+                    row["kind"],
+                    row["length_s"],
+                    SampledFeatures(torch.from_numpy(regions), Clock(tuple(float(t) for t in range(len(regions))))),
+                    around_s // 2,
+                    reference,
+                    videos[reference].start_s + row["first_s"] + PHASE_S,
+                )
+            )
+    return found
+
+
+def vectors_column(vectors: np.ndarray) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
+
+
+def build_index(
+    folder: Path, videos: dict[str, Reference], scorer: VideoScorer, settings: SearchSettings
+) -> FrameIndex:
+    ids, seconds, frames, means = [], [], [], []
+    for video_id, reference in videos.items():
+        times = tuple(float(second) for second in range(len(reference.regions)))
+        embedded = scorer.embed(SampledFeatures(torch.from_numpy(reference.regions), Clock(times)))
+        described = frame_descriptors(embedded.regions)
+        vectors, kept = described.vectors, described.kept
+        ids += [video_id] * int(kept.sum())
+        seconds += np.flatnonzero(kept).tolist()
+        frames.append(vectors[kept])
+        means.append(video_descriptor(vectors[kept]))
+    index = FrameIndex.create(folder, frames[0].shape[1], {}, settings=settings.index)
+    index.replace_shard(
+        "in-00000",
+        pa.table(
+            {"video_id": ids, "second": pa.array(seconds, pa.float32()), VECTOR: vectors_column(np.concatenate(frames))}
+        ),
+        pa.table({"video_id": list(videos), VECTOR: vectors_column(np.stack(means))}),
+    )
+    index.optimise()
+    return index
+
+
+def exhaustive(queries: Sequence[EmbeddedVideo], videos: dict[str, Reference], network: SimilarityNetwork,
+               scorer: VideoScorer) -> np.ndarray:  # fmt: skip
+    """[Q, N] similarities of whole queries with whole videos."""
+    packed = PackedVideos.from_videos([query.regions for query in queries])
+    columns, names = [], list(videos)
+    for start in range(0, len(names), EXHAUSTIVE_GROUP):
+        group = []
+        for name in names[start : start + EXHAUSTIVE_GROUP]:
+            regions = torch.from_numpy(videos[name].regions)
+            group.append(scorer.embed(SampledFeatures(regions, Clock(tuple(range(len(regions)))))).regions)
+        columns.append(score_packed(network, packed, PackedVideos.from_videos(group)))
+    return torch.cat(columns, dim=1).numpy()
+
+
+def measured(query: Query, embedded: EmbeddedVideo, row: np.ndarray | None, names: Sequence[str], engine: SearchEngine,
+             variant: str) -> dict[str, Any]:  # fmt: skip
+    """What one query gives, beside its exhaustive similarities [N]; without them the shortlist alone."""
+    began = time.perf_counter()
+    candidates = engine.shortlist(embedded)
+    shortlist_ms = 1000 * (time.perf_counter() - began)
+    listed = [candidate.video_id for candidate in candidates]
+    voted = sorted((one for one in candidates if one.votes), key=lambda one: -one.votes)
+    values: dict[str, Any] = {
+        "variant": variant,
+        "kind": query.kind,
+        "length_s": query.length_s,
+        "listed_at": listed.index(query.reference) + 1 if query.reference in listed else None,
+        "ap_votes": precision([one.video_id for one in voted], query.reference),
+        "shortlist_ms": shortlist_ms,
+    }
+    if row is None:
+        return values
+    order = [names[place] for place in np.argsort(-row, kind="stable")]
+    result = engine.search(embedded, num_segmented=20)
+    values |= {
+        "top10_listed": sum(name in listed for name in order[:10]) / 10,
+        "ap_exhaustive": precision(order, query.reference),
+        "ap_search": precision([found.score.video_id for found in result.found], query.reference),
+        "fine_ms": 1000 * result.timings_s["fine"],
+        "segments_ms": 1000 * result.timings_s["segments"],
+    }
+    for found in result.found:
+        if found.score.video_id == query.reference and found.segments is not None:
+            values["has_segment"] = float(bool(found.segments))
+            for segment in found.segments[:1]:
+                values["begin_error_s"] = abs(segment.reference_start_s - query.original_s)
+                values["end_error_s"] = abs(segment.reference_end_s - query.original_s - query.length_s)
+    return values
+
+
+def precision(ranked: Sequence[str], wanted: str) -> float:
+    """Average precision of a ranking in which one video is relevant."""
+    return 1 / (ranked.index(wanted) + 1) if wanted in ranked else 0.0
+
+
+def summary(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
+    listed = pl.col("listed_at")
+    rates = [name for name in ("top10_listed", "ap_exhaustive", "ap_votes", "ap_search", "has_segment") if name in rows]
+    medians = ("begin_error_s", "end_error_s", "shortlist_ms", "fine_ms", "segments_ms")
+    return (
+        rows.group_by(by)
+        .agg(
+            pl.len().alias("n"),
+            *(((listed <= top).fill_null(False).mean() * 100).alias(f"R@{top}") for top in TOP),
+            pl.col(rates).mean() * 100,
+            pl.col([name for name in medians if name in rows]).median(),
+        )
+        .sort(by)
+    )
+
+
+def calibrated(scorer: VideoScorer, wanted: Sequence[Query], scores: np.ndarray, names: Sequence[str],
+               embedded: Sequence[EmbeddedVideo], videos: dict[str, Reference]) -> Calibration:  # fmt: skip
+    """As `hapvr.stages.calibration` fits it, on these pairs: the threshold of segments lies above unrelated pairs."""
+    truth = np.array([[name == query.reference for name in names] for query in wanted])
+    rng = numpy_rng(0, "unrelated pairs")
+    runs = []
+    memory = InMemory(videos)
+    for _ in range(UNRELATED_PAIRS):
+        number, name = int(rng.integers(len(wanted))), names[int(rng.integers(len(names)))]
+        if name != wanted[number].reference:
+            times = memory.times(name)
+            other = scorer.embed(memory.read(name, times, 0, len(times)))
+            runs.append(best_run(relative_frame_matrix(scorer.network, embedded[number].regions, other.regions)))
+    return fit_calibration(
+        scores[truth], scores[~truth], source={}, frame_threshold=min(float(np.quantile(runs, 0.95)), 0.98)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clips", type=Path, required=True)
+    parser.add_argument("--network", type=Path)
+    parser.add_argument("--videos", type=int, default=220)
+    parser.add_argument("--seconds", type=int, default=300)
+    parser.add_argument("--around", type=int, default=0, help="seconds of other footage in each query")
+    parser.add_argument("--config", type=Path, default=Path("configs/measure.yaml"))
+    parser.add_argument("--variant", action="append", default=[], metavar="JSON", help="of the section `search`")
+    parser.add_argument("--every", type=int, default=1, help="take each n-th query")
+    parser.add_argument("--shortlist", action="store_true", help="measure the shortlist alone")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with np.load(arguments.clips / "collection.npz") as stored:
+        clips = {name: stored[name] for name in stored.files}
+    videos = collection(clips, videos=arguments.videos, seconds=arguments.seconds)
+    dims = next(iter(clips.values())).shape[-1]
+    network = (
+        load_network(arguments.network)[0]
+        if arguments.network
+        else SimilarityNetwork(NetworkSettings(comparator=False), dims=dims, generator=torch_rng("search"))
+    ).eval()
+    sample = torch.from_numpy(np.concatenate(list(clips.values()))).flatten(0, 1).float()
+    scorer = VideoScorer(
+        backbone=load_backbone(load_config(arguments.config).backbone),
+        whitening=fit_whitening(sample[:5000], dims=dims),
+        network=network,
+        sampling=SamplingConfig(),
+        batch_frames=32,
+        device="cpu",
+        description={},
+    )
+    wanted = queries(arguments.clips, videos, clips, around_s=arguments.around)[:: arguments.every]
+    embedded = [scorer.embed(query.features) for query in wanted]
+    names = list(videos)
+    began = time.perf_counter()
+    scores: Sequence[np.ndarray | None] = [None] * len(wanted)
+    if not arguments.shortlist:
+        scored = exhaustive(embedded, videos, network, scorer)
+        scorer.calibration = calibrated(scorer, wanted, scored, names, embedded, videos)
+        scores = list(scored)
+    exhaustive_s = time.perf_counter() - began
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="hapvr-search-") as folder:
+        index = build_index(Path(folder), videos, scorer, SearchSettings())
+        for variant in arguments.variant or ["{}"]:
+            engine = SearchEngine(
+                scorer=scorer,
+                index=index,
+                videos=InMemory(videos),
+                num_videos=len(videos),
+                blank=np.zeros((0, 0), np.float32),
+                settings=SearchSettings.model_validate(json.loads(variant)),
+            )
+            rows += [
+                measured(query, one, row, names, engine, variant)
+                for query, one, row in zip(wanted, embedded, scores, strict=True)
+            ]
+    table = pl.DataFrame(rows, infer_schema_length=None)
+    if arguments.out:
+        table.write_json(arguments.out)
+    pl.Config.set_tbl_rows(200).set_tbl_cols(40).set_tbl_width_chars(230).set_float_precision(1)
+    pl.Config.set_fmt_str_lengths(60).set_tbl_hide_column_data_types(True)
+    for by in (("variant",), ("variant", "length_s"), ("variant", "kind")):
+        sys.stdout.write(f"{summary(table, *by)}\n")
+    sys.stdout.write(f"{len(videos)} videos; exhaustive: {1000 * exhaustive_s / max(len(wanted), 1):.0f} ms a query\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Features for `bench/search.py`: real clips at one frame per second, and edited parts of them as queries.
+
+    HAPVR_MEASURE=... python bench/search_clips.py --out FOLDER [--config configs/measure.yaml]
+
+Queries are cut between the seconds at which the collection was sampled, as nobody's copies keep the phase. Regions are those
+of the configuration's backbone, whitened on the collection.
+"""
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from hapvr.config_file import load_config
+from hapvr.corpus.edits import edit_video
+from hapvr.errors import VideoError
+from hapvr.features.backbone import Backbone, center_crop, load_backbone
+from hapvr.features.whitening import fit_whitening
+from hapvr.seeding import numpy_rng
+from hapvr.video.decode import sample_frames
+
+KINDS = ("low_bitrate", "crop", "tight_crop", "flip", "heavy_color", "text", "blur", "video_in_video",
+         "picture_in_picture", "crop_hue_contrast")  # fmt: skip
+LENGTHS_S = (3, 5, 10, 30)
+CLIPS_PER_LENGTH = 14
+FPS = 5
+PHASE = 2
+"""Of FPS frames a second, the one that queries are cut at; the collection has the first."""
+
+QUERY_JPEG_QUALITY = 70
+
+
+def sources(folder: Path) -> list[Path]:
+    files = [path for name in ("videos", "pile") for path in sorted((folder / name).iterdir())]
+    return [path for path in files if path.suffix in (".mp4", ".mkv", ".webm")]
+
+
+def through_jpeg(frames: np.ndarray) -> np.ndarray:
+    """What coarse coding loses."""
+    coded = []
+    for frame in frames:
+        file = io.BytesIO()
+        Image.fromarray(frame).save(file, "JPEG", quality=QUERY_JPEG_QUALITY)
+        coded.append(np.asarray(Image.open(file)))
+    return np.stack(coded)
+
+
+def at_crop_size(frames: np.ndarray, backbone: Backbone, short_side_px: int) -> torch.Tensor:
+    """[N, 3, crop, crop] as sampling and cropping give it."""
+    height, width = frames.shape[1:3]
+    scale = short_side_px / min(height, width)
+    size = (max(round(width * scale), backbone.crop_px), max(round(height * scale), backbone.crop_px))
+    resized = np.stack([np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR)) for frame in frames])
+    return center_crop(torch.from_numpy(resized).permute(0, 3, 1, 2), backbone.crop_px)
+
+
+@torch.inference_mode()
+def regions(frames: np.ndarray, backbone: Backbone, short_side_px: int) -> torch.Tensor:
+    crops = at_crop_size(frames, backbone, short_side_px)
+    return torch.cat([backbone.regions(crops[start : start + 32]) for start in range(0, len(crops), 32)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path("configs/measure.yaml"))
+    parser.add_argument("--clips", type=Path, required=True, help="holds videos/ and pile/")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    config = load_config(arguments.config)
+    backbone = load_backbone(config.backbone)
+    side = config.sampling.short_side_px
+    clips: dict[str, np.ndarray] = {}
+    for path in sources(arguments.clips):
+        try:
+            clips[path.name] = sample_frames(path, fps=FPS, short_side_px=side, max_frames=FPS * 60).frames
+        except VideoError as error:
+            sys.stderr.write(f"{path.name}: {error}\n")
+    names = list(clips)
+    collection = {name: regions(frames[::FPS], backbone, side) for name, frames in clips.items()}
+    sys.stderr.write(f"{len(names)} clips, {sum(map(len, collection.values()))} frames\n")
+    whitening = fit_whitening(torch.cat(list(collection.values())).flatten(0, 1), dims=config.whitening.dims)
+    rows, queries = [], []
+    for length in LENGTHS_S:
+        long_enough = [name for name in names if len(collection[name]) > length]
+        chosen = numpy_rng(length, "clips").permutation(long_enough)[:CLIPS_PER_LENGTH]
+        for name in sorted(str(one) for one in chosen):
+            rng = numpy_rng(0, "query", name, length)
+            first = int(rng.integers(len(collection[name]) - length))
+            part = clips[name][first * FPS + PHASE :: FPS][:length]
+            donor = clips[str(rng.choice([other for other in names if other != name]))][::FPS]
+            for kind in KINDS:
+                edited = edit_video(kind, part, donor=donor, fps=1.0, rng=numpy_rng(1, kind, name, length))
+                queries.append(whitening.apply(regions(through_jpeg(edited), backbone, side)))
+                rows.append({"kind": kind, "length_s": length, "clip": name, "first_s": first})
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    halves = {name: whitening.apply(one).half().numpy() for name, one in collection.items()}
+    np.savez(arguments.out / "collection.npz", **halves)
+    np.savez(arguments.out / "queries.npz", **{str(number): one.half().numpy() for number, one in enumerate(queries)})
+    (arguments.out / "queries.json").write_text(json.dumps(rows))
+    sys.stderr.write(f"{len(rows)} queries, {sum(map(len, queries))} frames\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
