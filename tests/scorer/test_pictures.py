@@ -1,0 +1,69 @@
+"""Still pictures as one frame: any size and format that people have, upright, and nothing that fills the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hapvr.errors import VideoError
+from hapvr.scorer.pictures import is_picture, read_picture
+
+
+def read(path: Path, **changes: int) -> tuple[int, ...]:
+    return tuple(read_picture(path, **({"short_side_px": 64, "max_bytes": 10**7} | changes)).shape)
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.bmp"])
+@pytest.mark.parametrize(("size", "wanted"), [((640, 360), (64, 114)), ((30, 90), (192, 64)), ((64, 64), (64, 64))])
+def test_the_short_side_is_that_of_sampling(
+    tmp_path: Path, name: str, size: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    Image.new("RGB", size, "red").save(tmp_path / name)
+    assert is_picture(name)
+    assert read(tmp_path / name) == (1, 3, *wanted)
+
+
+def test_a_turned_picture_is_upright(tmp_path: Path) -> None:
+    """EXIF orientation 6: the camera was turned, so the stored rows are columns of what was seen."""
+    image = Image.new("RGB", (128, 64), "black")
+    image.paste("white", (0, 0, 64, 64))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    pixels = read_picture(tmp_path / "turned.jpg", short_side_px=64, max_bytes=10**7)[0].numpy()
+    assert pixels.shape == (3, 128, 64)
+    assert np.asarray(pixels[:, :48]).mean() > 200
+    assert np.asarray(pixels[:, -48:]).mean() < 50
+
+
+def test_pictures_of_other_modes_become_rgb(tmp_path: Path) -> None:
+    Image.new("RGBA", (80, 80), (255, 0, 0, 128)).save(tmp_path / "alpha.png")
+    Image.new("L", (80, 80), 7).save(tmp_path / "grey.png")
+    assert read(tmp_path / "alpha.png") == read(tmp_path / "grey.png") == (1, 3, 64, 64)
+
+
+def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8)).save(whole)
+    (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:2000])
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "text.jpg").write_text("no picture")
+    Image.new("1", (1, 40_000)).save(tmp_path / "thin.png")
+    Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")
+    for name, reason in (
+        ("cut.png", "decode_error"),
+        ("empty.png", "empty_file"),
+        ("text.jpg", "not_video"),
+        ("absent.png", "missing_file"),
+        ("thin.png", "too_large"),
+        ("huge.png", "too_large"),
+    ):
+        with pytest.raises(VideoError) as refused:
+            read(tmp_path / name)
+        assert refused.value.reason == reason, name
+        assert name in str(refused.value)
+    with pytest.raises(VideoError, match=r"serving\.max_bytes"):
+        read(whole, max_bytes=100)

@@ -1,0 +1,76 @@
+"""Which parts of a candidate are compared, which part of a query is taken, and how much of two videos segments cover."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hapvr.errors import VideoError
+from hapvr.scorer.scorer import EmbeddedVideo
+from hapvr.scorer.segments import Clock, Segment
+from hapvr.scorer.videos import SampledFeatures
+from hapvr.search.fine import pieces_of
+from hapvr.search.match import coverage
+from hapvr.search.query import Part, cut
+from hapvr.search.settings import SearchSettings
+from hapvr.search.votes import Candidate, Window
+
+SETTINGS = SearchSettings(whole_frames=30, margin_s=5)
+
+
+def clock(count: int) -> Clock:
+    return Clock(tuple(float(second) for second in range(count)))
+
+
+def window(query: tuple[float, float], reference: tuple[float, float]) -> Window:
+    return Window(
+        query_start_s=query[0],
+        query_end_s=query[1],
+        reference_start_s=reference[0],
+        reference_end_s=reference[1],
+        votes=1.0,
+        num_frames=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("windows", "pieces"),
+    [
+        ((), [(0, 200)]),  # nobody voted: the whole video
+        ([window((4, 8), (104, 108))], [(99, 115)]),  # the query's other seconds before and after, at most five
+        ([window((0, 2), (100, 102))], [(99, 109)]),  # nothing before the first second of the query
+        ([window((4, 8), (1, 5))], [(0, 12)]),  # not before the video
+        ([window((4, 8), (196, 199))], [(191, 200)]),  # nor after it
+        ([window((4, 8), (104, 108)), window((5, 9), (20, 24))], [(14, 30), (99, 115)]),
+        ([window((4, 8), (104, 108)), window((4, 8), (110, 114))], [(99, 121)]),  # those that touch become one
+    ],
+)
+def test_long_videos_are_compared_by_windows(windows: list[Window], pieces: list[tuple[int, int]]) -> None:
+    query = EmbeddedVideo(torch.zeros(14, 9, 4), clock(14))
+    candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
+    assert pieces_of(candidate, clock(200).times_s, query=query, settings=SETTINGS, fps=1.0) == pieces
+
+
+def test_short_videos_are_compared_whole() -> None:
+    query = EmbeddedVideo(torch.zeros(14, 9, 4), clock(14))
+    candidate = Candidate(video_id="a", votes=1.0, windows=(window((4, 8), (4, 8)),))
+    assert pieces_of(candidate, clock(30).times_s, query=query, settings=SETTINGS, fps=1.0) == [(0, 30)]
+
+
+def test_a_part_keeps_its_times() -> None:
+    video = SampledFeatures(torch.arange(10.0).view(10, 1, 1), clock(10))
+    part = cut(video, Part(start_s=2.5, end_s=6), name="q", fps=1.0)
+    assert part.clock.times_s == (2, 3, 4, 5)
+    assert part.regions.flatten().tolist() == [2, 3, 4, 5]
+    assert cut(video, Part.around(0), name="q", fps=1.0).clock.times_s == (0,)
+    with pytest.raises(VideoError, match=r"q lasts 10\.0 s and has no frame from 10 s on"):
+        cut(video, Part(start_s=10), name="q", fps=1.0)
+
+
+def test_coverage_counts_what_overlaps_once() -> None:
+    segments = [
+        Segment(query_start_s=0, query_end_s=6, reference_start_s=0, reference_end_s=6, score=0.9),
+        Segment(query_start_s=4, query_end_s=8, reference_start_s=20, reference_end_s=24, score=0.8),
+    ]
+    assert coverage(segments, query_s=10, reference_s=40) == (0.8, 0.25)
+    assert coverage([], query_s=10, reference_s=40) == (0, 0)
