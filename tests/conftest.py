@@ -25,6 +25,8 @@ from hapvr.stages.project import Project
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# torch.compile would start processes that import torch once more.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # No deadline: a busy machine is no fault of the code.
 settings.register_profile("hapvr", deadline=None, max_examples=30)
