@@ -82,9 +82,9 @@ class Stages:
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
-    """Four clips in a folder and two on a site, and every stage run once."""
+    """Two clips in a folder and two on a site, a shard each, and every stage run once."""
     folder = tmp_path_factory.mktemp("kills")
-    for number in range(4):
+    for number in range(2):
         write_clip(folder / "clips" / f"{number}.mp4", seed=number, seconds=2)
     served = write_clip(folder / "served.mp4", seed=99, seconds=2).read_bytes()
     with serve(served) as site:
