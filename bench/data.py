@@ -1,7 +1,7 @@
 """The data plane's rates: decoding against other readers, extraction against the bare network, stores against raw files.
 
     python -m bench.data [--clips FOLDER] [--rounds 3] [--videos 226000] [--device cpu|cuda] [--only PART ...]
-        [--precision float32|bfloat16|float16] [--compile]
+        [--precision float32|bfloat16|float16] [--compile] [--architectures resnet50.tv_in1k mobilenetv2_100 ...]
 
 Everything runs on one thread, so rates are per core; `--device cuda` moves the network. Times are the best of the rounds,
 whose parts take turns. Prints JSON.
@@ -20,11 +20,15 @@ from typing import Any, get_args
 import torch
 
 from bench.data_decoding import measure_decoding
-from bench.data_stores import measure_collection, measure_extraction, measure_stores
+from bench.data_extraction import measure_extraction
+from bench.data_stores import measure_collection, measure_stores
 from hapvr.config import Precision
 from hapvr.provenance import environment
 
 CLIPS = Path(__file__).resolve().parent.parent.parent / "shared" / "videos"
+
+ARCHITECTURES = ("resnet50.tv_in1k", "mobilenetv2_100", "vit_small_patch16_224")
+"""A CNN, one of cheap convolutions, and a vision transformer."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -35,8 +39,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--videos", type=int, default=226_000, help="size of the synthetic collection")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", default="float32", choices=get_args(Precision), help="of the frozen networks")
-    parser.add_argument("--compile", action="store_true", help="compile the frozen networks")
+    parser.add_argument("--precision", default="float32", choices=get_args(Precision), help="of the frozen network")
+    parser.add_argument("--compile", action="store_true", help="compile the frozen network")
+    parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES, help="frozen networks to extract with")
     parser.add_argument("--only", nargs="*", choices=["decoding", "extraction", "stores", "collection"])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -53,14 +58,18 @@ def main(arguments: Sequence[str]) -> None:
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "collection": lambda: measure_collection(num_videos=options.videos),
         "decoding": decoding,
-        "extraction": lambda: measure_extraction(
-            num_videos=4,
-            frames_per_video=24,
-            device=options.device,
-            rounds=options.rounds,
-            precision=options.precision,
-            compiled=options.compile,
-        ),
+        "extraction": lambda: {
+            architecture: measure_extraction(
+                architecture,
+                num_videos=4,
+                frames_per_video=24,
+                device=options.device,
+                rounds=options.rounds,
+                precision=options.precision,
+                compiled=options.compile,
+            )
+            for architecture in options.architectures
+        },
         "stores": stores,
     }
     for name, part in parts.items():

@@ -1,26 +1,19 @@
-"""Stores against raw files, extraction against the bare network, and a collection of many videos."""
+"""Stores against raw files, and a collection of many videos."""
 
 from __future__ import annotations
 
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from hapvr.config import BackboneConfig, Config, ListSource, Precision, RandomWeights, TeacherConfig
-from hapvr.features.backbone import load_backbone
-from hapvr.features.extract import embed_in_batches, region_embedder
-from hapvr.features.teacher import load_teacher
-from hapvr.features.whitening import Whitening
+from hapvr.config import Config, ListSource
 from hapvr.provenance import Provenance
-from hapvr.seeding import numpy_rng, torch_rng
-from hapvr.stages.features import crops
+from hapvr.seeding import numpy_rng
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.snapshot import snapshot_sources
@@ -30,70 +23,8 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard, index_row
 from hapvr.storage.views import VIEWS_STAGE, ViewFile, ViewRow, view_columns, view_fields
-from hapvr.video.pool import encode_jpeg
 
 REGIONS, DIMS = 9, 512
-
-
-def measure_extraction(
-    *, num_videos: int, frames_per_video: int, device: str, rounds: int, precision: Precision, compiled: bool
-) -> dict[str, Any]:
-    """JPEG rows to features, against the network alone on the same prepared batches; frames/s, and their ratio.
-
-    teacher_frames_per_s: of the teacher alone on those batches.
-    """
-    random = RandomWeights(source="random")
-    config = BackboneConfig(weights=random, precision=precision, compile=compiled)
-    teacher = load_teacher(TeacherConfig(weights=random, precision=precision, compile=compiled), crop_px=config.crop_px)
-    teacher.network.to(device)
-    backbone = load_backbone(config)
-    with torch.inference_mode():
-        empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
-        channels = load_backbone(config.model_copy(update={"compile": False})).regions(empty).shape[-1]
-    rng = torch_rng(0, "whitening")
-    whitening = Whitening(torch.zeros(channels), torch.randn(channels, DIMS, generator=rng), torch.ones(DIMS))
-    embed = region_embedder(backbone, whitening, device)
-    noise = numpy_rng(0, "frames")
-    picture = np.kron(noise.integers(0, 255, (16, 28, 3), dtype=np.uint8), np.ones((16, 16, 1), np.uint8))
-    jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1), quality=95) for number in range(frames_per_video)]
-    ready = crops(jpegs, backbone.crop_px).repeat(num_videos, 1, 1, 1)
-
-    def clips() -> Iterator[tuple[str, Tensor]]:
-        for number in range(num_videos):
-            yield str(number), crops(jpegs, backbone.crop_px)
-
-    def whole() -> None:
-        for _, regions in embed_in_batches(clips(), embed, batch_frames=config.batch_frames):
-            regions.numpy()
-
-    @torch.inference_mode()
-    def network() -> None:
-        for start in range(0, len(ready), config.batch_frames):
-            embed(ready[start : start + config.batch_frames])
-
-    @torch.inference_mode()
-    def labels() -> None:
-        for start in range(0, len(ready), config.batch_frames):
-            teacher.embed(ready[start : start + config.batch_frames].to(device)).cpu()
-
-    parts = {"whole": whole, "network": network, "teacher": labels}
-    network()
-    labels()
-    seconds = dict.fromkeys(parts, float("inf"))
-    for _ in range(rounds):
-        for name, work in parts.items():
-            start = time.perf_counter()
-            work()
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
-    return {
-        "frames": len(ready),
-        "frames_per_s": round(len(ready) / seconds["whole"], 2),
-        "network_frames_per_s": round(len(ready) / seconds["network"], 2),
-        "rate_against_network": round(seconds["network"] / seconds["whole"], 3),
-        "teacher_frames_per_s": round(len(ready) / seconds["teacher"], 2),
-        "precision": precision,
-        "compiled": compiled,
-    }
 
 
 def measure_stores(folder: Path, *, num_videos: int, rounds: int) -> dict[str, Any]:
