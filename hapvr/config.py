@@ -352,6 +352,11 @@ class TrainConfig(Settings):
     )
     weak_views: Annotated[int, Field(ge=1)] = Field(default=1, description="weak views of each video in a batch")
     strong_views: Annotated[int, Field(ge=1)] = Field(default=1, description="strong views of each video in a batch")
+    repeat_short_clips: bool = Field(
+        default=True,
+        description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
+        "with the video, and the rest is masked",
+    )
     video_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         default=1.0, description="part of the training videos that is used; the same videos for every seed"
     )

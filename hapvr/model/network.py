@@ -111,8 +111,10 @@ class SimilarityNetwork(nn.Module):
         if query_mask is not None or reference_mask is not None:
             query_mask = _or_all_real(query_mask, query)
             reference_mask = _or_all_real(reference_mask, reference)
+        with_itself = query is reference and query_mask is reference_mask
         query = clear_padding(query.to(self._dtype), query_mask)
-        reference = clear_padding(reference.to(self._dtype), reference_mask)
+        # Training compares a batch with itself, for which `frame_similarity` has a faster way.
+        reference = query if with_itself else clear_padding(reference.to(self._dtype), reference_mask)
         forth = self._compare_one_way(query, reference, query_mask, reference_mask)
         if not self.settings.symmetric:
             return forth

@@ -44,8 +44,8 @@ class Row:
 class SweepRun:
     """One training of a row.
 
-    metrics: validation at the best step, or the last loss, and of each benchmark every task, the mean of the target
-    metrics and the untrained baseline's mean. failure: what went wrong, "" if nothing did.
+    metrics: validation at the best step, or the last loss, and of each benchmark every task and the mean of the target
+    metrics, both beside the untrained baseline's. failure: what went wrong, "" if nothing did.
     """
 
     row: str
@@ -173,7 +173,9 @@ def _train_and_score(project: Project, key: str, seed: int, parent: str) -> tupl
         metrics |= _validation(run, best_step=close_training(project, run)["best_step"])
         for name in project.config.evaluation.benchmarks:
             scores = make_benchmark_scores(project, run, name)
-            metrics |= {f"{name}/{task}": value for task, value in scores.results[TRAINED].metrics.items()}
+            for task, value in scores.results[TRAINED].metrics.items():
+                metrics[f"{name}/{task}"] = value
+                metrics[f"{name}/untrained {task}"] = scores.results[BASELINE].metrics[task]
             metrics[f"{name}/mean"] = scores.target_means[TRAINED]
             metrics[f"{name}/untrained mean"] = scores.target_means[BASELINE]
     except HapvrError as error:

@@ -23,7 +23,8 @@ class Batch:
 
     regions: [b, T, R, D], of the clips of this process. labels: int8 [B, B], 1 where two clips share a source video,
     -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this process, self pairs included.
-    frame_labels: int8 [P, T, T], their pseudo labels. video_ids, view_index: int64 [B], of all B clips.
+    frame_labels: int8 [P, T, T], their pseudo labels. video_ids, view_index: int64 [B], of all B clips. num_frames: int64
+    [B], the frames of each before it repeats itself, or None where the repetitions count too.
     """
 
     regions: Tensor
@@ -33,6 +34,7 @@ class Batch:
     first_row: int
     video_ids: tuple[str, ...]
     view_index: Tensor
+    num_frames: Tensor | None = None
 
 
 class BatchSampler:

@@ -116,6 +116,7 @@ class CachedViews(Dataset[Batch]):
             first_row=first,
             video_ids=tuple(row.video_id for row in rows),
             view_index=torch.tensor([row.view_index for row in rows]),
+            num_frames=self._num_frames(rows),
         )
 
     def finish(self, batch: Batch) -> Batch:
@@ -144,6 +145,13 @@ class CachedViews(Dataset[Batch]):
             for window in self._windows[video_id]
         ]
         return [window for window in found if all(len(window[name]) >= count for name, count in self._wanted.items())]
+
+    def _num_frames(self, rows: list[ViewRow]) -> Tensor | None:
+        """Of each clip as many frames as its video has, which a weak view shows all of unless it is a shorter part."""
+        if self._settings.repeat_short_clips:
+            return None
+        shown = {row.video_id: len(set(self._rows[row.video_id][0].source_index)) for row in rows}
+        return torch.tensor([shown[row.video_id] for row in rows])
 
     def _frame_labels(self, rows: list[ViewRow], pairs: Tensor) -> Tensor:
         """Stored labels where both clips are of one video; all others are made from the clips' embeddings."""

@@ -66,6 +66,7 @@ class OnlineViews(Dataset[DrawnClips]):
         self._together = world_size == 1 or gather is not None
         self._drawer: ViewDrawer | None = None
         self._shard_of: dict[str, int] = {}
+        self._video_frames: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
             if not frames.require({"sampling": config.sampling.content()}).settings.get("stored", True):
@@ -74,6 +75,7 @@ class OnlineViews(Dataset[DrawnClips]):
                     f"step; set sampling.store_frames and materialise frames again, or use cached_views"
                 )
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
+            self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
         self.sampler = BatchSampler.from_settings(self._shard_of, config.train, rank=rank, world_size=world_size)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         self._teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
@@ -158,7 +160,15 @@ class OnlineViews(Dataset[DrawnClips]):
             first_row=first,
             video_ids=tuple(plan.video_id for plan in item.plans),
             view_index=torch.tensor([plan.index for plan in item.plans]),
+            num_frames=self._num_frames(item.plans),
         )
+
+    def _num_frames(self, plans: Sequence[ViewPlan]) -> Tensor | None:
+        """Of each clip as many frames as its video has."""
+        if self._config.train.repeat_short_clips:
+            return None
+        longest = self._config.views.num_frames
+        return torch.tensor([min(longest, self._video_frames[plan.video_id]) for plan in plans])
 
     def __getstate__(self) -> dict[str, object]:
         # Data workers only draw: each opens its own files, and the networks stay behind.

@@ -42,17 +42,32 @@ class TrainingModule(nn.Module):
         self._gather = gather
 
     def forward(
-        self, regions: Tensor, labels: Tensor, frame_labels: Tensor, pair_index: Tensor, first_row: int = 0
+        self,
+        regions: Tensor,
+        labels: Tensor,
+        frame_labels: Tensor,
+        pair_index: Tensor,
+        first_row: int = 0,
+        num_frames: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]:
-        """Total, terms and counts of the objective and video similarities [B, B], as containers that DDP looks into."""
+        """Total, terms and counts of the objective and video similarities [B, B], as containers that DDP looks into.
+
+        num_frames: int64 [B], the frames of each clip that count; None: all T.
+        """
         gather = self._gather
         own = self.network.embed(regions)
+        mask = own_mask = None
+        if num_frames is not None:
+            mask = torch.arange(regions.shape[1], device=regions.device) < num_frames[:, None]
+            own_mask = mask if gather is None else mask[first_row : first_row + len(regions)]
+            real = mask[pair_index[:, 0], :, None] & mask[pair_index[:, 1], None, :]
+            frame_labels = frame_labels.masked_fill(~real, 0)
         if gather is None:
             shard = None
-            similarities = self.network.compare(own, own)
+            similarities = self.network.compare(own, own, query_mask=own_mask, reference_mask=mask)
         else:
             shard = RankShard(first_row, lambda value: gather(value.reshape(1)).sum())
-            similarities = self.network.compare(own, gather(own))
+            similarities = self.network.compare(own, gather(own), query_mask=own_mask, reference_mask=mask)
             similarities = replace(similarities, video=gather(similarities.video))
         output = self.objective(similarities, labels, frame_labels, pair_index, shard)
         return output.total, output.terms, output.counts, similarities.video.detach()
@@ -174,6 +189,7 @@ class TrainStep:
                 move(batch.frame_labels),
                 move(batch.pair_index),
                 batch.first_row,
+                None if batch.num_frames is None else move(batch.num_frames),
             )
         except ArgumentError as error:  # the network or a loss found values that are not finite
             raise not_finite(str(error), step, batch, self._folder) from error

@@ -137,7 +137,13 @@ def test_sweep_makes_children_of_one_run_and_goes_on(small_project: Project, con
     table = Path(text).read_text(encoding="utf-8")
     assert "| 2 |" in table
     good = [run["metrics"] for run in runs if not run["failure"]]
-    for name in ("own-test/DSVR", "own-test/mean", "own-test/untrained mean", "validation/mean"):
+    for name in (
+        "own-test/DSVR",
+        "own-test/untrained DSVR",
+        "own-test/mean",
+        "own-test/untrained mean",
+        "validation/mean",
+    ):
         values = [metrics[name] for metrics in good]
         assert f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}" in table
         logged = tracker.client.get_run(parent).data.metrics

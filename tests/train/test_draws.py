@@ -142,7 +142,13 @@ def stored(tmp_path: Path, small_project: Project) -> Callable[..., CachedViews]
     return make
 
 
+def frames_of(video_id: str, longest: int) -> int:
+    """How many frames a stored video has: 1 to those of a clip, by its number."""
+    return int(video_id.removeprefix("v")) % longest + 1
+
+
 def write_shard(root: DataRoot, key: str, video_ids: list[str], config: Config) -> None:
+    """Views, embeddings and labels of videos that were never drawn, see `stored`."""
     views = config.views
     frames, count = views.num_frames, views.num_weak + views.num_strong
     settings = {"drawing": DRAWING_VERSION, "views": views.model_dump(mode="json"), "sampling": {}, "crop_px": 8}
@@ -151,9 +157,9 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str], config: Config) 
     def build(stage: str, shape: tuple[int, ...], more: dict[str, object]) -> None:
         def make(chosen):  # type: ignore[no-untyped-def]
             for video_id in chosen:
+                shown = tuple(number % frames_of(video_id, frames) for number in range(frames))
                 rows = [
-                    ViewRow(video_id, plan.index, plan.strength, (), plan.donor_id, (0,) * frames)
-                    for plan in plans[video_id]
+                    ViewRow(video_id, plan.index, plan.strength, (), plan.donor_id, shown) for plan in plans[video_id]
                 ]
                 values = np.random.default_rng(0).normal(size=(count, *shape)).astype(np.float16)
                 yield VideoEntry(index_row(video_id, count), view_columns(rows, values))
