@@ -94,9 +94,12 @@ class Objective:
         shard = shard or RankShard()
         others = without_self(labels)
         ranked = labels if self.settings.include_self else others
+        lists = (1, -1) if self.settings.across_queries else labels.shape
         compute: dict[str, Callable[[], Tensor]] = {
-            "video_ap": lambda: self._video_loss(video, ranked),
-            "infonce": lambda: infonce(video, others, temperature=self.settings.temperature),
+            "video_ap": lambda: self._video_loss(video.reshape(lists), ranked.reshape(lists)),
+            "infonce": lambda: infonce(
+                video.reshape(lists), others.reshape(lists), temperature=self.settings.temperature
+            ),
             "hard_negative": lambda: hard_negative(video, others),
             "self_similarity": lambda: self_similarity(video, labels),
             "regularization": lambda: shard.add_up(similarities.regularization),

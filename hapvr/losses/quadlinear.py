@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.rows import check_positive, differences, mean_over_positives, mean_over_rows
+from hapvr.losses.rows import check_positive, check_similarities, differences, mean_over_positives, mean_over_rows
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
@@ -32,6 +32,8 @@ def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rh
     check_positive("delta", delta)
     if not rho >= 0:
         raise ArgumentError(f"rho: got {rho}, wanted a number of at least 0")
+    if similarity.shape[:-1].numel() == 1:
+        return _of_one_row(check_similarities(similarity, labels).flatten(), labels.flatten(), delta=delta, rho=rho)
 
     def row_loss(rows: Tensor, row_labels: Tensor) -> Tensor:
         difference = differences(rows)
@@ -42,3 +44,12 @@ def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rh
         return mean_over_positives(ratio / (1 + ratio), row_labels)
 
     return mean_over_rows(row_loss, similarity, labels)
+
+
+def _of_one_row(similarity: Tensor, labels: Tensor, *, delta: float, rho: float) -> Tensor:
+    """The same of one row [N] with P positives, in memory of P N instead of N N: a whole batch can be one row."""
+    positives, negatives = similarity[labels > 0], similarity[labels < 0]
+    reach = quadlinear(negatives - positives[:, None], delta=delta).sum(-1)
+    above = (positives > positives[:, None]).sum(-1)
+    ratio = reach / (1 + rho * above)
+    return (ratio / (1 + ratio)).sum() / max(len(positives), 1)

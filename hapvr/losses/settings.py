@@ -33,4 +33,9 @@ class ObjectiveSettings(Settings):
     regularization_weight: Weight = Field(
         default=1.0, description="of how far the comparator's raw output leaves [-1, 1]"
     )
+    across_queries: bool = Field(
+        default=False,
+        description="the video AP loss and InfoNCE rank the pairs of all queries of a batch in one list, as micro-AP does; "
+        "false: the clips of each query by themselves, as in the papers",
+    )
     include_self: bool = Field(default=False, description="count the self pair as a positive, as the release does")

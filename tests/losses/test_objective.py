@@ -201,3 +201,26 @@ def test_ranking_loss_sets_options() -> None:
     found = ranking_loss("triplet", {"negatives": "all"})(similarity, labels)
     assert_close(found, RANKING_LOSSES["triplet"](similarity, labels, margin=0.2, negatives="all"))
     assert loss_options("triplet") == {"margin": 0.2, "negatives": "hardest"}
+
+
+def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
+    """With across_queries a query whose scores are all higher costs, though its own list is in order."""
+    similarities, labels, frame_labels, pairs = views
+    ordered = torch.where(labels > 0, 0.6, -0.6)
+    shifted = ordered.clone()
+    shifted[0] += 1.3  # each of its negatives is now above the positives of the others
+    terms = {}
+    for across in (False, True):
+        objective = Objective(ObjectiveSettings(across_queries=across))
+        for name, video in (("ordered", ordered), ("shifted", shifted)):
+            changed = Similarities(similarities.frame, similarities.refined, video, similarities.regularization)
+            found = objective(changed, labels, frame_labels, pairs).terms
+            terms[across, name] = (float(found["video_ap"].detach()), float(found["infonce"].detach()))
+    assert terms[False, "shifted"] == pytest.approx(terms[False, "ordered"], abs=1e-5)
+    assert terms[True, "shifted"][0] > terms[True, "ordered"][0] + 0.1
+    assert terms[True, "shifted"][1] > terms[True, "ordered"][1] + 0.1
+    video = similarities.video / 2 + 0.5
+    others = without_self(labels)
+    found = Objective(ObjectiveSettings(across_queries=True))(similarities, labels, frame_labels, pairs).terms
+    assert_close(found["video_ap"], quadlinear_ap(video.flatten()[None], others.flatten()[None]))
+    assert_close(found["infonce"], infonce(video.flatten()[None], others.flatten()[None], temperature=0.03))

@@ -136,3 +136,19 @@ def test_quadlinear_ap_refuses_bad_settings(options: dict[str, float], message: 
     """The error names the setting and its range."""
     with pytest.raises(ArgumentError, match=message):
         quadlinear_ap(torch.rand(2, 3), torch.ones(2, 3, dtype=torch.int8), **options)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.1, 5.0])
+def test_a_single_row_equals_the_loop(rho: float) -> None:
+    """A row by itself is computed from its positives alone, with the values and gradients of a row among others."""
+    similarity, labels = batch("one", num_rows=5, size=40)
+    one, many = similarity[:1].clone().requires_grad_(), similarity[:1].repeat(2, 1).requires_grad_()
+    loss = quadlinear_ap(one, labels[:1], rho=rho)
+    assert float(loss.detach()) == pytest.approx(loop_quadlinear_ap(similarity[:1], labels[:1], delta=0.05, rho=rho))
+    loss.backward()
+    quadlinear_ap(many, labels[:1].repeat(2, 1), rho=rho).backward()
+    assert one.grad is not None
+    assert many.grad is not None
+    assert_close(one.grad[0], many.grad.sum(0))
+    nothing = quadlinear_ap(one, torch.full_like(labels[:1], -1), rho=rho)
+    assert float(nothing.detach()) == 0
