@@ -73,7 +73,8 @@ class Tracker:
     ) -> None:
         """Record data that the run used, so that MLflow can show and find it.
 
-        place: path or URL; context: training, evaluation.
+        place: path or URL; context: training, evaluation. MLflow refuses data that another run is recording at the same
+        moment; the second try then finds it.
         """
         scheme = place.partition("://")[0] if "://" in place else "local"
         data = Dataset(
@@ -83,7 +84,11 @@ class Tracker:
             source=json.dumps({"uri": place}),
             profile=json.dumps(dict(profile)),
         )
-        self.client.log_inputs(run_id, datasets=[DatasetInput(data, tags=[InputTag(DATASET_CONTEXT, context)])])
+        inputs = [DatasetInput(data, tags=[InputTag(DATASET_CONTEXT, context)])]
+        try:
+            self.client.log_inputs(run_id, datasets=inputs)
+        except MlflowException:
+            self.client.log_inputs(run_id, datasets=inputs)
 
     def metrics(self, run_id: str, values: Mapping[str, float], *, step: int = 0) -> None:
         """Log values of one step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""

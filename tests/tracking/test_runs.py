@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,20 @@ def test_artifacts_of_a_database_lie_beside_it(tmp_path: Path) -> None:
     run_id = tracker.start("key", name="run", params={}, tags={})
     tracker.text(run_id, "text", "note.txt")
     assert list(tmp_path.glob("records/artifacts/**/note.txt"))
+
+
+def test_runs_may_record_the_same_data_at_once(tmp_path: Path) -> None:
+    """Trainings that start together name the same data; MLflow lets one of them write it first."""
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "tests")
+    runs = [tracker.start(f"key-{number}", name="run", params={}, tags={}) for number in range(6)]
+    for data in range(4):
+        together = threading.Barrier(len(runs))
+
+        def record(run_id: str, data: int = data, together: threading.Barrier = together) -> None:
+            together.wait()
+            tracker.dataset(run_id, name=f"data-{data}", digest="d", place="/data", profile={}, context="training")
+
+        with ThreadPoolExecutor(len(runs)) as pool:
+            list(pool.map(record, runs))
+    for run_id in runs:
+        assert len(tracker.client.get_run(run_id).inputs.dataset_inputs) == 4
