@@ -95,7 +95,7 @@ def test_points_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("table9", r"there is no table 'table9'; it has presets, start, table2"),
+        ("table9", r"there is no table 'table9'; it has presets, start, short-clips, table2"),
         ("table3/none", r"table table3 has no row 'none'; it has base-chamfer, base-frame"),
     ],
 )
