@@ -113,6 +113,6 @@ def test_online_clips_have_the_frames_of_their_video(small_project: Project) -> 
     )
     online = online_views(project, repeat_short_clips=False)
     plans, own = online.plans(0)
-    batch = online.finish(online.draw(plans, slice(own.start, own.start + 1)))
+    batch = online.finish(online.draw(plans, own))
     assert batch.num_frames is not None
     assert batch.num_frames.tolist() == [6] * len(plans)
