@@ -133,7 +133,8 @@ def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
     held = {}
     if serving is not None and serving.digest == model.digest:
         held = {key: entry.digest for key, entry in serving.open(root, project.config.search).status().shards.items()}
-    state = [model.digest, serving and serving.place, held, described, undescribed]
+    # `since`: a champion that comes back twice is another state the second time.
+    state = [model.digest, serving and [serving.place, serving.since], held, described, undescribed]
     return OutdatedIndex(undescribed, bool(undescribed) or held != described, _digest(state))
 
 

@@ -28,6 +28,7 @@ TERMINATE = """mutation Terminate($run: String!) { terminateRun(runId: $run) { _
 ASSETS = (
     "video_manifest", "videos", "frames", "whitening", "features",
     "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model",
+    "frame_descriptors", "search_index",
 )  # fmt: skip
 
 
@@ -39,9 +40,9 @@ def runs_of(servers: Servers, **filters: object) -> list[dict[str, Any]]:
 def test_the_demo_says_what_it_made(servers: Servers) -> None:
     """A line for each asset in order, lines of the training between them, and the table of scores at the end."""
     lines = (servers.folder / "demo.txt").read_text(encoding="utf-8").splitlines()
-    counted = [line for line in lines if re.match(r"\[ ?\d+/10\]", line)]
-    assert [line.split()[1 if line.startswith("[10") else 2] for line in counted] == list(ASSETS)
-    assert "3 shards" in counted[1]
+    counted = [found for line in lines if (found := re.match(r"\[ ?(\d+)/12\] (\w+) *(3 shards)?", line))]
+    assert [(int(found[1]), found[2]) for found in counted] == list(enumerate(ASSETS, start=1))
+    assert {found[2] for found in counted if found[3]} >= {"videos", "features", "frame_descriptors"}
     assert any("step 8/8" in line for line in lines)
     text = "\n".join(lines)
     for expected in ("own-test (policy", "untrained baseline", "trained model", "models:/hapvr@champion is version 1"):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hapvr.search.current import CURRENT
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.champions import champion_of
 from tests.conftest import small_settings
@@ -19,7 +20,10 @@ from tests.orchestration.servers import Servers, serving, wait_until
 
 RUNS = """{ runsOrError(limit: 100) { ... on Runs { results {
   pipelineName status startTime endTime assetMaterializations { assetKey { path } partition } } } } }"""
-ON_A_GPU = {"whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores"}
+ON_A_GPU = {
+    *("whitening", "features", "training_views", "pseudo_labels"),
+    *("similarity_model", "benchmark_scores", "frame_descriptors"),
+}
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 
@@ -38,8 +42,8 @@ def made_by(run: dict[str, Any]) -> list[tuple[str, str | None]]:
 @pytest.mark.timeout(1200)
 def test_files_that_arrive_become_a_champion(clips_folder: Path, tmp_path: Path) -> None:
     """Switched on before there is anything: the daemon lists the files, takes each shard to features and training data once,
-    trains when it is time, and promotes the model. No run fails, no two runs share the GPU, views and labels come from one
-    run, and afterwards it is quiet."""
+    trains when it is time, promotes the model, and indexes the collection by it. No run fails, no two runs share the GPU,
+    views and labels come from one run, and afterwards it is quiet."""
     shutil.copytree(clips_folder, tmp_path / "clips")
     for path in tmp_path.rglob("*.mp4"):
         os.utime(path, (time.time() - 3600,) * 2)
@@ -50,6 +54,7 @@ def test_files_that_arrive_become_a_champion(clips_folder: Path, tmp_path: Path)
         wait_until(lambda: project.root.exists("models/current.json"), "a trained model", timeout_s=900)
         tracker = tracker_of(project)
         wait_until(lambda: champion_of(tracker.client, "hapvr"), "a champion", timeout_s=300)
+        wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
         runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
         time.sleep(15)  # two or three more ticks of every sensor
         assert len(ended_runs(servers)) == len(runs)
@@ -57,10 +62,18 @@ def test_files_that_arrive_become_a_champion(clips_folder: Path, tmp_path: Path)
     assert Counter(run["pipelineName"] for run in runs if run["pipelineName"] != "__ASSET_JOB") == {
         "find_videos": 1,
         "retrain": 1,
+        "describe": len(project.root.list_folders("features")),
+        "index": 1,
     }
     made = Counter(one for run in runs for one in made_by(run))
     assert set(made.values()) == {1}, made
-    assert {asset for asset, _ in made} >= {"video_manifest", "features", "whitening", "registered_model"}
+    assert {asset for asset, _ in made} >= {
+        "video_manifest",
+        "features",
+        "whitening",
+        "registered_model",
+        "search_index",
+    }
     for run in runs:
         assets = {asset for asset, _ in made_by(run)}
         assert ("training_views" in assets) == ("pseudo_labels" in assets), assets

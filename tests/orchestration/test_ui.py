@@ -30,7 +30,7 @@ ASSETS_QUERY = {
 def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
     postgresql: Storage, mlflow_server: str, tmp_path: Path
 ) -> None:
-    """A team's instance, as other tests serve the default one. The ten assets and the jobs are served; every listening address
+    """A team's instance, as other tests serve the default one. The assets and the jobs are served; every listening address
     is 127.0.0.1; SIGTERM leaves no process behind."""
     settings = small_settings(tmp_path, tmp_path / "data") | {"tracking": {"uri": mlflow_server}}
     config = write_settings(tmp_path / "config.yaml", settings)
