@@ -87,7 +87,10 @@ class IndexStatus:
 
 @dataclass(frozen=True)
 class Recall:
-    """How many of `probes` stored vectors found themselves, and what part of their exact neighbours was found, in [0, 1]."""
+    """How many of `probes` stored vectors found themselves, and what part of their exact neighbours was found, in [0, 1].
+
+    recall: of frames or of videos, whichever is lower.
+    """
 
     probes: int
     found_themselves: int
@@ -226,8 +229,8 @@ class FrameIndex:
         where the index cannot be read.
         """
         parts = [_probe(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items()]
-        asked, themselves, found, wanted = (sum(counts) for counts in zip(*parts, strict=True))
-        return Recall(asked, themselves, found / wanted if wanted else 1.0)
+        asked, themselves, _, _ = (sum(counts) for counts in zip(*parts, strict=True))
+        return Recall(asked, themselves, min((found / wanted for *_, found, wanted in parts if wanted), default=1.0))
 
     def status(self) -> IndexStatus:
         """What the index holds."""

@@ -283,7 +283,7 @@ def test_views_of_the_version_before_are_refused(small_project: Project, tmp_pat
     with pytest.raises(DataError, match=r"views\.num_strong: wanted 3, found 2.*Materialise it again"):
         CachedViews(small_project.root, training_shards(small_project), changed)
     root = DataRoot(tmp_path)
-    write_shard(root, "s-0", ["a", "b"], config)
+    write_shard(root, "s-0", ["v0", "v1"], config)
     shard = Shard(root, VIEWS_STAGE, "s-0")
     found = shard.require({})
     settings = {name: value for name, value in found.settings.items() if name != "drawing"}
