@@ -178,7 +178,7 @@ torch.set_num_threads(1)
 project = Project.open(Path({str(tmp_path / "config.yaml")!r}), folder=Path({str(small_project.folder)!r}))
 import hapvr.model.network as network
 before = network.SimilarityNetwork.compare
-def limited(self, query, reference):
+def limited(self, query, reference, **masks):
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, resource.RLIM_INFINITY))
     clips = query.repeat(400, 1, 1, 1)
