@@ -50,12 +50,19 @@ def vectors_of(table: pa.Table) -> npt.NDArray[np.float32]:
 
 
 def agree(found: pa.Table, exact: pa.Table) -> None:
-    """The same rows, with the same similarities in the same order."""
+    """The same rows, with the same similarities in the same order; of rows as near as the last one, any of them."""
     assert len(found) == len(exact)
     np.testing.assert_allclose(found["similarity"].to_numpy(), exact["similarity"].to_numpy(), atol=2e-3)
+    rows, wanted = found.to_pylist(), exact.to_pylist()
+    least: dict[int, float] = {}
+    for row in wanted:
+        query = row.get("query_frame", 0)
+        least[query] = min(least.get(query, 1.0), row["similarity"])
+    nearer = [row for row in wanted if row["similarity"] > least[row.get("query_frame", 0)] + 4e-3]
     names = [name for name in found.column_names if name != "similarity"]
-    rows, wanted = (sorted(map(str, table.select(names).to_pylist())) for table in (found, exact))
-    assert rows == wanted
+    assert {tuple(row[name] for name in names) for row in nearer} <= {
+        tuple(row[name] for name in names) for row in rows
+    }
 
 
 class ShardsComeAndGo(RuleBasedStateMachine):
@@ -69,7 +76,8 @@ class ShardsComeAndGo(RuleBasedStateMachine):
 
     @rule(shard=st.sampled_from(["own-00000", "l'été-00001", "x"]), videos=st.integers(0, 12), seed=st.integers(0, 5))
     def replace_shard(self, shard: str, videos: int, seed: int) -> None:
-        rows = descriptors([f"{shard}/'{number}' ünd.mp4" for number in range(videos)], seed=seed)
+        # Not the vectors of another shard: which of two equal ones comes first is nobody's business.
+        rows = descriptors([f"{shard}/'{number}' ünd.mp4" for number in range(videos)], seed=len(shard) * 10 + seed)
         self.index.replace_shard(shard, *rows, digest=str(seed))
         self.exact.replace_shard(shard, *rows)
 

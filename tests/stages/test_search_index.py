@@ -67,7 +67,10 @@ def test_every_video_with_features_is_in_the_index(indexed: tuple[Project, Index
 
 
 def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, IndexUpdate]) -> None:
-    """What is found for the features of a video, by the model's own network, is that video at the same times."""
+    """What is found for the features of a video, by the model's own network, is that video at the same times.
+
+    Others may be as near: a compilation holds frames of the clips that it was made of.
+    """
     project, _ = indexed
     index, current = serving(project), current_index(project.root)
     network = search_model(project, current.model).network
@@ -75,13 +78,13 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
     for video_id, regions in store.read(sorted(index.videos())[::4]):
         found = frame_descriptors(network.embed(regions), blank=current.blank(project.root))
         assert found.kept.any()
-        hits = index.search_frames(found.vectors[found.kept], 1).to_pylist()
-        assert {hit["video_id"] for hit in hits} == {video_id}
-        assert all(hit["similarity"] > 0.999 for hit in hits)
-        times = np.flatnonzero(found.kept)  # one frame a second
-        np.testing.assert_allclose([hit["second"] for hit in hits], times, atol=0.2)
-        best = index.search_videos(video_descriptor(found.vectors[found.kept]), 1).to_pylist()
-        assert best[0]["video_id"] == video_id
+        hits = index.search_frames(found.vectors[found.kept], 50).to_pylist()
+        own = [hit for hit in hits if hit["video_id"] == video_id and hit["similarity"] > 0.999]
+        for number, second in enumerate(np.flatnonzero(found.kept)):  # one frame a second
+            times = [hit["second"] for hit in own if hit["query_frame"] == number]
+            assert min(abs(np.array(times) - second), default=np.inf) < 0.2, (video_id, number)
+        best = index.search_videos(video_descriptor(found.vectors[found.kept]), 3).to_pylist()
+        assert video_id in [row["video_id"] for row in best if row["similarity"] > 0.999]
 
 
 def test_descriptor_shards_have_a_row_per_frame(indexed: tuple[Project, IndexUpdate]) -> None:
