@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.search.current import current_index
@@ -61,7 +61,10 @@ def make_duplicate_pairs(
         raise DataError(f"duplicates: the index has no videos of shard {key}; run `hapvr index update` first")
     place = f"{PAIRS_STAGE}/{key}/rows.parquet"
     with project.root.lock(f"{PAIRS_STAGE}/{key}"):
-        found = _stored(project.root, place, wanted)
+        try:
+            found = _stored(project.root, place, wanted)
+        except DamagedError:  # as if it were not there
+            found = None
         if found is not None:
             return ShardPairs(key, found, done=False)
         pairs: list[DuplicatePair] = []
@@ -126,10 +129,10 @@ def _fingerprint(project: Project, key: str) -> str:
 
 
 def _stored(root: DataRoot, place: str, fingerprint: str | None) -> tuple[DuplicatePair, ...] | None:
-    """The pairs of a shard; None where there are none, or of another fingerprint."""
+    """The pairs of a shard; None where there are none, or of another fingerprint. Raises DamagedError."""
     if not root.exists(place):
         return None
-    with root.open(place) as file, root.naming_damage(place, remedy="delete it and run `hapvr duplicates` again"):
+    with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr duplicates` again"):
         table = pq.read_table(pa.BufferReader(file.read()))
         if fingerprint is not None and read_schema_metadata(table.schema, _FINGERPRINT) != fingerprint:
             return None

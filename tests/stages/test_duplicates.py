@@ -11,9 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from hapvr.cli import app
+from hapvr.errors import DamagedError
 from hapvr.search.marks import mark_pair
 from hapvr.stages.duplicates import (
     GROUPS_PLACE,
+    PAIRS_STAGE,
     duplicate_pairs,
     make_duplicate_groups,
     make_duplicate_pairs,
@@ -94,6 +96,17 @@ def test_only_what_is_new_is_looked_through(project: Project, tmp_path: Path) ->
     other = [searcher.facts.of(name).sha256 for name in ("in/short.mp4", "in/other 0.mp4")]
     mark_pair(copied.root, *other, "match", names=("a", "b"))  # type: ignore[arg-type]
     assert all(("in/other 0.mp4" in one) is False for one in kinds(copied))
+
+
+def test_damaged_pairs_are_looked_for_again(project: Project) -> None:
+    """The stage that owns a file takes a damaged one as missing; a reader names it and the way on."""
+    before = kinds(project)
+    shards = project.root.list_folders(PAIRS_STAGE)
+    project.root.local_path(f"{PAIRS_STAGE}/{shards[0]}/rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DamagedError, match=r"rows\.parquet .* is damaged .*; run `hapvr duplicates` again"):
+        kinds(project)
+    assert make_all(project).count(True) == 1
+    assert kinds(project) == before
 
 
 def test_the_command_lists_groups_and_pairs(project: Project, tmp_path: Path) -> None:
