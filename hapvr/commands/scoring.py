@@ -154,6 +154,8 @@ def _header(model: str, scorer: VideoScorer, precision: float, prior: float | No
 
 
 def _lines(pair: dict[str, Any]) -> list[str]:
+    from hapvr.scorer.segments import clock
+
     if pair["similarity"] is None:
         return [f"failed   {pair['query']} - {pair['reference']}: {pair['error']}"]
     verdict = f"{pair['verdict'] or '-':<8}"
@@ -167,13 +169,6 @@ def _lines(pair: dict[str, Any]) -> list[str]:
         for part in pair["segments"]
     ]
     return lines if pair["segments"] else [*lines, "         no matching segments"]
-
-
-def clock(seconds: float) -> str:
-    """Whole seconds, rounded down, as 0:03 or 1:02:03."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def _csv(pairs: list[dict[str, Any]]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.scoring import clock, expand
+from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
     FAILED,
     ConfigOption,
@@ -18,13 +18,13 @@ from hapvr.commands.terminal import (
     progress_bar,
     show,
 )
+from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
     from hapvr.search.match import Match, SearchAnswer
     from hapvr.stages.searcher import Searcher, Wanted
 
 OUT_SUFFIXES = (".csv", ".parquet", ".json", ".html")
-DEFAULT_TOP = 20
 
 
 @exit_codes
@@ -155,6 +155,8 @@ def _write(out: Path, answers: list[SearchAnswer], searcher: Searcher) -> None:
 
 def _lines(answer: SearchAnswer) -> list[str]:
     """What a person reads of one query."""
+    from hapvr.scorer.segments import clock
+
     if answer.error:
         return [f"failed   {answer.query}: {answer.error}"]
     lines = [
@@ -171,6 +173,8 @@ def _lines(answer: SearchAnswer) -> list[str]:
 
 
 def _match_lines(match: Match) -> list[str]:
+    from hapvr.scorer.segments import clock
+
     chance = "        " if match.probability is None else f"{100 * match.probability:6.1f} %"
     marked = "  marked as a match" if match.mark else ""
     shown = ""

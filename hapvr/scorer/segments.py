@@ -209,3 +209,10 @@ def _totals(gain: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.
         totals[cells], moves[cells] = current[low + 1 : high + 1], move
         last, before_last = current, last
     return totals.reshape(height, width), moves.reshape(height, width)
+
+
+def clock(seconds: float) -> str:
+    """Whole seconds, rounded down, as 0:03 or 1:02:03."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
-from PIL import Image
-
-from hapvr.scorer.segments import Segment
+from hapvr.scorer.segments import Segment, clock
 from hapvr.search.match import Match, SearchAnswer
+from hapvr.storage.frames import thumbnail
 
 Picture = Callable[[str, float], bytes | None]
 """The JPEG of a video's frame at a second; None where it cannot be had."""
 
-THUMBNAIL_PX = (192, 108)
+PICTURE_PX = (192, 108)
 STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 20%, transparent) }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
@@ -97,21 +96,7 @@ def _figure(title: str, picture: bytes | None, start_s: float, end_s: float) -> 
     caption = f"<figcaption>{title} {clock(start_s)}-{clock(end_s)}</figcaption>"
     if picture is None:
         return f"<figure>{caption}</figure>"
-    data = base64.b64encode(thumbnail(picture)).decode()
+    small = io.BytesIO()
+    thumbnail(picture, size_px=PICTURE_PX).save(small, "JPEG", quality=80)
+    data = base64.b64encode(small.getvalue()).decode()
     return f'<figure><img alt="{title} at {clock(start_s)}" src="data:image/jpeg;base64,{data}">{caption}</figure>'
-
-
-def thumbnail(jpeg: bytes) -> bytes:
-    """A JPEG of at most THUMBNAIL_PX of the same picture."""
-    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
-        image.thumbnail(THUMBNAIL_PX)
-        small = io.BytesIO()
-        image.convert("RGB").save(small, "JPEG", quality=80)
-    return small.getvalue()
-
-
-def clock(seconds: float) -> str:
-    """Whole seconds, rounded down, as 0:03 or 1:02:03."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

@@ -17,6 +17,7 @@ from hapvr.scorer.pictures import is_picture
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.scorer.videos import SampledFeatures
+from hapvr.search import DEFAULT_TOP
 from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.descriptors import network_digest
 from hapvr.search.engine import Found, SearchEngine
@@ -29,7 +30,6 @@ from hapvr.stages.project import Project
 from hapvr.stages.search_page import search_page
 from hapvr.tracking.store import pinned_uri, registered_bundle
 
-DEFAULT_TOP = 20
 STALE_SHOWN = 3
 """Lost candidates that a warning names."""
 

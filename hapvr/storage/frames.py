@@ -110,10 +110,10 @@ def are_stored(shard: Shard) -> bool:
     return provenance is not None and bool(provenance.settings.get("stored", True))
 
 
-def thumbnail(jpeg: bytes) -> Image.Image:
-    """A frame as RGB picture of at most 160 x 90 px."""
-    with Image.open(io.BytesIO(jpeg)) as frame:
-        frame.thumbnail(THUMBNAIL_PX)
+def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.Image:
+    """A frame as RGB picture that is no larger than (width, height)."""
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
+        frame.thumbnail(size_px)
         return frame.convert("RGB")
 
 
