@@ -20,7 +20,7 @@ import pytest
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.filesystem import DataRoot
 from tests.conftest import CHECKOUT, write_clip, write_settings
-from tests.stages.data_projects import digests, folder_settings
+from tests.stages.data_projects import digests, folder_settings, run_elsewhere
 from tests.video.site import serve
 
 pytestmark = pytest.mark.slow
@@ -175,17 +175,7 @@ def test_two_runs_at_once_make_a_shard_once(stages: Stages, stage: str) -> None:
     """The second waits for the first and finds the shard finished; the bytes are those of one run alone."""
     shutil.rmtree(stages.root / stage)
     lines: list[int] = []
-    command = [sys.executable, str(Path(__file__).with_name("stage_server.py"))]
-    request = json.dumps({"config": str(stages.config), "stage": stage}) + "\n\n"
-
-    def other() -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)}
-        done = subprocess.run(
-            command, input=request, capture_output=True, text=True, cwd=CHECKOUT, env=environment, check=True
-        )
-        lines.extend(map(int, done.stdout.split()))
-
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=lambda: lines.extend(run_elsewhere(stages.config, stage)))
     thread.start()
     while not (stages.root / ".locks" / f"{stage}-in-00000.lock").exists():
         time.sleep(0.01)

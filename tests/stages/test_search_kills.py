@@ -22,6 +22,7 @@ from hapvr.search.current import CURRENT, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.stages.project import Project
 from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.stages.data_projects import run_elsewhere
 from tests.stages.search_projects import copied_project, network_folder
 
 pytestmark = pytest.mark.slow
@@ -155,18 +156,8 @@ def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: 
 def test_readers_see_one_version_while_two_updates_run(updates: Updates) -> None:
     """Two updates of different configurations at once: one waits for the other; every answer is of one of the two."""
     updates.finish("all")
-    command = [sys.executable, str(Path(__file__).with_name("stage_server.py"))]
-    request = json.dumps({"config": str(updates.configs["fewer"]), "stage": "index"}) + "\n\n"
     codes: list[int] = []
-
-    def other() -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)}
-        done = subprocess.run(
-            command, input=request, capture_output=True, text=True, cwd=CHECKOUT, env=environment, check=True
-        )
-        codes.extend(map(int, done.stdout.split()))
-
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=lambda: codes.extend(run_elsewhere(updates.configs["fewer"], "index")))
     thread.start()
     updates.start("fewer")
     seen = 0
