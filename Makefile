@@ -58,8 +58,9 @@ test-slow: $(STAMP) ## only the slow tests
 test-browser: $(STAMP) ## only the tests in a browser; wants the system package chromium
 	$(PYTEST) -m browser
 
-docs: $(STAMP) ## write docs/configuration.md from the configuration models
+docs: $(STAMP) ## write docs/configuration.md from the configuration models, and the documents as a site into site/
 	$(BIN)/python -m hapvr.config_reference > docs/configuration.md
+	$(BIN)/zensical build --clean --strict
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -64,7 +67,7 @@ def test_operations_lists_every_sensor_and_schedule() -> None:
 
 def test_paths_in_the_documents_exist() -> None:
     """Files and folders of the checkout that README, ARCHITECTURE and the guides name are there."""
-    folders = "assets|bench|configs|dagster_home|docs|hapvr|pipelines|tests"
+    folders = "assets|bench|configs|dagster_home|docs|hapvr|notebooks|pipelines|tests"
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
@@ -89,6 +92,20 @@ def test_the_picture_of_the_assets_is_current() -> None:
     jobs = {job.name for job in defs.get_repository_def().get_all_jobs()} - {"__ASSET_JOB", "sweep"}
     assert set(re.findall(r"subgraph (\w+)", picture)) == jobs
     assert {key.to_user_string() for key in keys} == set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
+
+
+def test_the_documents_build_as_a_site(tmp_path: Path) -> None:
+    """`make docs` has no warning, and each document is a page that the navigation leads to."""
+    shutil.copy(CHECKOUT / "zensical.toml", tmp_path)
+    shutil.copytree(CHECKOUT / "docs", tmp_path / "docs")
+    build = [str(Path(sys.executable).parent / "zensical"), "build", "--strict"]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    for page in (CHECKOUT / "docs").glob("*.md"):
+        if page.stem != "index":
+            assert (tmp_path / "site" / page.stem / "index.html").is_file()
+            assert f'href="./{page.stem}/"' in home
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:

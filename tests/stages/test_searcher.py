@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -51,17 +52,38 @@ def names(matches: tuple[Match, ...]) -> list[str]:
     return [match.reference for match in matches]
 
 
-def test_the_program_of_the_python_page(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+@pytest.fixture
+def as_demo(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, where configs/demo.yaml is the small collection's."""
+    (tmp_path / "configs").mkdir()
+    shutil.copy(project.folder / "config.yaml", tmp_path / "configs" / "demo.yaml")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_program_of_the_python_page(as_demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The search of docs/python.md as printed, with a clip of the collection as a.mp4."""
     page = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")
     (program,) = [text for text in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "Searcher" in text]
-    (tmp_path / "configs").mkdir()
-    shutil.copy(project.folder / "config.yaml", tmp_path / "configs" / "demo.yaml")
-    write_scenes(tmp_path / "a.mp4", list(LONG[5:9]))
-    monkeypatch.chdir(tmp_path)
+    write_scenes(as_demo / "a.mp4", list(LONG[5:9]))
     exec(program, {})
     assert capsys.readouterr().out.startswith("1 in/long.mp4 ")
+
+
+def test_the_notebook(as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cells of the quick start, one after the other: its first video is a copy of another one."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    notebook = json.loads((CHECKOUT / "notebooks" / "quickstart.ipynb").read_text(encoding="utf-8"))
+    shared: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), shared)
+    printed = capsys.readouterr().out
+    assert "9 videos, the first are ['in/long.mp4'" in printed
+    assert "in/trips/part.mp4" in printed
+    assert "query 10 to 22 s = reference 2 to 14 s" in printed
+    assert "prior 0.001: probability 0." in printed
 
 
 def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -> None:
