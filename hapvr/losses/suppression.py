@@ -1,0 +1,53 @@
+"""The four losses of VVS: triplets of videos and of frame maps, saliency and distractors (VVS Eq. i to viii)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from hapvr.losses.rows import check_positive, mean_where
+from hapvr.model.similarity import chamfer
+
+
+def video_triplet(positive: Tensor, negative: Tensor, *, margin: float = 0.5) -> Tensor:
+    """L_vi: mean over anchors of max(0, s- - s+ + margin).
+
+    positive, negative: similarities [A] in [-1, 1] of each anchor with its positive and its negative. Returns [].
+    """
+    check_positive("margin", margin)
+    return (negative - positive + margin).clamp(min=0).mean()
+
+
+def map_triplet(positive: Tensor, negative: Tensor, *, margin: float = 0.5) -> Tensor:
+    """L_tri: `video_triplet` of the Chamfer similarities of clipped maps. positive, negative: raw [A, t, t']. Returns []."""
+    scores = [chamfer(F.hardtanh(maps)) for maps in (positive, negative)]
+    return video_triplet(scores[0], scores[1], margin=margin)
+
+
+def overshoot(maps: Tensor) -> Tensor:
+    """psi: how far the raw cells of a map leave [-1, 1], summed; the mean over maps. maps: [A, t, t']. Returns []."""
+    return (maps - F.hardtanh(maps)).abs().sum((1, 2)).mean()
+
+
+def frame_loss(
+    positive: Tensor, negative: Tensor, *, margin: float = 0.5, regularization_weight: float = 0.5
+) -> Tensor:
+    """L_fr = L_tri + weight (psi(M+) + psi(M-)). positive, negative: raw maps [A, t, t'] of the comparator. Returns []."""
+    beyond = overshoot(positive) + overshoot(negative)
+    return map_triplet(positive, negative, margin=margin) + regularization_weight * beyond
+
+
+def saliency_loss(weights: Tensor, labels: Tensor) -> Tensor:
+    """L_sa: binary cross-entropy of saliency weights in [0, 1] against labels 0 and 1, both [A, T], mean over frames."""
+    return F.binary_cross_entropy(weights, labels.to(weights.dtype))
+
+
+def distractor_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """L_di: binary cross-entropy of confidences against labels 1 (content), 0 (distractor) and -1 (ignored).
+
+    logits: [A, T], confidences before the sigmoid; labels: int8 [A, T]. Mean over frames with a label; 0 without any.
+    """
+    labelled = labels >= 0
+    targets = labels.clamp(min=0).to(logits.dtype)
+    losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    return mean_where(losses, labelled)

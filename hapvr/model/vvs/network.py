@@ -1,0 +1,166 @@
+"""VVS: the vector of a video, and what its training compares (Jo et al., AAAI 2024, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hapvr.errors import ArgumentError
+from hapvr.model.clips import pad_to_min_frames
+from hapvr.model.layers import Comparator
+from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
+from hapvr.model.similarity import frame_similarity
+from hapvr.model.vvs.distractor import DistractorNetwork, kept_frames
+from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
+from hapvr.model.vvs.settings import VvsSettings
+from hapvr.model.vvs.topic import TopicGuidance
+
+CHUNK_FRAMES = 128
+"""Frames that embedding converts to float32 at once."""
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Clips after all modules, as the losses need them.
+
+    regions: [A, T, R, D], scaled by the confidence. vectors: unit [A, D]. confidence_logits: [A, T] without the sigmoid,
+    None without distractor discrimination. saliency: weights [A, T], None without temporal saliency.
+    """
+
+    regions: Tensor
+    vectors: Tensor
+    confidence_logits: Tensor | None
+    saliency: Tensor | None
+
+
+class VvsNetwork(nn.Module):
+    """Distractor discrimination, temporal saliency and topic guidance, each of which the settings can leave out.
+
+    dims: D, values per region. side_dims: C, values of a frame's pooled vector, 0 where distractor
+    discrimination is off. generator: draws the weights and leaves
+    torch's global generator alone; None draws from the global one. Raises ArgumentError for sizes below 1.
+    """
+
+    def __init__(
+        self, settings: VvsSettings, *, dims: int, side_dims: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        if dims < 1:
+            raise ArgumentError(f"dims: got {dims}, wanted the number of values per region, 1 or more")
+        if settings.distractor_discrimination and side_dims < 1:
+            raise ArgumentError(
+                "vvs: distractor discrimination needs the pooled vectors of frames, and these features have none; set "
+                "features.pooled: true and make features and views again, or distractor_discrimination: false"
+            )
+        self.settings, self.dims, self.side_dims = settings, dims, side_dims
+        self.distractor: DistractorNetwork | None = None
+        self.comparator: Comparator | None = None
+        self.saliency: TemporalSaliency | None = None
+        self.topic: TopicGuidance | None = None
+        # torch's layers draw from the global generator, so it is seeded for them and restored.
+        with torch.random.fork_rng(devices=[], enabled=generator is not None):
+            if generator is not None:
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            if settings.distractor_discrimination:
+                self.distractor = DistractorNetwork(settings.distractor, pooled_dims=side_dims)
+            if settings.temporal_saliency:
+                self.comparator = Comparator(NetworkSettings())
+                self.saliency = TemporalSaliency(settings.saliency)
+            if settings.topic_guidance:
+                self.topic = TopicGuidance(settings.topic)
+
+    def scoring_settings(self) -> dict[str, Any]:
+        """Everything but the weights that decides a vector, as values of JSON; stored beside the weights."""
+        return {"dims": self.dims, "side_dims": self.side_dims, **self.settings.scoring()}
+
+    @torch.no_grad()
+    def frame_vectors(self, regions: Tensor, pooled: Tensor | None = None) -> Tensor:
+        """What each frame adds to the vector of its video, in evaluation mode; their sum points where that vector does.
+
+        regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
+        distractor network refuses are 0; where it refuses all, all are kept. Besides arguments and result this holds
+        CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
+        no frames, other shapes, values that are not finite, missing pooled vectors, and a network in training mode.
+        """
+        if self.training:
+            raise ArgumentError("network: it is in training mode, whose weights are others; call eval() before")
+        if regions.ndim != 3 or regions.shape[-1] != self.dims or 0 in regions.shape:
+            raise ArgumentError(
+                f"regions: got shape {tuple(regions.shape)}, wanted [frames, regions, {self.dims}] with one frame or more"
+            )
+        order = self._kept(regions, pooled)
+        starts = range(0, len(order), CHUNK_FRAMES)
+        means = torch.empty(len(order), self.dims, device=regions.device)
+        for i in starts:
+            means[i : i + CHUNK_FRAMES] = regions[order[i : i + CHUNK_FRAMES]].float().mean(1)
+        if not bool(torch.isfinite(means).all()):
+            raise ArgumentError("regions: NaN or infinite values; extract the features of this video again")
+        weights = means.new_ones(len(order))
+        if self.topic is not None:
+            weights = weights * self.topic(means.unsqueeze(0)).squeeze(0)
+        if self.saliency is not None:
+            states = [
+                self.saliency.windows(diagonal_cells(regions, order, i, min(i + CHUNK_FRAMES, len(order))))
+                for i in starts
+            ]
+            weights = weights * self.saliency.weights_of_states(torch.cat(states))
+        return means.new_zeros(len(regions), self.dims).index_add_(0, order, means.mul_(weights.unsqueeze(-1)))
+
+    def anchors(self, regions: Tensor, pooled: Tensor | None) -> Anchors:
+        """Anchors of a training step. regions: [A, T, R, D]; pooled: [A, T, C], None for anchors that no distractors
+        were inserted into, which the distractor network does not see."""
+        logits = None
+        if self.distractor is not None and pooled is not None:
+            logits = self.distractor(pooled)
+            regions = regions * torch.sigmoid(logits)[:, :, None, None]
+        saliency = None
+        if self.saliency is not None:
+            maps = [frame_similarity(clip.unsqueeze(0), clip.unsqueeze(0), rate=0) for clip in regions]
+            saliency = self.saliency(torch.cat(maps).squeeze(1))
+        means = regions.mean(2)
+        return Anchors(regions, self._vectors(means, saliency), logits, saliency)
+
+    def vectors(self, regions: Tensor) -> Tensor:
+        """Training vectors [N, D] of clips [N, T, R, D] that are no anchors: topic guidance alone weighs their frames."""
+        return self._vectors(regions.mean(2), None)
+
+    def refined_maps(self, anchors: Tensor, others: Tensor) -> Tensor:
+        """Raw frame similarities of each anchor with its own other clip, after the comparator.
+
+        anchors: [A, T, R, D]; others: [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping. Raises ArgumentError
+        without temporal saliency.
+        """
+        if self.comparator is None:
+            raise ArgumentError("network: it has no comparator; set train.network.vvs.temporal_saliency")
+        pairs = zip(anchors, others, strict=True)
+        maps = torch.cat([frame_similarity(a.unsqueeze(0), b.unsqueeze(0), rate=0) for a, b in pairs])
+        maps, _ = pad_to_min_frames(maps, None, dim=2, min_frames=COMPARATOR_STEP)
+        maps, _ = pad_to_min_frames(maps, None, dim=3, min_frames=COMPARATOR_STEP)
+        raw: Tensor = self.comparator(maps.squeeze(1))
+        return raw
+
+    def _vectors(self, means: Tensor, saliency: Tensor | None) -> Tensor:
+        weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)
+        if saliency is not None:
+            weights = weights * saliency
+        return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
+
+    def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
+        if self.distractor is None:
+            return kept_frames(torch.ones(len(regions), device=regions.device), threshold=0.0)
+        if pooled is None:
+            raise ArgumentError(
+                "pooled: distractor discrimination needs the pooled vectors of the frames, and these features have none; "
+                "set features.pooled: true and extract the features again, or train with distractor_discrimination: false"
+            )
+        if pooled.shape != (len(regions), self.side_dims):
+            raise ArgumentError(
+                f"pooled: got shape {tuple(pooled.shape)}, wanted ({len(regions)}, {self.side_dims}), a vector for each "
+                "frame from the backbone that the network was trained with"
+            )
+        logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
+        return kept_frames(torch.sigmoid(logits), threshold=self.settings.distractor.threshold)

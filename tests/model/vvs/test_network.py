@@ -1,0 +1,213 @@
+"""VVS against its definition at other seeds and shapes, and the laws of its parts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from hapvr.errors import ArgumentError
+from hapvr.labels.saliency import saliency_labels
+from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
+from hapvr.model.similarity import frame_similarity
+from hapvr.model.vvs.network import VvsNetwork
+from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
+from hapvr.model.vvs.settings import SaliencySettings, VvsSettings
+from tests.model.vvs import definition
+
+DIMS, SIDE = 7, 11
+
+
+def network_of(seed: int, **changes: Any) -> VvsNetwork:
+    """A small float64 network without dropout, whose every weight and statistic was drawn, in evaluation mode."""
+    values = {"distractor": {"hidden": (6, 5), "dropout": 0.0}, "saliency": {"width": 4, "heads": 2, "dropout": 0.0}}
+    generator = torch.Generator().manual_seed(seed)
+    settings = VvsSettings.model_validate(values | changes)
+    network = VvsNetwork(settings, dims=DIMS, side_dims=SIDE, generator=generator).double()
+    with torch.no_grad():
+        for name, value in network.state_dict().items():
+            if name.endswith("running_var"):
+                value.uniform_(0.5, 1.5, generator=generator)
+            elif value.is_floating_point():
+                value.add_(torch.randn(value.shape, generator=generator, dtype=value.dtype) * 0.2)
+        if network.topic is not None and network.topic.settings.refine and network.topic.settings.hierarchy:
+            network.topic.join.weight.mul_(1000)
+    return network.eval()
+
+
+def clips(seed: int, *shape: int) -> Tensor:
+    """Unit vectors of that shape, float64."""
+    return F.normalize(torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=-1)
+
+
+def vector(network: VvsNetwork, regions: Tensor, pooled: Tensor | None) -> Tensor:
+    return F.normalize(network.frame_vectors(regions, pooled).double().sum(0), dim=-1)
+
+
+@pytest.mark.parametrize(("seed", "frames", "regions"), [(1, 6, 3), (2, 1, 2), (3, 3, 9), (4, 9, 1), (5, 13, 2)])
+def test_vectors_equal_their_definition(seed: int, frames: int, regions: int) -> None:
+    network = network_of(seed).float()
+    values, pooled = clips(seed, frames, regions, DIMS).float(), clips(seed + 50, frames, SIDE).float()
+    with torch.no_grad():
+        wanted = definition.frame_vectors(network, values, pooled)
+    assert_close(vector(network, values, pooled).float(), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("seed", "shape"), [(11, (9, 8, 10, 3)), (12, (5, 12, 4, 1)), (13, (16, 9, 9, 2))])
+def test_losses_and_gradients_equal_their_definition(seed: int, shape: tuple[int, int, int, int]) -> None:
+    """All losses to 1e-9 and their gradients to 1e-6 of the largest, in float64."""
+    first, second, third, regions = shape
+    network = network_of(seed).train()
+    anchor, positive, negative = (clips(seed + n, t, regions, DIMS) for n, t in enumerate((first, second, third)))
+    pooled = clips(seed + 9, first, SIDE)
+    labels = (torch.arange(first) % 3 > 0).to(torch.int8)
+    anchors = network.anchors(anchor[None], pooled[None])
+    vectors = [network.vectors(clip[None]) for clip in (positive, negative)]
+    maps = [network.refined_maps(anchors.regions, clip[None]) for clip in (positive, negative)]
+    assert anchors.saliency is not None
+    assert anchors.confidence_logits is not None
+    salient = saliency_labels(maps[0], num_frames=first)
+    found = {
+        "video": video_triplet((anchors.vectors * vectors[0]).sum(-1), (anchors.vectors * vectors[1]).sum(-1)),
+        "frame": frame_loss(*maps),
+        "saliency": saliency_loss(anchors.saliency, salient),
+        "distractor": distractor_loss(anchors.confidence_logits, labels[None]),
+    }
+    wanted = definition.losses(network, anchor, pooled, labels, positive, negative)
+    parameters = dict(network.named_parameters())
+    for name, loss in found.items():
+        assert_close(loss, wanted[name], rtol=1e-9, atol=1e-9)
+        own = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
+        by_definition = torch.autograd.grad(
+            wanted[name], list(parameters.values()), retain_graph=True, allow_unused=True
+        )
+        scale = max(float(g.abs().max()) for g in by_definition if g is not None)
+        for parameter, a, b in zip(parameters, own, by_definition, strict=True):
+            a, b = (torch.zeros(()) if g is None else g for g in (a, b))
+            assert float((a - b).abs().max()) <= 1e-6 * scale, (name, parameter)
+
+
+@pytest.mark.parametrize("attention", ["frame", "temporal"])
+@pytest.mark.parametrize("frames", [1, 2, 3, 4, 30, 301])
+def test_cells_around_the_diagonal_are_enough(frames: int, attention: str) -> None:
+    """The linear-time weights are those of the whole map, at the edges and where chunks of frames meet."""
+    settings = SaliencySettings.model_validate({"width": 4, "heads": 2, "attention": attention})
+    torch.manual_seed(frames)
+    saliency = TemporalSaliency(settings).eval()
+    with torch.no_grad():
+        for name, value in saliency.state_dict().items():
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value) + 0.1 if name.endswith("var") else torch.randn_like(value))
+        values = clips(frames, frames, 4, DIMS).float()
+        whole = saliency(frame_similarity(values[None], values[None], rate=0)[0])[0]
+        order = torch.arange(frames)
+        parts = [diagonal_cells(values, order, i, min(i + 128, frames)) for i in range(0, frames, 128)]
+        linear = saliency.weights_of_states(torch.cat([saliency.windows(cells) for cells in parts]))
+    assert_close(linear, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_a_fresh_network_weighs_frames_nearly_equally() -> None:
+    """Saliency is exactly 0.5 before training, and topic weights are near it, so the vector is that of the plain mean."""
+    settings = VvsSettings(distractor_discrimination=False)
+    network = VvsNetwork(settings, dims=32, side_dims=0, generator=torch.Generator().manual_seed(3)).eval()
+    regions = F.normalize(torch.randn(9, 4, 32, generator=torch.Generator().manual_seed(4)), dim=-1)
+    assert network.saliency is not None
+    with torch.no_grad():
+        weights = network.saliency(frame_similarity(regions[None], regions[None], rate=0)[0])
+    assert_close(weights, torch.full((1, 9), 0.5), rtol=0, atol=1e-6)
+    plain = F.normalize(regions.mean((0, 1)), dim=-1)
+    assert float(vector(network, regions, None).float() @ plain) > 0.9999
+
+
+@pytest.mark.parametrize("modules", range(8))
+def test_every_module_can_be_left_out(modules: int) -> None:
+    """Ablations: without any module the vector is the mean of all frames."""
+    names = ("distractor_discrimination", "temporal_saliency", "topic_guidance")
+    switches = {name: bool(modules >> bit & 1) for bit, name in enumerate(names)}
+    network = network_of(7, **switches).float()
+    assert [bool(part) for part in (network.distractor, network.saliency, network.topic)] == list(switches.values())
+    regions, pooled = clips(1, 6, 3, DIMS).float(), clips(2, 6, SIDE).float()
+    found = vector(network, regions, pooled)
+    assert float(found.norm()) == pytest.approx(1, abs=1e-5)
+    if not modules:
+        assert_close(found.float(), F.normalize(regions.mean((0, 1)), dim=-1))
+
+
+def test_refused_frames_add_nothing() -> None:
+    """Frames below the threshold are 0 and change no other frame; where all are refused, all are kept."""
+    network = network_of(8, temporal_saliency=False, topic_guidance=False).float()
+    assert network.distractor is not None
+    regions, pooled = clips(3, 12, 3, DIMS).float(), clips(4, 12, SIDE).float()
+    with torch.no_grad():
+        logits = network.distractor(pooled)
+        network.distractor.layer3.bias -= logits.median()
+        kept = network.distractor(pooled) > 0
+    found = network.frame_vectors(regions, pooled)
+    assert 4 <= int(kept.sum()) < 12
+    assert not found[~kept].any()
+    assert torch.equal(found[kept], network.frame_vectors(regions[kept], pooled[kept]))
+    with torch.no_grad():
+        network.distractor.layer3.bias -= 1000
+    assert bool(network.frame_vectors(regions, pooled).abs().amax(-1).gt(0).all())
+
+
+def test_equal_generators_give_equal_weights_and_leave_the_global_one() -> None:
+    before = torch.random.get_rng_state()
+    first, second = (network_of(21).state_dict() for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("regions", "pooled", "message"),
+    [
+        (torch.zeros(0, 3, DIMS), torch.zeros(0, SIDE), "one frame or more"),
+        (torch.zeros(2, 3, DIMS + 1), torch.zeros(2, SIDE), "wanted"),
+        (torch.full((2, 3, DIMS), torch.nan), torch.zeros(2, SIDE), "NaN"),
+        (torch.zeros(2, 3, DIMS), None, "features.pooled"),
+        (torch.zeros(2, 3, DIMS), torch.zeros(2, SIDE + 1), "backbone"),
+        (torch.zeros(2, 3, DIMS), torch.zeros(3, SIDE), "each"),
+    ],
+)
+def test_bad_input(regions: Tensor, pooled: Tensor | None, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        network_of(9).float().frame_vectors(regions, pooled)
+
+
+def test_distractors_need_pooled_vectors() -> None:
+    with pytest.raises(ArgumentError, match=r"features\.pooled"):
+        VvsNetwork(VvsSettings(), dims=8, side_dims=0)
+
+
+MEASURE = """
+import resource, torch
+from hapvr.model.vvs.network import VvsNetwork
+from hapvr.model.vvs.settings import VvsSettings
+def most_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+imported = most_bytes()
+network = VvsNetwork(VvsSettings(), dims={dims}, side_dims=3840, generator=torch.Generator()).eval()
+regions = torch.empty(3600, 9, {dims}, dtype=torch.float16).uniform_(-1, 1)
+pooled = torch.empty(3600, 3840, dtype=torch.float16).uniform_(-1, 1)
+found = network.frame_vectors(regions, pooled)
+assert found.shape == (3600, {dims})
+print(most_bytes() - imported)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dims", [512, 3840])
+def test_an_hour_of_video_takes_less_than_a_gigabyte(dims: int) -> None:
+    """3,600 frames in a process of its own: network, features and all that is computed; the whole map would take 26 GB."""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE.format(dims=dims)], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert int(done.stdout) < 1e9
