@@ -27,6 +27,8 @@ import lance
 VECTOR = "vector"
 BLOCK = 8
 """The codes of an index want vectors whose length is a multiple of this."""
+STORED = pa.float32()
+"""Of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long (docs/experiments.md)."""
 METRIC = "cosine"
 SAMPLE_RATE = 64
 """Vectors per inverted list that the centres of the lists are computed from."""
@@ -44,7 +46,7 @@ class VectorTable:
     def create(place: str, fields: Sequence[pa.Field], *, dims: int, settings: IndexSettings) -> VectorTable:
         """A table without rows; what is at this place is replaced. fields: beside the vector. dims: of the vectors."""
         padded = -(-dims // BLOCK) * BLOCK
-        schema = pa.schema([*fields, pa.field(VECTOR, pa.list_(pa.float16(), padded), nullable=False)])
+        schema = pa.schema([*fields, pa.field(VECTOR, pa.list_(STORED, padded), nullable=False)])
         with _naming_damage(place):
             lance.write_dataset(schema.empty_table(), place, mode="overwrite")
         return VectorTable.open(place, None, settings=settings)
@@ -74,8 +76,9 @@ class VectorTable:
     def append(self, columns: pa.Table, vectors: npt.NDArray[np.floating]) -> VectorTable:
         """The next version, with these rows. columns: all but the vectors; vectors: [N, dims], not zero."""
         schema = self._dataset.schema
-        width = schema.field(VECTOR).type.list_size
-        padded = np.zeros((len(vectors), width), np.float16)
+        kind = schema.field(VECTOR).type
+        width = kind.list_size
+        padded = np.zeros((len(vectors), width), kind.value_type.to_pandas_dtype())
         padded[:, : vectors.shape[1]] = vectors
         column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), width)
         rows = columns.append_column(VECTOR, column).select(schema.names).cast(schema)

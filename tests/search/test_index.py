@@ -310,3 +310,17 @@ def test_damage_is_named(copy: tuple[Path, ExactIndex], kind: str) -> None:
     with pytest.raises((DamagedError, DataError)) as caught:
         FrameIndex.open(folder, settings=SMALL).search_frames(vectors_of(exact.shards["a"][0])[:2], 5)
     assert "hapvr index build" in str(caught.value) or kind in ("state", "cut state")
+
+
+def test_an_index_of_half_precision_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of an index that an earlier version made keep their precision; new shards join them and are found."""
+    monkeypatch.setattr("hapvr.search.vectors.STORED", pa.float16())
+    old = FrameIndex.create(tmp_path / "index", DIMS, {}, settings=SMALL)
+    old.replace_shard("a", *descriptors(["a1", "a2"], seed=1))
+    monkeypatch.undo()
+    index = FrameIndex.open(tmp_path / "index", settings=SMALL)
+    frames, videos = descriptors(["b1"], seed=2)
+    index.replace_shard("b", frames, videos)
+    found = index.search_frames(vectors_of(frames)[:1], 1)
+    assert found["video_id"].to_pylist() == ["b1"]
+    assert found["similarity"].to_numpy() == pytest.approx(1.0, abs=2e-3)
