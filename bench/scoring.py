@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import Limits, PackedVideos, score_packed
+from hapvr.model.packed import Limits, PackedVideos
+from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 

@@ -28,7 +28,8 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import fit_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import PackedVideos, score_packed
+from hapvr.model.packed import PackedVideos
+from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.frame_matrix import relative_frame_matrix

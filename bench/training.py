@@ -40,7 +40,8 @@ from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
-from hapvr.train.step import TrainingModule, build_network
+from hapvr.train.families import build_network
+from hapvr.train.similarity import TrainingModule
 
 REGIONS, DIMS = 9, 512
 MIB = 2**20

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from hapvr.labels.settings import PseudoLabelSettings
-from hapvr.losses.settings import ObjectiveSettings
-from hapvr.model.settings import NetworkSettings
+from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
+from hapvr.model.settings import DEFAULT_FAMILY, AnyNetworkSettings, NetworkSettings
 from hapvr.search.settings import SearchSettings
 from hapvr.settings import Rate, Settings
 
@@ -325,8 +325,12 @@ class ViewsConfig(Settings):
 
 
 class OptimizerConfig(Settings):
-    """AdamW with linear warm-up and cosine decay."""
+    """Adam with linear warm-up and cosine decay."""
 
+    kind: Literal["adamw", "adam"] = Field(
+        default="adamw",
+        description="`adam`: weight decay is added to the gradient (TCA, VVS), not taken off the weights",
+    )
     learning_rate: Annotated[float, Field(gt=0)] = 4e-5
     weight_decay: Annotated[float, Field(ge=0)] = 1e-2
     warmup_steps: Annotated[int, Field(ge=0)] = 1000
@@ -335,8 +339,12 @@ class OptimizerConfig(Settings):
     gradient_clip_norm: Annotated[float, Field(gt=0)] | None = None
 
 
+SECTION_FAMILIES = {"objective": {"similarity"}, "contrast": {"tca"}}
+"""The sections of `train` that only some families read."""
+
+
 class TrainConfig(Settings):
-    """One training run (HAP-VR section 4)."""
+    """One training run (HAP-VR section 4). The objective is that of the similarity network, the contrast that of TCA."""
 
     steps: Annotated[int, Field(ge=1)] = 30_000
     batch_videos: Annotated[int, Field(ge=2)] = 64
@@ -377,8 +385,9 @@ class TrainConfig(Settings):
     validate_every_steps: Annotated[int, Field(ge=1)] = 1000
     checkpoint_every_steps: Annotated[int, Field(ge=1)] = 500
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
-    network: NetworkSettings = NetworkSettings()
+    network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+    contrast: ContrastSettings = ContrastSettings()
     optimizer: OptimizerConfig = OptimizerConfig()
 
     @model_validator(mode="after")
@@ -392,7 +401,15 @@ class TrainConfig(Settings):
     def content(self) -> dict[str, Any]:
         """What determines the weights; the rest only says how the work is done, and may change when a run goes on."""
         how = {"data_workers", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints"}
-        return self.model_dump(mode="json", exclude=how)
+        family = self.network.family
+        unused = {section for section, families in SECTION_FAMILIES.items() if family not in families}
+        content = self.model_dump(mode="json", exclude=how | unused)
+        # Trainings that began before there was a choice do not name it, and may go on.
+        if family == DEFAULT_FAMILY:
+            del content["network"]["family"]
+        if self.optimizer.kind == "adamw":
+            del content["optimizer"]["kind"]
+        return content
 
 
 class TrackingConfig(Settings):

@@ -13,8 +13,12 @@ from pydantic import BaseModel, ValidationError
 
 from hapvr.config import Config
 from hapvr.errors import ConfigError
+from hapvr.model.settings import DEFAULT_FAMILY, family_of
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+FAMILY_KEY = "train.network.family"
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -34,7 +38,8 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
         raise ConfigError(f"config: {path} is nested too deeply; see configs/demo.yaml for the usual form") from None
     except (OSError, ValueError) as error:  # a path that no file can have
         raise ConfigError(f"config: {str(path)!r} cannot be read ({error}); correct --config or `extends`") from error
-    for key, value in (overrides or {}).items():
+    # A family comes first, because it drops the settings of another one.
+    for key, value in sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(FAMILY_KEY)):
         _set(data, key, value, path)
     return parse_config(data, origin=str(path))
 
@@ -125,15 +130,21 @@ def _read_extended(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` over `base`: sections are merged key by key; lists, values, and sections of another `source` replace."""
+    """`data` over `base`: sections are merged key by key; lists, values, and sections of another `source` or `family` replace."""
     merged = dict(base)
     for key, value in data.items():
         before = base.get(key)
-        if isinstance(before, dict) and isinstance(value, dict) and value.get("source") in (None, before.get("source")):
+        if isinstance(before, dict) and isinstance(value, dict) and _is_alike(before, value):
             merged[key] = _merge(before, value)
         else:
             merged[key] = value
     return merged
+
+
+def _is_alike(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    """Whether a section goes on with the one before it: it names no source and no family, or the same ones."""
+    same_family = "family" not in value or value["family"] == family_of(before)
+    return same_family and value.get("source") in (None, before.get("source"))
 
 
 def _set(data: Any, key: str, value: Any, path: Path) -> None:
@@ -149,6 +160,8 @@ def _set(data: Any, key: str, value: Any, path: Path) -> None:
     if isinstance(node, list) and _is_index(last, node):
         node[int(last)] = value
     elif isinstance(node, dict):
+        if last == "family" and value != family_of(node):
+            node.clear()
         node[last] = value
     else:
         raise ConfigError(f"config: {path}: override {key!r}: there is no {last!r}")
@@ -163,7 +176,8 @@ def _explain(error: ValidationError, origin: str) -> str:
     lines = [f"config: {origin} is not valid:"]
     for item in error.errors():
         location = [str(part) for part in item["loc"]]
-        key = ".".join(location) or "(whole file)"
+        # The default family is not named in a file, so it is not in the key either.
+        key = ".".join(part for part in location if part != DEFAULT_FAMILY) or "(whole file)"
         if item["type"] == "extra_forbidden":
             allowed = _allowed_keys(location[:-1])
             lines.append(f"  {key}: unknown key; allowed here: {', '.join(allowed)}")
@@ -194,7 +208,7 @@ def _allowed_keys(location: list[str]) -> list[str]:
 def _tags(model: type[BaseModel]) -> set[str]:
     return {
         str(value)
-        for name in ("kind", "source")
+        for name in ("kind", "source", "family")
         if name in model.model_fields
         for value in get_args(model.model_fields[name].annotation)
     }

@@ -25,8 +25,8 @@ from torch import Tensor
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import Limits, PackedVideos, score_packed
+from hapvr.model.family import VideoNetwork
+from hapvr.model.packed import Limits, PackedVideos
 
 SIMILARITY_SCHEMA = pa.schema(
     [
@@ -76,7 +76,7 @@ class ScoringSettings:
 
 
 def score_benchmark(
-    network: SimilarityNetwork,
+    network: VideoNetwork,
     definition: BenchmarkDefinition,
     reader: FeatureReader,
     out_path: Path,
@@ -100,7 +100,7 @@ def score_benchmark(
 
 
 def score_videos(
-    network: SimilarityNetwork,
+    network: VideoNetwork,
     queries: Sequence[str],
     references: Sequence[str],
     reader: FeatureReader,
@@ -139,12 +139,12 @@ def score_videos(
     with torch.inference_mode():
         embedded = {video: scorer.embed(video, features) for video, features in reader.read(found[0])}
         query_ids = [video for video in found[0] if video in embedded]
-        query = PackedVideos.from_videos([embedded.pop(video) for video in query_ids])
+        query = scorer.network.pack([embedded.pop(video) for video in query_ids])
         number = len(list(parts.glob("part-*.parquet")))
         remaining = [video for video in found[1] if video not in scored]
         for part in _parts(reader, remaining, settings):
             scores = scorer.score(
-                query, PackedVideos.from_videos([scorer.embed(video, features) for video, features in part])
+                query, scorer.network.pack([scorer.embed(video, features) for video, features in part])
             )
             table = similarity_table(query_ids, [video for video, _ in part], scores.cpu().numpy())
             _write_table(table, parts / f"part-{number:06d}.parquet", plan=plan)
@@ -154,22 +154,19 @@ def score_videos(
 
 
 class _Scorer:
-    """The network on a device, with its comparator in the dtype of the settings."""
+    """The network on a device, scoring in the dtype of the settings."""
 
     def __init__(
-        self, network: SimilarityNetwork, *, device: torch.device, settings: ScoringSettings, limits: Limits | None
+        self, network: VideoNetwork, *, device: torch.device, settings: ScoringSettings, limits: Limits | None
     ) -> None:
         self.network = copy.deepcopy(network).to(device).eval()
         self.settings = settings
-        self.limits = limits or Limits.for_device(device)
         self.dtype = DTYPES[settings.dtype]
         self.device = device
-        self.comparator = self.network.comparator
-        if self.comparator is not None:
-            self.comparator = self.comparator.in_dtype(self.dtype)
+        self._score_packed = self.network.packed_scorer(dtype=self.dtype, limits=limits or Limits.for_device(device))
 
     def embed(self, video: str, features: Tensor) -> Tensor:
-        """Embeddings [T, R, D] of one video. DataError unless its features fit the network."""
+        """Embeddings [T, r, d] of one video. DataError unless its features fit the network."""
         wanted = self.network.dims
         if features.ndim != 3 or features.shape[-1] != wanted or 0 in features.shape:
             raise DataError(
@@ -182,13 +179,10 @@ class _Scorer:
 
     def score(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
         """[Q, N] float32."""
-        scores = self._score_one_way(query, reference)
+        scores = self._score_packed(query, reference)
         if self.settings.symmetric:
-            scores = (scores + self._score_one_way(reference, query).T) / 2
+            scores = (scores + self._score_packed(reference, query).T) / 2
         return scores
-
-    def _score_one_way(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
-        return score_packed(self.network, query, reference, limits=self.limits, comparator=self.comparator)
 
 
 def similarity_table(queries: Sequence[str], references: Sequence[str], scores: NDArray[np.float32]) -> pa.Table:
@@ -220,7 +214,7 @@ def _parts(
         yield part
 
 
-def _plan_digest(network: SimilarityNetwork, plan: list[object]) -> str:
+def _plan_digest(network: VideoNetwork, plan: list[object]) -> str:
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode())
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())

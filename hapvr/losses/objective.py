@@ -14,7 +14,7 @@ from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.registry import ranking_loss
 from hapvr.losses.rows import count_rows_without_positives, without_self
 from hapvr.losses.settings import ObjectiveSettings, Option
-from hapvr.model.network import Similarities
+from hapvr.model.family import Similarities
 from hapvr.model.similarity import to_unit_interval
 
 FRAME_OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(

@@ -1,8 +1,8 @@
-"""Settings of the training objective."""
+"""Settings of the training objectives."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -39,3 +39,34 @@ class ObjectiveSettings(Settings):
         "false: the clips of each query by themselves, as in the papers",
     )
     include_self: bool = Field(default=False, description="count the self pair as a positive, as the release does")
+
+
+class ContrastSettings(Settings):
+    """How a video vector learns (TCA 3.3, 3.4): an anchor's own positive against the videos of a memory bank.
+
+    The anchor is a weak view, the positive a strong view of the same video, and strong views of all videos enter the bank.
+    """
+
+    loss: Literal["circle", "infonce"] = "circle"
+    circle_form: Literal["paper", "released"] = Field(
+        default="paper",
+        description="`paper`: Eq. 4; `released`: as the release computes it, which takes the first row of a batch for "
+        "positives and all other rows for negatives",
+    )
+    margin: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.25, description="m of the circle loss, on raw cosines"
+    )
+    scale: Annotated[float, Field(gt=0)] = Field(default=256.0, description="gamma of the circle loss")
+    temperature: Annotated[float, Field(gt=0)] = Field(default=0.07, description="tau of InfoNCE, on raw cosines")
+    bank_size: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="video vectors in the bank; 0: no bank; null: half the training videos, at most 4096 (the paper's "
+        "number), and no bank where that is less than what a step adds",
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="of the key encoder, a running mean of the weights; 0: the current weights"
+    )
+    batch_negatives: bool = Field(
+        default=True,
+        description="the positives of other videos of the batch are negatives too; the paper has the bank alone",
+    )

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
+from hapvr.model.families import build_family, read_settings
+from hapvr.model.family import VideoNetwork
 from hapvr.settings import explain
 
 WEIGHTS_FILE = "network.safetensors"
@@ -23,7 +23,7 @@ DESCRIPTION_FILE = "network.json"
 FORMAT_VERSION = 1
 
 
-def save_network(network: SimilarityNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
+def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
     """Write weights and description into the folder, made if missing; returns it.
 
     metadata: values of JSON, stored under "metadata"; ArgumentError for others. The description is written last, so a
@@ -48,8 +48,8 @@ def save_network(network: SimilarityNetwork, folder: Path, *, metadata: Mapping[
     return folder
 
 
-def load_network(folder: Path) -> tuple[SimilarityNetwork, dict[str, Any]]:
-    """The network, on the CPU and in evaluation mode, and its metadata.
+def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
+    """The network of whatever family, on the CPU and in evaluation mode, and its metadata.
 
     Raises DataError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
     """
@@ -66,8 +66,9 @@ def load_network(folder: Path) -> tuple[SimilarityNetwork, dict[str, Any]]:
     if version != FORMAT_VERSION:
         raise DataError(f"network: {description_file} has format {version}, this version reads {FORMAT_VERSION}")
     try:
-        dims = settings.pop("dims")
-        network = SimilarityNetwork(NetworkSettings(**settings), dims=dims, generator=torch.Generator())
+        dims, side_dims = settings.pop("dims"), settings.pop("side_dims", 0)
+        generator = torch.Generator()
+        network = build_family(read_settings(settings), dims=dims, side_dims=side_dims, generator=generator)
         weights = load_file(weights_file)
     except ValidationError as error:
         raise DataError(f"network: {description_file}: settings do not fit this version: {explain(error)}") from error

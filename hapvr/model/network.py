@@ -5,7 +5,7 @@ One class scores as HAP-VR, S2VS, DnS and ViSiL do; `NetworkSettings` says which
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, halve_mask, pad_to_min_frames
+from hapvr.model.family import PackedScorer, Side, Similarities, VideoNetwork
 from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
+from hapvr.model.packed import Limits
+from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import chamfer, frame_similarity
 
@@ -27,21 +30,7 @@ MAX_KEPT_ELEMENTS = {"cpu": 2**25, "cuda": 2**24}
 350 elsewhere. Above that the backward pass computes them again."""
 
 
-@dataclass(frozen=True)
-class Similarities:
-    """Similarities of all pairs of Q queries and N references.
-
-    frame: [Q, N, T, T'] before the comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh;
-    video: [Q, N] in [-1, 1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1].
-    """
-
-    frame: Tensor
-    refined: Tensor
-    video: Tensor
-    regularization: Tensor
-
-
-class SimilarityNetwork(nn.Module):
+class SimilarityNetwork(VideoNetwork):
     """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
 
     dims: D, values per region; ArgumentError unless 1 or more. generator: draws the weights and leaves torch's global
@@ -72,12 +61,25 @@ class SimilarityNetwork(nn.Module):
         """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
         return {"dims": self.dims, **self.settings.scoring()}
 
-    def embed(self, features: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    @property
+    def embedding_dims(self) -> int:
+        """D, or the bits of a code."""
+        return self.settings.binary_bits or self.dims
+
+    def embed(
+        self,
+        features: Tensor,
+        *,
+        mask: Tensor | None = None,
+        side: Side | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
         """Attention-weighted regions, or their codes: the input of `compare`.
 
-        features: [..., T, R, D]. dtype: of the result and of the attention; None: that of the weights. Codes are always
-        computed in the dtype of the weights, because rounding would turn bits over. Returns [..., T, R, D], or
-        [..., T, R, bits] from a network with binary_bits. Raises ArgumentError for other shapes.
+        features: [..., T, R, D]. mask, side: not read, because each region is weighed by itself. dtype: of the result and of
+        the attention; None: that of the weights. Codes are always computed in the dtype of the weights, because rounding
+        would turn bits over. Returns [..., T, R, D], or [..., T, R, bits] from a network with binary_bits. Raises
+        ArgumentError for other shapes.
         """
         if features.ndim < 3 or features.shape[-1] != self.dims:
             raise ArgumentError(
@@ -126,16 +128,36 @@ class SimilarityNetwork(nn.Module):
             regularization=(forth.regularization + back.regularization) / 2,
         )
 
-    def score(
-        self,
-        query: Tensor,
-        reference: Tensor,
-        *,
-        query_mask: Tensor | None = None,
-        reference_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Video similarities [Q, N] in [-1, 1] of all pairs of embedded clips; arguments as for `compare`."""
-        return self.compare(query, reference, query_mask=query_mask, reference_mask=reference_mask).video
+    @torch.inference_mode()
+    def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
+        """[T, T'] before the comparator, as `compare` gives it. query: [T, R, D], reference: [T', R', D], embedded."""
+        settings = self.settings
+        matrix = frame_similarity(
+            query[None],
+            reference[None],
+            rate=settings.spatial_rate,
+            pooling=settings.spatial_pooling,
+            symmetric=settings.symmetric_chamfer,
+        )
+        return matrix[0, 0].float()
+
+    @torch.inference_mode()
+    def self_similarity(self, video: Tensor) -> Tensor:
+        """[T]: similarity of each frame with itself, the square of what attention weighs it with. video: [T, R, D]."""
+        settings = self.settings
+        return chamfer(
+            video @ video.transpose(1, 2),
+            rate=settings.spatial_rate,
+            pooling=settings.spatial_pooling,
+            symmetric=settings.symmetric_chamfer,
+        )
+
+    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
+        """`score_packed` with this network, and with its comparator in that dtype."""
+        comparator = self.comparator
+        if comparator is not None and dtype is not None:
+            comparator = comparator.in_dtype(dtype)
+        return partial(score_packed, self, limits=limits, comparator=comparator)
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -1,17 +1,22 @@
-"""Settings of the similarity network."""
+"""Settings of the similarity network, and which families there are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from hapvr.model.tca.settings import TcaSettings
 from hapvr.settings import Rate, Settings
 
 Pooling = Literal["chamfer", "max"]
 AttentionForm = Literal["gated", "cosine", "linear"]
 ComparatorInit = Literal["random", "identity"]
 PaddingMode = Literal["zeros", "replicate"]
+
+DEFAULT_FAMILY: Literal["similarity"] = "similarity"
+"""Of configurations and of stored networks that name none."""
 
 COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
@@ -20,6 +25,9 @@ COMPARATOR_STEP = 4
 class NetworkSettings(Settings):
     """The trained part: attention and comparator around TopK-Chamfer (HAP-VR 3.3.1)."""
 
+    family: Literal["similarity"] = Field(
+        default=DEFAULT_FAMILY, description="which model is trained; another family has other settings, see below"
+    )
     spatial_rate: Rate = Field(default=0.10, description="k_s, top-k rate over regions; 0: Chamfer, 1: average")
     temporal_rate: Rate = Field(default=0.03, description="k_t, top-k rate over frames; 0: Chamfer, 1: average")
     spatial_pooling: Pooling = Field(
@@ -64,5 +72,21 @@ class NetworkSettings(Settings):
         return self
 
     def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON. How weights are drawn is left out."""
-        return self.model_dump(mode="json", exclude={"comparator_init"})
+        """The settings that decide a score, as values of JSON. How weights are drawn is left out.
+
+        So is the family: networks that were stored before there were families have none, and score alike.
+        """
+        return self.model_dump(mode="json", exclude={"family", "comparator_init"})
+
+
+def family_of(settings: Any) -> str:
+    """The family that settings name, as a model or as a mapping; the similarity network where they name none."""
+    named = settings.get("family", DEFAULT_FAMILY) if isinstance(settings, Mapping) else settings.family
+    return str(named)
+
+
+AnyNetworkSettings = Annotated[
+    Annotated[NetworkSettings, Tag("similarity")] | Annotated[TcaSettings, Tag("tca")],
+    Discriminator(family_of),
+]
+"""The settings of a network of any family."""

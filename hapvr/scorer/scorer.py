@@ -16,13 +16,13 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.features.backbone import Backbone
 from hapvr.features.extract import region_embedder
 from hapvr.features.whitening import Whitening
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import Limits, PackedVideos, score_packed
+from hapvr.model.family import VideoNetwork
+from hapvr.model.packed import Limits
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.deadline import Deadline, Turns
-from hapvr.scorer.frame_matrix import frame_matrix, relative_frame_matrix
+from hapvr.scorer.frame_matrix import relative_frame_matrix
 from hapvr.scorer.request import RequestVideos
 from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, Segment, align, timed_segments
 from hapvr.scorer.videos import SampledFeatures, VideoReader
@@ -49,7 +49,7 @@ class PairScore:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedVideo:
-    """What the network compares. regions: [T, R, D], weighed by attention; clock: of the T sampled frames."""
+    """What the network compares. regions: [T, r, d] from `embed`; clock: of the T sampled frames."""
 
     regions: Tensor
     clock: Clock
@@ -73,7 +73,7 @@ class VideoScorer:
         *,
         backbone: Backbone,
         whitening: Whitening,
-        network: SimilarityNetwork,
+        network: VideoNetwork,
         sampling: SamplingConfig,
         batch_frames: int,
         device: str,
@@ -99,7 +99,8 @@ class VideoScorer:
             computing=self._computing,
         )
         # one operation at a time, so that torch's number of threads is left alone
-        self._pair_limits = dataclasses.replace(Limits.for_device(self._device), workers=0)
+        limits_of_pairs = dataclasses.replace(Limits.for_device(self._device), workers=0)
+        self._score_packed = self.network.packed_scorer(limits=limits_of_pairs)
 
     def features(self, path: Path) -> Tensor:
         """Region features [T, 9, D] of a file. Raises VideoError."""
@@ -108,7 +109,7 @@ class VideoScorer:
     def frame_similarity(self, query: Path, reference: Path) -> Tensor:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""
         first, second = (self.embed(self._video(path)).regions for path in (query, reference))
-        return frame_matrix(self.network, first, second).cpu()
+        return self.network.frame_similarity(first, second).cpu()
 
     def score(self, query: Path, reference: Path) -> float:
         """Video similarity in [-1, 1]. Raises VideoError."""
@@ -188,7 +189,7 @@ class VideoScorer:
 
     @torch.inference_mode()
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
-        """Attention-weighted regions of a video's features [T, R, D], in any floating dtype."""
+        """The embedding of a video's features [T, R, D], in any floating dtype."""
         with self._computing.turn(deadline):
             return EmbeddedVideo(self.network.embed(video.regions.to(self._device)), video.clock)
 
@@ -200,11 +201,9 @@ class VideoScorer:
         if not references:
             return []
         with self._computing.turn(deadline):
-            scores = score_packed(
-                self.network,
-                PackedVideos.from_videos([query.regions]),
-                PackedVideos.from_videos([reference.regions for reference in references]),
-                limits=self._pair_limits,
+            scores = self._score_packed(
+                self.network.pack([query.regions]),
+                self.network.pack([reference.regions for reference in references]),
             )
         if not bool(torch.isfinite(scores).all()):
             raise ArgumentError("the similarity is not finite")

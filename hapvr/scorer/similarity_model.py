@@ -14,7 +14,7 @@ from hapvr.config import SamplingConfig
 from hapvr.errors import DataError
 from hapvr.features.whitening import whitening_from_bytes
 from hapvr.model.checkpoint import DESCRIPTION_FILE, load_network
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 from hapvr.model.published import import_published
 from hapvr.provenance import Provenance
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_description
@@ -24,7 +24,7 @@ from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, rea
 class SimilarityModel:
     """place: where it was read; feature_settings: of the features it goes with, None where the model does not say."""
 
-    network: SimilarityNetwork
+    network: VideoNetwork
     place: Path
     feature_settings: Mapping[str, Any] | None
 

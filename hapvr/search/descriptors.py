@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.features.weights import state_sha256
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 from hapvr.search.settings import DescriptorSettings
 
 BLANK = "blank"
@@ -47,7 +47,7 @@ def frame_descriptors(
 ) -> FrameDescriptors:
     """The descriptors of a video's frames in time order.
 
-    regions: [T, R, D] from `SimilarityNetwork.embed`. blank: [B, D] of pictures of one colour, see `blank_descriptors`;
+    regions: [T, R, D] from `VideoNetwork.embed`. blank: [B, D] of pictures of one colour, see `blank_descriptors`;
     None: such frames are not told from others.
     """
     settings = settings or DescriptorSettings()
@@ -77,13 +77,13 @@ def blank_pictures(crop_px: int) -> Tensor:
     return torch.tensor(colours, dtype=torch.uint8)[:, :, None, None].expand(-1, -1, crop_px, crop_px)
 
 
-def blank_descriptors(network: SimilarityNetwork, regions: Tensor) -> npt.NDArray[np.float32]:
-    """[B, D] unit vectors. regions: [B, R, D], features of `blank_pictures`."""
+def blank_descriptors(network: VideoNetwork, regions: Tensor) -> npt.NDArray[np.float32]:
+    """[B, d] unit vectors. regions: [B, R, D], features of `blank_pictures`, each a video of one frame."""
     with torch.inference_mode():
-        return _means(network.embed(regions))
+        return _means(network.embed(regions[:, None])[:, 0])
 
 
-def network_digest(network: SimilarityNetwork) -> str:
+def network_digest(network: VideoNetwork) -> str:
     """16 hex digits; equal for networks that score alike."""
     text = json.dumps([network.scoring_settings(), state_sha256(network.state_dict())], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -18,7 +18,7 @@ from hapvr.benchmark.report import BLUE, GREY, ORANGE
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.features.extract import choose_device
 from hapvr.model.checkpoint import load_network
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
 from hapvr.scorer.frame_matrix import relative_frame_matrix
 from hapvr.scorer.segments import best_run
@@ -133,7 +133,7 @@ def reliability_figure(calibration: Calibration) -> Figure:
 
 
 def _frame_threshold(
-    network: SimilarityNetwork,
+    network: VideoNetwork,
     definition: BenchmarkDefinition,
     task: Task,
     features: BenchmarkFeatures,

@@ -82,7 +82,7 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
         shard=descriptor_shard(project.root, model.digest, key),
         settings=settings,
         inputs={"features": features.digest()},
-        columns=fields(model.network.settings.binary_bits or model.network.dims),
+        columns=fields(model.network.embedding_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
 from matplotlib.figure import Figure
 from PIL.Image import Image
 
@@ -33,6 +34,7 @@ from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
 from hapvr.files import read_json_object, write_atomic
 from hapvr.model.checkpoint import load_network
+from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
@@ -85,11 +87,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     _refuse_other_features(project, run, store)
     features = BenchmarkFeatures(store, definition)
     trained, _ = load_network(run.network_folder)
-    settings = trained.settings
-    frozen = NetworkSettings(
-        spatial_rate=settings.spatial_rate, temporal_rate=settings.temporal_rate, attention=False, comparator=False
-    )
-    baseline = SimilarityNetwork(frozen, dims=trained.dims)
+    baseline = _nothing_learned(trained)
     folder = run.folder / "benchmarks" / definition.name
     folder.mkdir(parents=True, exist_ok=True)
     available = _available(project, definition, features)
@@ -133,6 +131,15 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     _write(scores)
     _log(project, definition.name, scores)
     return scores
+
+
+def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
+    """TopK-Chamfer similarity of the frozen features, with the rates of the trained network where it has such."""
+    rates = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
+    frozen = NetworkSettings(
+        spatial_rate=rates.spatial_rate, temporal_rate=rates.temporal_rate, attention=False, comparator=False
+    )
+    return SimilarityNetwork(frozen, dims=trained.dims)
 
 
 def _available(project: Project, definition: BenchmarkDefinition, features: BenchmarkFeatures) -> frozenset[str]:
@@ -217,7 +224,7 @@ def _retrieved(
 
 def _heat_map(
     definition: BenchmarkDefinition,
-    network: SimilarityNetwork,
+    network: VideoNetwork,
     features: BenchmarkFeatures,
     similarities: Path,
     shown: Pictures,
@@ -230,8 +237,8 @@ def _heat_map(
     for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
         for query, reference in row.select("query_id", "reference_id").iter_rows():
             found = dict(features.read([query, reference]))
-            first, second = (network.embed(found[video].float())[None] for video in (query, reference))
-            frame = network.compare(first, second).frame[0, 0].detach()
+            with torch.inference_mode():
+                frame = network.frame_similarity(*(network.embed(found[video].float()) for video in (query, reference)))
             pictures = shown([query, reference], count=6)
             figures[f"frame-similarity-{title}-similar"] = similarity_matrix_figure(
                 frame,

@@ -7,9 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from hapvr.config import Config
+from hapvr.config import Config, TrainConfig
 from hapvr.config_file import load_config
 from hapvr.markdown import markdown_table
+from hapvr.model.settings import NetworkSettings
 from hapvr.provenance import environment
 from hapvr.scorer.calibration import Calibration, CalibrationCheck
 from hapvr.stages.calibration import FRAME_QUANTILE, ModelCalibration
@@ -164,21 +165,36 @@ def _weights(record: Mapping[str, Any]) -> str:
 
 def _settings(config: Config) -> str:
     """Of the training; the project's may have changed since."""
-    objective, network = config.train.objective, config.train.network
+    train = config.train
     rows = [
+        ("family", train.network.family),
         ("frames per second", f"{config.sampling.fps:g}"),
         ("frames of a video that are looked at", f"the first {config.sampling.max_frames}"),
         ("crop", f"{config.backbone.crop_px} px"),
         ("values per region", config.whitening.dims),
-        ("top-k rates, regions and frames", f"{network.spatial_rate:g}, {network.temporal_rate:g}"),
-        ("steps, videos per step", f"{config.train.steps}, {config.train.batch_videos}"),
-        ("frame AP loss", f"{objective.frame_ap_loss}, weight {objective.frame_ap_weight:g}"),
-        ("video AP loss", f"{objective.video_ap_loss}, weight {objective.video_ap_weight:g}"),
-        ("InfoNCE weight", f"{objective.infonce_weight:g}"),
-        ("learning rate", f"{config.train.optimizer.learning_rate:g}"),
-        ("seed", config.train.seed),
+        ("steps, videos per step", f"{train.steps}, {train.batch_videos}"),
+        *_family_settings(train),
+        ("learning rate", f"{train.optimizer.learning_rate:g}"),
+        ("seed", train.seed),
     ]
     return markdown_table(("setting", "value"), rows)
+
+
+def _family_settings(train: TrainConfig) -> list[tuple[str, object]]:
+    """What the family of the network adds."""
+    network, objective, contrast = train.network, train.objective, train.contrast
+    if isinstance(network, NetworkSettings):
+        return [
+            ("top-k rates, regions and frames", f"{network.spatial_rate:g}, {network.temporal_rate:g}"),
+            ("frame AP loss", f"{objective.frame_ap_loss}, weight {objective.frame_ap_weight:g}"),
+            ("video AP loss", f"{objective.video_ap_loss}, weight {objective.video_ap_weight:g}"),
+            ("InfoNCE weight", f"{objective.infonce_weight:g}"),
+        ]
+    return [
+        ("encoder layers, heads", f"{network.layers}, {network.heads}"),
+        ("videos are compared by", f"one vector per {network.level}"),
+        ("loss", contrast.loss),
+    ]
 
 
 def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:

@@ -13,7 +13,7 @@ from hapvr.benchmark.normalization import normalize_similarities
 from hapvr.benchmark.scoring import ScoringSettings, score_videos
 from hapvr.config import NormalizationConfig
 from hapvr.errors import ArgumentError, DataError
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 from hapvr.seeding import numpy_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.storage.features import STAGE, FeatureStore
@@ -21,7 +21,7 @@ from hapvr.storage.filesystem import DataRoot
 
 
 def normalized_similarities(
-    network: SimilarityNetwork,
+    network: VideoNetwork,
     definition: BenchmarkDefinition,
     queries: BenchmarkFeatures,
     root: DataRoot,

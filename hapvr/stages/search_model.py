@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hapvr.errors import DataError
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
 from hapvr.search.descriptors import network_digest
 from hapvr.stages.project import Project
@@ -22,7 +22,7 @@ class SearchModel:
     model: SimilarityModel
 
     @property
-    def network(self) -> SimilarityNetwork:
+    def network(self) -> VideoNetwork:
         return self.model.network
 
 

@@ -13,7 +13,7 @@ from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.config import EvaluationConfig
 from hapvr.errors import ConfigError
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
@@ -33,7 +33,7 @@ class Validator:
         self._evaluation = project.config.evaluation
         self._device = device
 
-    def __call__(self, network: SimilarityNetwork) -> dict[str, float]:
+    def __call__(self, network: VideoNetwork) -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="hapvr-validation-") as folder:
             path = Path(folder) / "similarities.parquet"
             score_benchmark(network, self._definition, self._features, path, device=self._device)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hapvr.config import TrainConfig
@@ -24,7 +25,8 @@ class Batch:
     regions: [b, T, R, D], of the clips of this process. labels: int8 [B, B], 1 where two clips share a source video,
     -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this process, self pairs included.
     frame_labels: int8 [P, T, T], their pseudo labels. video_ids, view_index: int64 [B], of all B clips. num_frames: int64
-    [B], the frames of each before it repeats itself, or None where the repetitions count too.
+    [B], the frames of each before it repeats itself, or None where the repetitions count too. shown: int64 [B, 2], the
+    videos that each clip shows, its own and its donor (-1: none), as numbers that are the same in all batches.
     """
 
     regions: Tensor
@@ -34,6 +36,7 @@ class Batch:
     first_row: int
     video_ids: tuple[str, ...]
     view_index: Tensor
+    shown: Tensor
     num_frames: Tensor | None = None
 
 
@@ -73,6 +76,7 @@ class BatchSampler:
                 f"training: {len(self.video_ids)} training videos have views{part}, and negatives need at least "
                 f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
             )
+        self._number_of = {video_id: number for number, video_id in enumerate(sorted(every))}
         self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
         self._alone = [video_id for video_id in self.video_ids if alone is None or video_id in alone]
         self._never_alone = sorted(set(self.video_ids).difference(self._alone))
@@ -105,6 +109,10 @@ class BatchSampler:
             world_size=world_size,
             separate=not settings.gather,
         )
+
+    def numbers(self, clips: Iterable[tuple[str, str]]) -> Tensor:
+        """`Batch.shown` of clips, each given by its video and its donor ("": none)."""
+        return torch.tensor([[self._number_of.get(video_id, -1) for video_id in clip] for clip in clips])
 
     def videos(self, number: int) -> list[str]:
         """The videos of a batch, of all ranks."""

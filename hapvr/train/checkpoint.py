@@ -22,8 +22,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
+from hapvr.model.settings import family_of
 from hapvr.provenance import Provenance
+from hapvr.train.family import FamilyTraining
 
 NAME = re.compile(r"^step-(\d{8})\.pt$")
 DIGEST_BYTES = 32
@@ -41,16 +43,17 @@ class Best:
 
 @dataclass
 class TrainingState:
-    """Everything that changes while training. ema: the moving average of the weights, or None."""
+    """Everything that changes while training. ema: the moving average of the weights, or None; training: around the network."""
 
-    network: SimilarityNetwork
-    ema: SimilarityNetwork | None
+    network: VideoNetwork
+    ema: VideoNetwork | None
     optimizer: Optimizer
     scheduler: LRScheduler
     best: Best
+    training: FamilyTraining
 
     @property
-    def result(self) -> SimilarityNetwork:
+    def result(self) -> VideoNetwork:
         """The network that is validated and kept."""
         return self.network if self.ema is None else self.ema
 
@@ -80,6 +83,7 @@ def save_checkpoint(folder: Path, state: TrainingState, *, step: int, settings: 
             "weights": dict(state.best.weights),
             "since": state.best.since,
         },
+        "family": state.training.extra_state(),
         "settings": json.dumps(settings),
     }
     buffer = io.BytesIO()
@@ -131,6 +135,12 @@ def load_latest(folder: Path, state: TrainingState, *, settings: Mapping[str, An
 
 
 def _require_settings(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    families = [family_of(values["train"]["network"]) for values in (found, wanted)]
+    if families[0] != families[1]:
+        raise DataError(
+            f"checkpoint: {path} belongs to a training of family {families[0]}, and train.network.family is {families[1]}; "
+            f"set train.network.family: {families[0]} to go on with it, or use another run folder"
+        )
     differences = Provenance("training", wanted).differences(Provenance("training", found))
     if differences:
         raise DataError(
@@ -147,6 +157,7 @@ def _restore(state: TrainingState, values: Mapping[str, Any]) -> None:
     state.optimizer.load_state_dict(values["optimizer"])
     state.scheduler.load_state_dict(values["scheduler"])
     state.best = Best(**values["best"])
+    state.training.load_extra_state(values.get("family", {}))
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -15,22 +15,22 @@ from torch.utils.data import DataLoader
 from hapvr.config import Config, TrainConfig, digest
 from hapvr.features.weights import state_sha256
 from hapvr.files import write_atomic
-from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import save_network
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.checkpoint import Best, TrainingState, load_latest, save_checkpoint
+from hapvr.train.families import build_network, build_training
 from hapvr.train.gather import gather_of
 from hapvr.train.guards import TrainingStoppedError, only_writer, stop_flag
 from hapvr.train.report import RESULT_NAME, Logger
 from hapvr.train.schedule import build_optimizer, build_scheduler, copy_for_ema
 from hapvr.train.source import Source, open_source
-from hapvr.train.step import Throughput, TrainingModule, TrainStep, build_network
+from hapvr.train.step import Throughput, TrainStep
 
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
 
-Validate = Callable[[SimilarityNetwork], Mapping[str, float]]
+Validate = Callable[[VideoNetwork], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def train(
     """
     settings = config.train
     source = open_source(config, root, training_shards, fabric)
-    state = _fresh(config, fabric)
+    state = _fresh(config, source, fabric)
     identity = {
         "train": settings.content(),
         "views": config.views.model_dump(mode="json"),
@@ -77,11 +77,9 @@ def train(
         "data": source.identity,
     }
     with only_writer(folder, fabric), stop_flag() as stop_asked:
-        gather = gather_of(fabric) if settings.gather else None
-        step_module = TrainingModule(state.network, Objective(settings.objective), gather=gather)
         if settings.compile:
-            step_module.compile()
-        module, optimizer = fabric.setup(step_module, state.optimizer)
+            state.training.compile()
+        module, optimizer = fabric.setup(state.training, state.optimizer)
         resumed = load_latest(folder / CHECKPOINTS, state, settings=identity)
         logger = open_logger(resumed.first_step) if fabric.is_global_zero else None
         if logger:
@@ -127,7 +125,7 @@ def train(
     return result
 
 
-def _fresh(config: Config, fabric: Fabric) -> TrainingState:
+def _fresh(config: Config, source: Source, fabric: Fabric) -> TrainingState:
     settings = config.train
     network = build_network(settings.network, dims=config.whitening.dims, seed=settings.seed)
     optimizer = build_optimizer(network, settings.optimizer)
@@ -137,6 +135,15 @@ def _fresh(config: Config, fabric: Fabric) -> TrainingState:
         optimizer=optimizer,
         scheduler=build_scheduler(optimizer, settings.optimizer, steps=settings.steps),
         best=Best(),
+        training=build_training(
+            settings,
+            network,
+            num_videos=len(source.sampler.video_ids),
+            batch_videos=source.sampler.batch_videos
+            if settings.gather
+            else source.sampler.batch_videos // fabric.world_size,
+            gather=gather_of(fabric) if settings.gather else None,
+        ),
     )
 
 

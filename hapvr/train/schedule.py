@@ -8,16 +8,17 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch.optim import AdamW, Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from hapvr.config import OptimizerConfig
-from hapvr.model.network import SimilarityNetwork
+from hapvr.model.family import VideoNetwork
 
 
-def build_optimizer(network: SimilarityNetwork, config: OptimizerConfig) -> AdamW:
-    """AdamW over all trained parameters."""
-    return AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:
+    """AdamW over all trained parameters, or Adam with the decay in the gradient."""
+    kind = AdamW if config.kind == "adamw" else Adam
+    return kind(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LRScheduler:
@@ -33,17 +34,20 @@ def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int
     return SequentialLR(optimizer, [linear, cosine], milestones=[warmup])
 
 
-def copy_for_ema(network: SimilarityNetwork) -> SimilarityNetwork:
+def copy_for_ema(network: VideoNetwork) -> VideoNetwork:
     """A frozen copy of the network, which the moving average of its weights starts from."""
     return copy.deepcopy(network).eval().requires_grad_(False)
 
 
 @torch.no_grad()
-def update_ema(ema: SimilarityNetwork, network: SimilarityNetwork, *, decay: float, step: int) -> None:
+def update_ema(ema: VideoNetwork, network: VideoNetwork, *, decay: float, step: int) -> None:
     """ema <- d ema + (1 - d) weights, in place, with d = min(decay, (1 + step) / (10 + step)); step counts from 0.
 
-    The smaller d of the first steps lets the average forget the initial weights.
+    The smaller d of the first steps lets the average forget the initial weights. Buffers, such as running statistics, are
+    taken over as they are.
     """
     current = min(decay, (1 + step) / (10 + step))
     for mean, weight in zip(ema.parameters(), network.parameters(), strict=True):
         mean.lerp_(weight, 1 - current)
+    for kept, buffer in zip(ema.buffers(), network.buffers(), strict=True):
+        kept.copy_(buffer)

@@ -4,78 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from hapvr.config import TrainConfig
 from hapvr.errors import ArgumentError
-from hapvr.losses.objective import Objective, RankShard
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
-from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
 from hapvr.train.checkpoint import TrainingState
-from hapvr.train.gather import Gather
+from hapvr.train.family import StepOutput
 from hapvr.train.guards import actionable_errors, not_finite
 from hapvr.train.report import BatchReport
 from hapvr.train.schedule import update_ema
 from hapvr.train.source import Source
-
-
-class TrainingModule(nn.Module):
-    """Regions [b, T, R, D] and labels to the objective's terms.
-
-    gather: for several processes with one batch. Each compares its own clips with those of all and ranks the video
-    similarities of all; the gradients that DDP then averages are those of one process with the whole batch.
-    """
-
-    def __init__(self, network: SimilarityNetwork, objective: Objective, *, gather: Gather | None = None) -> None:
-        super().__init__()
-        self.network = network
-        self.objective = objective
-        self._gather = gather
-
-    def forward(
-        self,
-        regions: Tensor,
-        labels: Tensor,
-        frame_labels: Tensor,
-        pair_index: Tensor,
-        first_row: int = 0,
-        num_frames: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]:
-        """Total, terms and counts of the objective and video similarities [B, B], as containers that DDP looks into.
-
-        num_frames: int64 [B], the frames of each clip that count; None: all T.
-        """
-        gather = self._gather
-        own = self.network.embed(regions)
-        mask = own_mask = None
-        if num_frames is not None:
-            mask = torch.arange(regions.shape[1], device=regions.device) < num_frames[:, None]
-            own_mask = mask if gather is None else mask[first_row : first_row + len(regions)]
-            real = mask[pair_index[:, 0], :, None] & mask[pair_index[:, 1], None, :]
-            frame_labels = frame_labels.masked_fill(~real, 0)
-        if gather is None:
-            shard = None
-            similarities = self.network.compare(own, own, query_mask=own_mask, reference_mask=mask)
-        else:
-            shard = RankShard(first_row, lambda value: gather(value.reshape(1)).sum())
-            similarities = self.network.compare(own, gather(own), query_mask=own_mask, reference_mask=mask)
-            similarities = replace(similarities, video=gather(similarities.video))
-        output = self.objective(similarities, labels, frame_labels, pair_index, shard)
-        return output.total, output.terms, output.counts, similarities.video.detach()
-
-
-def build_network(settings: NetworkSettings, *, dims: int, seed: int) -> SimilarityNetwork:
-    """A freshly initialised network; equal seeds give equal weights."""
-    return SimilarityNetwork(settings, dims=dims, generator=torch_rng(seed, "network"))
 
 
 class Throughput:
@@ -161,7 +107,7 @@ class TrainStep:
                 self._fabric.no_backward_sync(self._module, enabled=not syncs),  # type: ignore[arg-type]
             ):
                 batch = source.finish(item)
-                total, terms, counts, similarity = self._forward(step, batch)
+                total, terms, counts, similarity = self._forward(step, step * count + number, batch)
                 self._fabric.backward(total / count)
             throughput.count(batch)
             for name, value in {"total": total, **terms}.items():
@@ -180,7 +126,7 @@ class TrainStep:
             report=BatchReport(similarity.float().cpu(), batch.labels, batch.video_ids, batch.view_index),
         )
 
-    def _forward(self, step: int, batch: Batch) -> tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]:
+    def _forward(self, step: int, number: int, batch: Batch) -> StepOutput:
         move = self._fabric.to_device
         try:
             total, terms, counts, similarity = self._module(
@@ -188,10 +134,12 @@ class TrainStep:
                 move(batch.labels),
                 move(batch.frame_labels),
                 move(batch.pair_index),
-                batch.first_row,
-                None if batch.num_frames is None else move(batch.num_frames),
+                first_row=batch.first_row,
+                num_frames=None if batch.num_frames is None else move(batch.num_frames),
+                shown=move(batch.shown),
+                batch_number=number,
             )
-        except ArgumentError as error:  # the network or a loss found values that are not finite
+        except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
             raise not_finite(str(error), step, batch, self._folder) from error
         if not torch.isfinite(total):
             raise not_finite(f"the loss is {float(total.detach())}", step, batch, self._folder)

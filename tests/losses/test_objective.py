@@ -18,7 +18,8 @@ from hapvr.losses.quadlinear import quadlinear_ap
 from hapvr.losses.registry import RANKING_LOSSES, loss_options, ranking_loss
 from hapvr.losses.rows import without_self
 from hapvr.losses.settings import ObjectiveSettings
-from hapvr.model.network import Similarities, SimilarityNetwork
+from hapvr.model.family import Similarities
+from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 

@@ -271,7 +271,7 @@ def test_scoring_settings_leave_out_how_weights_are_drawn() -> None:
     """They are the settings of the file beside the weights, with the dimensions."""
     settings = NetworkSettings(spatial_rate=0.2, comparator_init="identity")
     found = SimilarityNetwork(settings, dims=8).scoring_settings()
-    assert found == {"dims": 8, **settings.model_dump(exclude={"comparator_init"})}
+    assert found == {"dims": 8, **settings.model_dump(exclude={"family", "comparator_init"})}
 
 
 def test_compare_does_not_touch_its_arguments() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hapvr.errors import ArgumentError
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import Limits, PackedVideos, refine_in_strips, score_packed
+from hapvr.model.packed import Limits, PackedVideos
+from hapvr.model.pairwise import refine_in_strips, score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 

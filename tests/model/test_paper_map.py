@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
@@ -34,12 +35,19 @@ def test_tests_exist(path: str) -> None:
     "key", sorted(set(re.findall(r"`((?:train|pseudo_labels|teacher|views|backbone|whitening)\.[\w.]+)", TEXT)))
 )
 def test_configuration_keys_exist(key: str) -> None:
-    """Each key is a field of the settings it belongs to."""
-    model: type[BaseModel] = Config
+    """Each key is a field of the settings it belongs to, where a section has several families of one of them."""
+    models: list[type[BaseModel]] = [Config]
     for part in key.split("."):
-        annotation = model.model_fields[part].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        assert fields, f"{part} of {key}"
+        models = [model for field in fields for model in settings_in(field.annotation)]
+
+
+def settings_in(annotation: object) -> list[type[BaseModel]]:
+    """The models of settings that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in settings_in(inner)]
 
 
 def test_the_table_of_losses_is_complete() -> None:

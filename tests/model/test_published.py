@@ -22,7 +22,8 @@ from torch.testing import assert_close
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import PackedVideos, score_packed
+from hapvr.model.packed import PackedVideos
+from hapvr.model.pairwise import score_packed
 from hapvr.model.published import import_pca, import_published
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng

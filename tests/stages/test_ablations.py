@@ -18,8 +18,9 @@ from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.sweeps import Row, read_rows
+from hapvr.train.families import build_network
 from hapvr.train.report import read_history
-from hapvr.train.step import TrainingModule, build_network
+from hapvr.train.similarity import TrainingModule
 from tests.conftest import CHECKOUT
 from tests.train.runs import run
 

@@ -35,7 +35,8 @@ from hapvr.storage.views import (
 )
 from hapvr.train.batch import Batch, BatchSampler
 from hapvr.train.cached_views import CachedViews
-from hapvr.train.step import TrainingModule, build_network
+from hapvr.train.families import build_network
+from hapvr.train.similarity import TrainingModule
 from tests.train.runs import cached_views
 from tests.train.test_online_views import online_views
 

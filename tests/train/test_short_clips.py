@@ -13,9 +13,10 @@ from hapvr.losses.objective import Objective
 from hapvr.stages.project import Project
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.cached_views import CachedViews
+from hapvr.train.families import build_network
 from hapvr.train.loop import train
 from hapvr.train.report import History
-from hapvr.train.step import TrainingModule, build_network
+from hapvr.train.similarity import TrainingModule
 from tests.conftest import small_settings
 from tests.train.test_draws import frames_of, write_shard
 from tests.train.test_online_views import online_views

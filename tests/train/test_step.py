@@ -14,10 +14,11 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.project import Project
 from hapvr.train.checkpoint import list_checkpoints
+from hapvr.train.families import build_network
 from hapvr.train.guards import CompilerError
 from hapvr.train.report import read_history
 from hapvr.train.schedule import copy_for_ema, update_ema
-from hapvr.train.step import TrainingModule, build_network
+from hapvr.train.similarity import TrainingModule
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 

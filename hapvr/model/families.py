@@ -1,0 +1,46 @@
+"""The families of models by name: what a configuration or a stored network says becomes a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hapvr.errors import ArgumentError
+from hapvr.model.family import VideoNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, family_of
+from hapvr.model.tca.network import ContextNetwork
+from hapvr.model.tca.settings import TcaSettings
+
+FAMILIES: Mapping[str, type[NetworkSettings] | type[TcaSettings]] = {"similarity": NetworkSettings, "tca": TcaSettings}
+"""The settings of each family."""
+
+
+def read_settings(values: Mapping[str, Any]) -> AnyNetworkSettings:
+    """The settings of the family that the values name; the similarity network's where they name none.
+
+    Raises ArgumentError for an unknown family, pydantic's ValidationError for what the family does not take.
+    """
+    family = family_of(values)
+    if family not in FAMILIES:
+        raise ArgumentError(
+            f"family: got {family!r}, and this version knows {', '.join(FAMILIES)}; install the version that made it"
+        )
+    return FAMILIES[family].model_validate(dict(values))
+
+
+def build_family(
+    settings: AnyNetworkSettings, *, dims: int, side_dims: int = 0, generator: torch.Generator | None = None
+) -> VideoNetwork:
+    """A new network of the family that the settings are of.
+
+    dims: D, values per region; side_dims: C of `Side.pooled`, 0 where features have none. generator: draws the weights and
+    leaves torch's global generator alone. Raises ArgumentError where the settings do not fit the dims.
+    """
+    if isinstance(settings, NetworkSettings):
+        return SimilarityNetwork(settings, dims=dims, generator=generator)
+    if isinstance(settings, TcaSettings):
+        return ContextNetwork(settings, dims=dims, generator=generator)
+    raise ArgumentError(f"family: {type(settings).__name__} is of no known family; add it to hapvr.model.families")

@@ -1,0 +1,141 @@
+"""What every model family has: one way to embed videos, and one to compare embeddings.
+
+A family is a subclass of `VideoNetwork` with frozen settings that carry its name. `hapvr.model.families` lists them,
+and `hapvr.train.families` says how each is trained. Everything else that uses a network knows this interface alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hapvr.model.packed import Limits, PackedVideos
+
+PackedScorer = Callable[[PackedVideos, PackedVideos], Tensor]
+"""(Q packed queries, N packed references) -> video similarities [Q, N] float32 in [-1, 1]."""
+
+
+@dataclass(frozen=True)
+class Similarities:
+    """Similarities of all pairs of Q queries and N references.
+
+    frame: [Q, N, T, T'] before the comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh;
+    video: [Q, N] in [-1, 1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1].
+    """
+
+    frame: Tensor
+    refined: Tensor
+    video: Tensor
+    regularization: Tensor
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a family may read of each frame beside its whitened regions.
+
+    pooled: [..., T, C], the mean of the regions before whitening, of unit norm; magnitude: [..., T], the norm of that mean
+    before any normalisation.
+    """
+
+    pooled: Tensor
+    magnitude: Tensor
+
+
+class FamilySettings(Protocol):
+    """The settings of a network. family: the name that `train.network.family` gives it."""
+
+    @property
+    def family(self) -> str: ...
+
+    def scoring(self) -> dict[str, Any]:
+        """The settings that decide a score, as values of JSON; `family` is among them, but for the similarity network."""
+        ...
+
+
+class VideoNetwork(nn.Module, ABC):
+    """Embeds videos from features of their frames, and compares embeddings.
+
+    An embedding is [T, r, d]: a row of r vectors per frame, so that a part of a video can be cut from it, frames can be
+    indexed, and matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools
+    them in `pack` and `compare`.
+
+    dims: D, values per region of the features. needs_side: whether `embed` must be given `side`.
+    """
+
+    dims: int
+    needs_side: bool = False
+
+    @abstractmethod
+    def scoring_settings(self) -> dict[str, Any]:
+        """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
+
+    @property
+    @abstractmethod
+    def embedding_dims(self) -> int:
+        """d, values per vector of an embedding."""
+
+    @abstractmethod
+    def embed(
+        self,
+        features: Tensor,
+        *,
+        mask: Tensor | None = None,
+        side: Side | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Embeddings [..., T, r, d] of features [..., T, R, D].
+
+        mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
+        side: what else the family reads of the same frames. dtype: of the result; None: that of the weights. Raises
+        ArgumentError for other shapes, and for a video without frames.
+        """
+
+    @abstractmethod
+    def compare(
+        self,
+        query: Tensor,
+        reference: Tensor,
+        *,
+        query_mask: Tensor | None = None,
+        reference_mask: Tensor | None = None,
+    ) -> Similarities:
+        """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d].
+
+        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for shapes that
+        disagree and values that are not finite.
+        """
+
+    @abstractmethod
+    def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
+        """[T, T'] float32: how alike frames of two embedded videos [T, r, d] and [T', r, d] are."""
+
+    @abstractmethod
+    def self_similarity(self, video: Tensor) -> Tensor:
+        """[T]: `frame_similarity` of each frame of an embedded video with itself."""
+
+    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
+        """What `packed_scorer` reads of embeddings [T, r, d] of any lengths."""
+        return PackedVideos.from_videos(videos)
+
+    @abstractmethod
+    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
+        """Scores all pairs of packed videos, without gradients, as `compare` does one pair at a time.
+
+        dtype: of the comparator, where there is one; None: that of its weights. limits: how much is computed at once.
+        """
+
+    def score(
+        self,
+        query: Tensor,
+        reference: Tensor,
+        *,
+        query_mask: Tensor | None = None,
+        reference_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Video similarities [Q, N] in [-1, 1] of all pairs of embedded clips; arguments as for `compare`."""
+        return self.compare(query, reference, query_mask=query_mask, reference_mask=reference_mask).video

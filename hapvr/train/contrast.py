@@ -1,0 +1,162 @@
+"""How TCA trains on unlabelled clips: a weak view finds its video's strong view among the videos of a memory bank."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hapvr.config import TrainConfig
+from hapvr.errors import ConfigError
+from hapvr.losses.bank import MemoryBank
+from hapvr.losses.contrast import contrast_circle, contrast_infonce
+from hapvr.losses.settings import ContrastSettings
+from hapvr.model.clips import check_clips
+from hapvr.model.tca.network import ContextNetwork, video_vectors
+from hapvr.seeding import torch_rng
+from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
+from hapvr.train.gather import Gather
+
+LARGEST_BANK = 4096
+
+
+class ContrastTraining(FamilyTraining):
+    """Clips to the loss of their video vectors (TCA 3.3, 3.4).
+
+    The anchors are the weak views. Positives are the strong views of the same video; with `batch_negatives` they are also
+    negatives of the other anchors, and after the comparison they enter the bank. Only anchors get gradients. What shows an
+    anchor's own video or donor is never its negative.
+
+    With several processes the bank gets the keys of all in the order of ranks, so it is equal in all of them. Without dropout
+    N processes then train as one with the whole batch, but for `circle_form: released`, whose first row is that of a process.
+    """
+
+    network: ContextNetwork
+
+    def __init__(
+        self,
+        network: ContextNetwork,
+        settings: TrainConfig,
+        *,
+        num_videos: int,
+        batch_videos: int,
+        gather: Gather | None = None,
+    ) -> None:
+        super().__init__(network)
+        self._settings = settings
+        self._gather = gather
+        contrast = settings.contrast
+        size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos * settings.strong_views)
+        self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
+        self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
+
+    def forward(
+        self,
+        regions: Tensor,
+        labels: Tensor,
+        frame_labels: Tensor,
+        pair_index: Tensor,
+        first_row: int = 0,
+        num_frames: Tensor | None = None,
+        shown: Tensor | None = None,
+        side: Mapping[str, Tensor] | None = None,
+        batch_number: int = 0,
+    ) -> StepOutput:
+        """The loss, how many anchors had no negative, and cosines [B, B] of all clips. Frame labels are not read."""
+        settings = self._settings
+        num_clips, views = len(regions), settings.weak_views + settings.strong_views
+        mask = None
+        if num_frames is not None:
+            own = num_frames[first_row : first_row + num_clips]
+            mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
+        check_clips("clips", regions, mask, dims=self.network.dims)
+        weak = torch.arange(num_clips, device=regions.device) % views < settings.weak_views
+        if self.key_network is not None and batch_number % settings.accumulate_batches == 0:
+            follow(self.key_network, self.network, momentum=settings.contrast.momentum)
+        with drawing_by(settings.seed, "dropout", batch_number, first_row, device=regions.device):
+            anchors = _vectors(self.network, regions, mask, weak)
+            with torch.no_grad():
+                keys = _vectors(self.key_network or self.network, regions, mask, ~weak)
+        vectors = anchors.new_empty(num_clips, anchors.shape[1])
+        vectors[weak], vectors[~weak] = anchors.detach(), keys
+        if self._gather is not None:
+            with torch.no_grad():
+                vectors = self._gather(vectors)
+        strong = torch.arange(len(vectors), device=regions.device) % views >= settings.weak_views
+        rows = first_row + weak.nonzero().flatten()
+        negatives, usable = [vectors[strong]], [labels[rows][:, strong] < 0]
+        if not settings.contrast.batch_negatives:
+            negatives, usable = [], []
+        if self.bank is not None:
+            assert shown is not None, "a bank is masked by the videos that clips show"
+            negatives.append(self.bank.negatives())
+            usable.append(self.bank.usable(shown[rows]))
+        loss, without = self._loss(anchors, keys, torch.cat(negatives), torch.cat(usable, dim=1))
+        if self.bank is not None and shown is not None:
+            self.bank.add(vectors[strong], shown[strong])
+        if self._gather is not None:  # the gradient is that of the own anchors, the value that of all
+            with torch.no_grad():
+                of_all = self._gather(loss.reshape(1)).mean() - loss
+            loss = loss + of_all
+        counts = {"anchors": len(rows), "anchors_without_negatives": without}
+        return loss, {"contrast": loss.detach()}, counts, vectors @ vectors.T
+
+    def _loss(self, anchors: Tensor, keys: Tensor, negatives: Tensor, usable: Tensor) -> tuple[Tensor, int]:
+        """The loss of every anchor with every positive of its video, and the number of anchors without a negative."""
+        settings = self._settings
+        num_weak, num_strong = settings.weak_views, settings.strong_views
+        dims = anchors.shape[1]
+        pairs = anchors.view(-1, num_weak, dims) @ keys.view(-1, num_strong, dims).transpose(1, 2)
+        positive = pairs.reshape(-1, 1)
+        similarity = torch.cat([positive, (anchors @ negatives.T).repeat_interleave(num_strong, 0)], dim=1)
+        loss = contrast_loss(settings.contrast, similarity, usable.repeat_interleave(num_strong, 0))
+        return loss, int((~usable.any(1)).sum())
+
+
+def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor | None = None) -> Tensor:
+    """The loss that the settings name, of cosines [N, 1 + K], see `hapvr.losses.contrast`."""
+    if settings.loss == "infonce":
+        return contrast_infonce(similarity, usable, temperature=settings.temperature)
+    return contrast_circle(similarity, usable, margin=settings.margin, scale=settings.scale, form=settings.circle_form)
+
+
+@torch.no_grad()
+def follow(keys: ContextNetwork, network: ContextNetwork, *, momentum: float) -> None:
+    """keys <- m keys + (1 - m) network, in place."""
+    for key, weight in zip(keys.parameters(), network.parameters(), strict=True):
+        key.mul_(momentum).add_(weight, alpha=1 - momentum)
+
+
+def bank_size(settings: ContrastSettings, *, num_videos: int, num_keys: int) -> int:
+    """How many vectors the bank holds; 0: there is none.
+
+    num_videos: of the training; num_keys: vectors that a step adds. Raises ConfigError for a bank that is larger than the
+    collection, or smaller than what a step adds, and where there are no negatives at all.
+    """
+    size = settings.bank_size
+    if size is None:
+        largest = min(num_videos // 2, LARGEST_BANK)
+        size = largest - largest % num_keys
+    elif size > num_videos:
+        raise ConfigError(
+            f"train.contrast.bank_size: {size} is more than the {num_videos} training videos, so that the bank would hold the "
+            f"same videos again; set {max(num_videos // 2, 1)} or less, or null for what fits"
+        )
+    elif 0 < size < num_keys:
+        raise ConfigError(
+            f"train.contrast.bank_size: {size} is less than the {num_keys} vectors that a step adds; set {num_keys} or more, "
+            "or 0 for no bank, or lower train.batch_videos"
+        )
+    if not size and not settings.batch_negatives:
+        raise ConfigError(
+            f"train.contrast.batch_negatives: false leaves no negatives, as there is no bank with {num_videos} training videos "
+            f"and {num_keys} vectors a step; set it to true, or add videos"
+        )
+    return size
+
+
+def _vectors(network: ContextNetwork, regions: Tensor, mask: Tensor | None, chosen: Tensor) -> Tensor:
+    mask = None if mask is None else mask[chosen]
+    return video_vectors(network.embed(regions[chosen], mask=mask)[:, :, 0], mask)

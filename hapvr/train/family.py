@@ -1,0 +1,88 @@
+"""How a family trains: what a training step calls, and what a checkpoint keeps of it beside the network."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from hapvr.errors import DataError
+from hapvr.model.family import VideoNetwork
+from hapvr.seeding import derive_seed
+
+StepOutput = tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]
+"""Total [], terms by name [], counts by name, and video similarities [B, B] in [-1, 1] without gradients."""
+
+_NETWORK = "network."
+
+
+class FamilyTraining(nn.Module, ABC):
+    """A batch to the terms of a family's objective.
+
+    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it
+    moves to the device, is in the checkpoint, and is equal in all processes.
+    """
+
+    def __init__(self, network: VideoNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    @abstractmethod
+    def forward(
+        self,
+        regions: Tensor,
+        labels: Tensor,
+        frame_labels: Tensor,
+        pair_index: Tensor,
+        first_row: int = 0,
+        num_frames: Tensor | None = None,
+        shown: Tensor | None = None,
+        side: Mapping[str, Tensor] | None = None,
+        batch_number: int = 0,
+    ) -> StepOutput:
+        """Terms of a batch, whose fields `hapvr.train.batch.Batch` explains, as containers that DDP looks into.
+
+        side: what `needs_side` asks for, under the names of `Side`. batch_number: counts the batches of the training; random
+        draws are functions of the seed and of it, never of torch's global generator, so that a training that goes on ends
+        as an uninterrupted one. Gradients that DDP averages over processes are those of one process with the whole batch.
+        Raises ArgumentError for values that are not finite.
+        """
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps beside the network; empty for a family that has nothing else."""
+        return {name: value for name, value in self.state_dict().items() if not name.startswith(_NETWORK)}
+
+    def load_extra_state(self, values: Mapping[str, Tensor]) -> None:
+        """Restore `extra_state`. Raises DataError for tensors of another training, and for values that are not finite."""
+        wanted = self.extra_state()
+        wrong = [
+            name for name in sorted(wanted.keys() | values.keys()) if not _fits(wanted.get(name), values.get(name))
+        ]
+        if wrong:
+            raise DataError(
+                f"checkpoint: what the training keeps beside the network does not fit: {', '.join(wrong[:5])}; go on with the "
+                "settings and data that it began with, or delete its checkpoints to train from the beginning"
+            )
+        broken = [name for name, value in values.items() if not bool(value.isfinite().all())]
+        if broken:
+            raise DataError(
+                f"checkpoint: NaN or infinite values in {', '.join(broken[:5])}; delete that checkpoint, so that the training "
+                "goes on from the one before, and lower train.optimizer.learning_rate if it happens again"
+            )
+        own = {f"{_NETWORK}{name}": value for name, value in self.network.state_dict().items()}
+        self.load_state_dict(own | dict(values))
+
+
+@contextmanager
+def drawing_by(*parts: int | str, device: torch.device) -> Iterator[None]:
+    """What is drawn inside, such as dropout, is a function of the parts; torch's generators are then as they were before."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(derive_seed(*parts))
+        yield
+
+
+def _fits(wanted: Tensor | None, found: Tensor | None) -> bool:
+    return wanted is not None and found is not None and wanted.shape == found.shape

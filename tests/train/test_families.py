@@ -1,0 +1,83 @@
+"""Families of models: chosen by one line of a configuration, trained, stored, and never mixed up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hapvr.config import Config
+from hapvr.config_file import load_config, parse_config
+from hapvr.errors import ConfigError, DataError
+from hapvr.model.checkpoint import load_network
+from hapvr.model.settings import NetworkSettings
+from hapvr.model.tca.network import ContextNetwork
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.stages.project import Project
+from hapvr.train.checkpoint import list_checkpoints
+from hapvr.train.report import read_history
+from tests.conftest import write_settings
+from tests.train.runs import run, same_weights, with_train, without_times
+
+FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_resumed_training_ends_as_the_uninterrupted_one(small_project: Project, tmp_path: Path, family: str) -> None:
+    """Whatever the family draws or keeps beside its weights: weights and history are equal bit for bit."""
+    config = with_train(small_project, network=FAMILIES[family])
+    run(small_project, tmp_path / "whole", config)
+    run(small_project, tmp_path / "cut", config)
+    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
+    assert run(small_project, tmp_path / "cut", config).first_step == 6
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
+    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+
+
+def test_checkpoint_of_another_family_is_refused(small_project: Project, tmp_path: Path) -> None:
+    """The message names both families and what to set."""
+    run(small_project, tmp_path)
+    other = with_train(small_project, network=TcaSettings())
+    with pytest.raises(
+        DataError, match=r"family similarity, and train\.network\.family is tca; set train\.network\.family"
+    ):
+        run(small_project, tmp_path, other)
+
+
+def test_one_line_chooses_the_family(small_project: Project, tmp_path: Path) -> None:
+    """An override or a file that extends another drops what the family before it had; what is trained is stored as it."""
+    base = small_project.folder / "config.yaml"
+    assert load_config(base).train.network == NetworkSettings()
+    config = load_config(base, overrides={"train.network.spatial_rate": 0.5})
+    assert config.train.network == NetworkSettings(spatial_rate=0.5)
+    one_line = {"train.network.family": "tca"}
+    assert load_config(base, overrides=one_line).train.network == TcaSettings()
+    assert load_config(base, overrides={"train.network.heads": 4} | one_line).train.network == TcaSettings(heads=4)
+    below = write_settings(tmp_path / "rates.yaml", {"extends": str(base), "train": {"network": {"spatial_rate": 0.5}}})
+    above = write_settings(tmp_path / "tca.yaml", {"extends": str(below), "train": {"network": {"family": "tca"}}})
+    chosen: Config = load_config(above)
+    assert chosen.train.network == TcaSettings()
+    run(small_project, tmp_path / "run", chosen)
+    network, metadata = load_network(tmp_path / "run" / "network")
+    assert isinstance(network, ContextNetwork)
+    assert metadata["steps"] == 8
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ({"family": "tva"}, "does not match any of the expected tags: 'similarity', 'tca'"),
+        (
+            {"family": "tca", "spatial_rate": 0.5},
+            "train.network.tca.spatial_rate: unknown key; allowed here: comparator",
+        ),
+        ({"family": "tca", "comparator": True}, "set level: frame"),
+        ({"heads": 4}, "train.network.heads: unknown key; allowed here: attention"),
+    ],
+)
+def test_settings_of_another_family_are_named(network: dict[str, object], message: str) -> None:
+    """An unknown family, and a setting that the family does not have."""
+    data = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}], "train": {"network": network}}
+    with pytest.raises(ConfigError) as caught:
+        parse_config(data, origin="test.yaml")
+    assert message in str(caught.value)
