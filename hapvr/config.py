@@ -253,6 +253,15 @@ class WhiteningConfig(Settings):
     seed: int = 0
 
 
+class FeaturesConfig(Settings):
+    """What is kept of every frame beside its whitened regions."""
+
+    pooled: bool = Field(
+        default=False,
+        description="the mean of the regions before whitening and its magnitude, also of training views; VVS needs them",
+    )
+
+
 class AugmentConfig(Settings):
     """Probabilities and ranges of the augmentations (S2VS 3.2 and its Table 11; HAP-VR B.3)."""
 
@@ -546,6 +555,7 @@ class Config(Settings):
     backbone: BackboneConfig = BackboneConfig()
     teacher: TeacherConfig = TeacherConfig()
     whitening: WhiteningConfig = WhiteningConfig()
+    features: FeaturesConfig = FeaturesConfig()
     views: ViewsConfig = ViewsConfig()
     pseudo_labels: PseudoLabelSettings = PseudoLabelSettings()
     train: TrainConfig = TrainConfig()

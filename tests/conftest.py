@@ -177,6 +177,38 @@ def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pyt
     return open_small_project(clips_folder, folder)
 
 
+@pytest.fixture(scope="session")
+def pooled_project(
+    small_project: Project, clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
+    """`small_project`, whose features and views were made again with pooled vectors; a copy for each test process."""
+    source = Path(small_project.config.data_root).parent
+    made = make_once("pooled project", lambda folder: make_pooled(clips_folder, source, folder))
+    folder = tmp_path_factory.mktemp("pooled")
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    return open_pooled_project(clips_folder, folder)
+
+
+def open_pooled_project(clips: Path, folder: Path, **changes: Any) -> Project:
+    """The project of `small_settings` with pooled vectors, and with other settings of `train`."""
+    settings = small_settings(clips, folder / "data") | {"features": {"pooled": True}}
+    settings["train"] |= changes
+    return Project.open(write_settings(folder / "pooled.yaml", settings), folder=folder)
+
+
+def make_pooled(clips: Path, source: Path, folder: Path) -> None:
+    """Copy a project and make its features and views again."""
+    from hapvr.stages.features import make_features
+    from hapvr.stages.views import make_training_views
+
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    project = open_pooled_project(clips, folder)
+    for key in project.root.list_folders("features"):
+        make_features(project, key)
+    for key in project.root.list_folders("training_views"):
+        make_training_views(project, key)
+
+
 def open_small_project(clips: Path, folder: Path) -> Project:
     """The project of `small_settings` in a folder."""
     config = write_settings(folder / "config.yaml", small_settings(clips, folder / "data"))

@@ -31,6 +31,7 @@ from hapvr.features.weights import (
     state_sha256,
     stated_settings,
 )
+from hapvr.model.side import Side
 
 NUM_REGIONS = 9
 GRID = (3, 3)
@@ -55,8 +56,19 @@ class Backbone:
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening."""
+        return region_vectors(self._maps(frames))
+
+    def regions_and_side(self, frames: Tensor) -> tuple[Tensor, Side]:
+        """As `regions`, and beside them of each frame the pooled vector [B, C] and the magnitude [B] (VVS 3.1 and 3.2)."""
+        maps = self._maps(frames)
+        regions = region_vectors(maps)
+        raw = torch.cat([pooled.flatten(2).mean(-1) for pooled in pooled_maps(maps)], dim=1)
+        return regions, Side(F.normalize(regions.mean(1), dim=-1), raw.norm(dim=-1))
+
+    def _maps(self, frames: Tensor) -> Sequence[Tensor]:
         pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
-        return region_vectors(run_network(self.network, pixels, self.precision, section="backbone"))
+        maps: Sequence[Tensor] = run_network(self.network, pixels, self.precision, section="backbone")
+        return maps
 
 
 class PatchTokens(nn.Module):
@@ -172,9 +184,18 @@ def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
 def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     """L3-iMAC: feature maps to unit region vectors.
 
+    maps: [B, C_l, H_l, W_l], see `pooled_maps`. All are L2-normalised over channels, concatenated, and L2-normalised.
+    Returns [B, 9, sum C_l]. Raises ArgumentError as `pooled_maps` does.
+    """
+    vectors = torch.cat([F.normalize(regions, dim=1) for regions in pooled_maps(maps)], dim=1)
+    return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
+
+
+def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
+    """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
+
     maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
-    half its size and half that stride to 3 x 3. All are L2-normalised over channels, concatenated, and L2-normalised.
-    Returns [B, 9, sum C_l]. Raises ArgumentError if a map does not give 3 x 3 regions.
+    half its size and half that stride to 3 x 3. Raises ArgumentError if a map does not give 3 x 3 regions.
     """
     pooled = []
     for stage, feature_map in enumerate(maps):
@@ -187,9 +208,8 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
                 f"regions: map {stage} of size {tuple(feature_map.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, "
                 f"wanted {GRID}; use square frames of 224 px or a similar multiple of 32"
             )
-        pooled.append(F.normalize(regions.float(), dim=1))
-    vectors = torch.cat(pooled, dim=1)
-    return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
+        pooled.append(regions.float())
+    return pooled
 
 
 def average_regions(tokens: Tensor) -> Tensor:

@@ -9,11 +9,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hapvr.features.backbone import Backbone
+from hapvr.features.backbone import NUM_REGIONS, Backbone
 from hapvr.features.whitening import Whitening
+from hapvr.model.side import join_side, split_side
 
 Item = TypeVar("Item")
 
@@ -21,11 +24,29 @@ READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
 
 
-def region_embedder(backbone: Backbone, whitening: Whitening, device: torch.device | str) -> Callable[[Tensor], Tensor]:
-    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 whitened regions on the CPU; moves the network to `device` once."""
+def separate_side(values: Tensor, side_dims: int) -> list[npt.NDArray[np.float32]]:
+    """What `region_embedder` made, as stored columns: regions [B, 9, D], and with side_dims > 0 pooled [B, C], magnitude [B]."""
+    if not side_dims:
+        return [values.numpy()]
+    regions, side = split_side(values, side_dims=side_dims, num_regions=NUM_REGIONS)
+    return [regions.numpy(), side.pooled.numpy(), side.magnitude.numpy()]
+
+
+def region_embedder(
+    backbone: Backbone, whitening: Whitening, device: torch.device | str, *, side: bool = False
+) -> Callable[[Tensor], Tensor]:
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 whitened regions on the CPU; moves the network to `device` once.
+
+    side: append the pooled vector and magnitude of each frame, see `hapvr.model.side`.
+    """
     backbone.network.to(device)
     moved = whitening.to(device)
-    return lambda frames: moved.apply(backbone.regions(frames.to(device))).cpu()
+
+    def with_side(frames: Tensor) -> Tensor:
+        regions, beside = backbone.regions_and_side(frames.to(device))
+        return join_side(moved.apply(regions), beside).cpu()
+
+    return with_side if side else lambda frames: moved.apply(backbone.regions(frames.to(device))).cpu()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.published import import_published
 from hapvr.provenance import Provenance
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_description
+from hapvr.storage.side import without_side
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +37,9 @@ class SimilarityModel:
         """
         if self.feature_settings is None or "imported" in settings:
             return
-        differences = Provenance("features", self.feature_settings).differences(Provenance("features", settings))
+        differences = Provenance("features", self.feature_settings).differences(
+            Provenance("features", without_side(settings))
+        )
         if differences:
             raise DataError(
                 f"model: {self.place} does not go with these features: {'; '.join(differences)}. Extract features with the "

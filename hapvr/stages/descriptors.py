@@ -26,6 +26,7 @@ from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureFile
 from hapvr.storage.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.storage.shards import STATUS_OK, Shard, index_row
+from hapvr.storage.side import without_side
 from hapvr.storage.tensors import tensor_shape
 
 
@@ -109,7 +110,7 @@ def _blank(
         if not has_blank(root, model.digest):
             backbone, whitening = load_backbone(project.config.backbone), load_whitening(root)
             now = Provenance(FEATURES_STAGE, feature_settings(project, backbone, whitening))
-            if differences := now.differences(Provenance(FEATURES_STAGE, settings)):
+            if differences := now.differences(Provenance(FEATURES_STAGE, without_side(settings))):
                 raise DataError(
                     f"search: the features were made with other settings than the configuration has: "
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"

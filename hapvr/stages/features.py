@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-import numpy.typing as npt
 import polars as pl
 import torch
 from torch import Tensor
 
 from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_backbone
-from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.features.extract import choose_device, embed_in_batches, region_embedder, separate_side
 from hapvr.features.images import decode_frames
 from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
@@ -23,19 +22,25 @@ from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
 from hapvr.storage.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.storage.shards import STATUS_OK, index_row
+from hapvr.storage.side import side_setting
 
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
 
 
 def feature_settings(project: Project, backbone: Backbone, whitening: Whitening) -> dict[str, Any]:
-    """What determines features: sampling, backbone, crop and whitening."""
+    """What determines the regions of features: sampling, backbone, crop and whitening."""
     return {
         "sampling": project.config.sampling.content(),
         "backbone": backbone.settings,
         "crop_px": backbone.crop_px,
         "whitening": whitening.sha256,
     }
+
+
+def pooled_dims(project: Project, whitening: Whitening) -> int:
+    """C of the pooled vectors that the configuration asks for beside features, 0 for none."""
+    return len(whitening.mean) if project.config.features.pooled else 0
 
 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -51,17 +56,21 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
 
+    side_dims = pooled_dims(project, whitening)
+
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        embed = region_embedder(backbone, whitening, choose_device(project.config.device))
-        for video_id, regions, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
-            row = index_row(video_id, len(regions), frames_sha256=digests[video_id])
-            yield VideoEntry(row, feature_columns(video_id, regions, timestamps_s), len(regions))
+        device = choose_device(project.config.device)
+        embed = region_embedder(backbone, whitening, device, side=side_dims > 0)
+        for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
+            row = index_row(video_id, len(values), frames_sha256=digests[video_id])
+            regions, *side = separate_side(values, side_dims)
+            yield VideoEntry(row, feature_columns(video_id, regions, timestamps_s, *side), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings=feature_settings(project, backbone, whitening),
+        settings=feature_settings(project, backbone, whitening) | side_setting(side_dims),
         inputs=inputs,
-        columns=fields(num_regions=NUM_REGIONS, dims=whitening.dims),
+        columns=fields(num_regions=NUM_REGIONS, dims=whitening.dims, side_dims=side_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
     )
@@ -77,8 +86,8 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 
 def _extract(
     project: Project, key: str, video_ids: frozenset[str], backbone: Backbone, embed: Callable[[Tensor], Tensor]
-) -> Iterator[tuple[str, npt.NDArray[Any], Sequence[float]]]:
-    """(video id, regions [T, 9, D], seconds [T]) of these videos, in the order of the shard's frames."""
+) -> Iterator[tuple[str, Tensor, Sequence[float]]]:
+    """(video id, what `embed` gives [T, ...], seconds [T]) of these videos, in the order of the shard's frames."""
     times: deque[Sequence[float]] = deque()
 
     def clips() -> Iterator[tuple[str, Tensor]]:
@@ -89,8 +98,8 @@ def _extract(
                     times.append(video.timestamps_s)
                     yield video_id, crops(video.jpegs, backbone.crop_px)
 
-    for video_id, regions in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
-        yield video_id, regions.numpy(), times.popleft()
+    for video_id, values in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
+        yield video_id, values, times.popleft()
 
 
 def crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:

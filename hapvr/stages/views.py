@@ -18,19 +18,20 @@ from torch import Tensor
 
 from hapvr.errors import DataError
 from hapvr.features.backbone import NUM_REGIONS, load_backbone
-from hapvr.features.extract import FrameNetwork, choose_device, embed_by_networks, region_embedder
+from hapvr.features.extract import FrameNetwork, choose_device, embed_by_networks, region_embedder, separate_side
 from hapvr.features.teacher import load_teacher
 from hapvr.features.views import ViewDrawer, plan_cached_views
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.progress import Progress, no_progress
-from hapvr.stages.features import feature_settings
+from hapvr.stages.features import feature_settings, pooled_dims
 from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
 from hapvr.storage.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
 from hapvr.storage.shards import STATUS_OK, Columns, Shard, index_row
+from hapvr.storage.side import side_setting
 from hapvr.storage.tensors import tensor_field
 from hapvr.storage.views import (
     DRAWING_VERSION,
@@ -54,6 +55,7 @@ class _Output:
 
     recipe: ShardRecipe
     network: FrameNetwork
+    side_dims: int = 0
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -115,14 +117,17 @@ def label_rates(shard: Shard) -> dict[str, float]:
 def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
+    side_dims = pooled_dims(project, whitening)
+    features = {"features": feature_settings(project, backbone, whitening)}
+    shape = (project.config.views.num_frames, NUM_REGIONS, whitening.dims)
     recipe = ShardRecipe(
         shard=project.shard(VIEWS_STAGE, key),
-        settings=_view_settings(project) | {"features": feature_settings(project, backbone, whitening)},
+        settings=_view_settings(project) | features | side_setting(side_dims),
         inputs=inputs,
-        columns=view_fields("regions", shape=(project.config.views.num_frames, NUM_REGIONS, whitening.dims)),
+        columns=view_fields("regions", shape=shape, side_dims=side_dims),
     )
-    embed = region_embedder(backbone, whitening, choose_device(project.config.device))
-    return _Output(recipe, FrameNetwork(embed, project.config.backbone.batch_frames))
+    embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
+    return _Output(recipe, FrameNetwork(embed, project.config.backbone.batch_frames), side_dims)
 
 
 def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
@@ -168,13 +173,13 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
         rows = described.pop(video_id)
         entries = []
         for output, values in zip(outputs, results, strict=True):
-            array = values.numpy().astype(np.float16)
-            if not np.isfinite(array).all():
+            arrays = separate_side(values, output.side_dims)
+            if not all(np.isfinite(array.astype(np.float16)).all() for array in arrays):
                 raise DataError(
                     f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "
                     f"hold; check its weights and input"
                 )
-            data = view_columns(rows, array.reshape(len(rows), -1, *array.shape[1:]))
+            data = view_columns(rows, *(array.reshape(len(rows), -1, *array.shape[1:]) for array in arrays))
             entries.append(VideoEntry(index_row(video_id, len(rows)), data, len(values)))
         yield entries
 

@@ -1,4 +1,7 @@
-"""Feature shards: one row of region features [9, D] fp16 per frame, the rows of a video contiguous and in time order."""
+"""Feature shards: one row of region features [9, D] fp16 per frame, the rows of a video contiguous and in time order.
+
+With `features.pooled` a row also has the frame's pooled vector before whitening, [C] fp16, and its magnitude, float32.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.rows import VideoRows, VideoTensors, places_of_videos
 from hapvr.storage.shards import STATUS_OK, Columns, Shard
+from hapvr.storage.side import VideoSide, side_fields
 from hapvr.storage.tensors import tensor_field
 
 if TYPE_CHECKING:
@@ -27,29 +31,37 @@ MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 
-def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
-    """The columns for [num_regions, dims] features."""
+def fields(*, num_regions: int, dims: int, side_dims: int = 0) -> tuple[pa.Field, ...]:
+    """The columns for [num_regions, dims] features. side_dims: C of pooled vectors, 0 for features without them."""
     return (
         pa.field("video_id", pa.string(), nullable=False),
         pa.field("frame_index", pa.int32(), nullable=False),
         pa.field("timestamp_s", pa.float64(), nullable=False),
         tensor_field("regions", shape=(num_regions, dims), dtype="float16"),
+        *(side_fields(side_dims) if side_dims else ()),
     )
 
 
-def feature_columns(video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float]) -> Columns:
-    """The rows of one video, column by column in the order of `fields`. regions: [T, R, D]; timestamps_s: T seconds."""
+def feature_columns(
+    video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float], *side: npt.NDArray[np.floating]
+) -> Columns:
+    """The rows of one video, column by column in the order of `fields`.
+
+    regions: [T, R, D]; timestamps_s: T seconds; side: pooled [T, C] and magnitude [T], where the shard has them.
+    """
     count = len(regions)
-    return [video_id] * count, range(count), timestamps_s, regions
+    return [video_id] * count, range(count), timestamps_s, regions, *side
 
 
 class FeatureFile:
     """The features of one shard, by video id. Memory holds at most one row group besides what was asked for."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, *, side: bool = False) -> None:
+        """side: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
         file = shard.open_data()
         self._times = VideoRows(shard, ["timestamp_s"], file=file)
         self._regions = VideoTensors(shard, "regions", file=file)
+        self._side = VideoSide(shard, file) if side else None
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
         """(regions [T, R, D] as they are stored, seconds [T]) of a video. Raises DataError if it has none."""
@@ -61,8 +73,9 @@ class FeatureFile:
         return times
 
     def regions(self, video_id: str, first: int, last: int) -> npt.NDArray[Any]:
-        """Regions of the frames from `first` to `last` - 1 of a video. Raises DataError if it has none."""
-        return self._regions.read(video_id, first, last)
+        """Regions of the frames from `first` to `last` - 1 of a video, with their side. Raises DataError if it has none."""
+        regions = self._regions.read(video_id, first, last)
+        return regions if self._side is None else self._side.join(video_id, regions, first, last)
 
 
 class FeatureStore:
@@ -79,6 +92,7 @@ class FeatureStore:
             shard.require(dict.fromkeys(shard.require({}).settings) | dict(self._shards[0].require({}).settings))
             self._ids.append(tuple(places_of_videos(shard)))
         self._files: dict[str, VideoTensors] = {}
+        self._sides: dict[str, VideoSide] = {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -95,15 +109,21 @@ class FeatureStore:
         """Shard key -> digest."""
         return {shard.key: shard.digest() for shard in self._shards}
 
-    def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each is read once."""
+    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each is read once.
+
+        side: append pooled vectors and magnitudes, see `hapvr.model.side`; DataError for features that have none.
+        """
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)
         for shard, ids in zip(self._shards, self._ids, strict=True):
             for video_id in ids:
                 if video_id in wanted:
-                    yield video_id, torch.from_numpy(self._open(shard).read(video_id))
+                    regions = self._open(shard).read(video_id)
+                    if side:
+                        regions = self._open_side(shard).join(video_id, regions)
+                    yield video_id, torch.from_numpy(regions)
 
     def _open(self, shard: Shard) -> VideoTensors:
         """A process may open about a thousand files, and a collection may have more shards."""
@@ -113,6 +133,13 @@ class FeatureStore:
                 del self._files[next(iter(self._files))]
             self._files[shard.key] = VideoTensors(shard, "regions")
         return self._files[shard.key]
+
+    def _open_side(self, shard: Shard) -> VideoSide:
+        if shard.key not in self._sides:
+            if len(self._sides) == MAX_OPEN_FILES:
+                del self._sides[next(iter(self._sides))]
+            self._sides[shard.key] = VideoSide(shard, shard.open_data())
+        return self._sides[shard.key]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hapvr.storage.raw_tensors import RawTensors, raw_tensors
+from hapvr.storage.raw_tensors import raw_tensors
 from hapvr.storage.shards import Columns, Shard
+from hapvr.storage.side import SIDE_COLUMNS, joined, require_side, side_fields, stored_side_dims
 from hapvr.storage.tensors import decode_tensors, tensor_field
 
 if TYPE_CHECKING:
@@ -46,8 +47,11 @@ class ViewRow:
     source_index: tuple[int, ...]
 
 
-def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
-    """The columns of a view shard whose tensors are `column` of this shape, fp16."""
+def view_fields(column: str, *, shape: Sequence[int], side_dims: int = 0) -> tuple[pa.Field, ...]:
+    """The columns of a view shard whose tensors are `column` of this shape, fp16.
+
+    side_dims: C of the pooled vectors of each frame, 0 for views without them; shape[0] is then the number of frames.
+    """
     return (
         pa.field("video_id", pa.string(), nullable=False),
         pa.field("view_index", pa.int32(), nullable=False),
@@ -56,11 +60,15 @@ def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
         pa.field("donor_id", pa.string(), nullable=False),
         pa.field("source_index", pa.list_(pa.int32()), nullable=False),
         tensor_field(column, shape=shape, dtype="float16"),
+        *(side_fields(side_dims, shape=shape[:1]) if side_dims else ()),
     )
 
 
-def view_columns(rows: Sequence[ViewRow], values: npt.NDArray[np.floating]) -> Columns:
-    """The views of one video, column by column in the order of `view_fields`. values: [V, *shape]."""
+def view_columns(rows: Sequence[ViewRow], *values: npt.NDArray[np.floating]) -> Columns:
+    """The views of one video, column by column in the order of `view_fields`.
+
+    values: [V, *shape], and pooled [V, T, C] and magnitude [V, T] where the shard has them.
+    """
     return (
         [row.video_id for row in rows],
         [row.view_index for row in rows],
@@ -68,17 +76,24 @@ def view_columns(rows: Sequence[ViewRow], values: npt.NDArray[np.floating]) -> C
         [json.dumps(row.operations) for row in rows],
         [row.donor_id for row in rows],
         [row.source_index for row in rows],
-        values,
+        *values,
     )
 
 
 class ViewFile:
     """Random access to one view shard: a row group is a video, so one read gives all its views."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, *, side: bool = False) -> None:
+        """side: `read` appends pooled vectors and magnitudes, see `hapvr.model.side`; DataError where there are none."""
         self._shard = shard
         file = shard.open_data()
-        self.field = file.schema_arrow.field(len(file.schema_arrow) - 1)
+        self.side_dims = stored_side_dims(file)
+        """C of the pooled vectors, 0 without any."""
+        if side:
+            require_side(shard, file)
+        last = len(file.schema_arrow) - 1
+        self.field = file.schema_arrow.field(last - (len(SIDE_COLUMNS) if self.side_dims else 0))
+        self._fields = [self.field, *(file.schema_arrow.field(name) for name in SIDE_COLUMNS if side)]
         with shard.naming_damage():
             table = file.read(columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"])
             self.rows = [
@@ -96,7 +111,9 @@ class ViewFile:
         firsts = accumulate(self._counts.values(), initial=0)
         self._places = dict(zip(self._counts, enumerate(firsts), strict=False))
         # Parquet's reader is let go where raw tensors can be read: its metadata of the row groups takes memory.
-        self._tensors = raw_tensors(shard, file, self.field.name) or file
+        raw = [raw_tensors(shard, file, field.name) for field in self._fields]
+        self._tensors = [tensors for tensors in raw if tensors is not None]
+        self._file = file if len(self._tensors) < len(raw) else None
 
     @property
     def video_ids(self) -> list[str]:
@@ -104,15 +121,17 @@ class ViewFile:
         return list(self._places)
 
     def read(self, video_id: str) -> Tensor:
-        """All views of a video: [V, *shape] fp16, in view_index order."""
+        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with side."""
         import torch  # those who only verify files need none
 
         group, first = self._places[video_id]
-        if isinstance(self._tensors, RawTensors):
-            return torch.from_numpy(self._tensors.read(first, self._counts[video_id]))
-        with self._shard.naming_damage():
-            table = self._tensors.read_row_group(group, columns=[self.field.name])
-        return torch.from_numpy(decode_tensors(table.column(0), self.field).copy())
+        if self._file is None:
+            parts = [tensors.read(first, self._counts[video_id]) for tensors in self._tensors]
+        else:
+            with self._shard.naming_damage():
+                table = self._file.read_row_group(group, columns=[field.name for field in self._fields])
+            parts = [decode_tensors(table.column(field.name), field).copy() for field in self._fields]
+        return torch.from_numpy(joined(*parts) if len(parts) > 1 else parts[0])
 
 
 def operations_table(shard: Shard) -> pl.DataFrame:

@@ -1,0 +1,56 @@
+"""What some families read of a frame beside its regions, carried behind them in one tensor.
+
+Everything between the source of features and a network handles [T, R, D] tensors, whole or in parts of their frames. A
+source that is asked for a frame's pooled vector and magnitude appends them as further rows of D values, and the network
+that asked takes them off again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hapvr.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Side:
+    """pooled: [..., C], the mean over regions before whitening, of unit norm; magnitude: [...], the norm of that mean before
+    any normalisation."""
+
+    pooled: Tensor
+    magnitude: Tensor
+
+
+def side_rows(side_dims: int, dims: int) -> int:
+    """Rows of `dims` values that C pooled values and a magnitude take."""
+    return -(-(side_dims + 1) // dims)
+
+
+def join_side(regions: Tensor, side: Side) -> Tensor:
+    """[..., R, D] regions and their side -> [..., R + k, D] in the dtype of the regions, padded with zeros."""
+    dims, side_dims = regions.shape[-1], side.pooled.shape[-1]
+    values = torch.cat([side.pooled, side.magnitude.unsqueeze(-1)], dim=-1).to(regions.dtype)
+    rows = side_rows(side_dims, dims)
+    padded = F.pad(values, (0, rows * dims - side_dims - 1))
+    return torch.cat([regions, padded.reshape(*values.shape[:-1], rows, dims)], dim=-2)
+
+
+def split_side(features: Tensor, *, side_dims: int, num_regions: int) -> tuple[Tensor, Side]:
+    """The inverse of `join_side`, as views. features: [..., R + k, D].
+
+    side_dims: C; num_regions: R. Raises ArgumentError for another number of rows: features without pooled vectors, or of
+    another backbone.
+    """
+    rows = side_rows(side_dims, features.shape[-1])
+    if features.shape[-2] != num_regions + rows:
+        raise ArgumentError(
+            f"features: got {features.shape[-2]} rows of {features.shape[-1]} values per frame, wanted {num_regions} regions "
+            f"and {rows} rows for a pooled vector of {side_dims} values and its magnitude; set features.pooled: true and "
+            "extract the features again with the backbone of this network"
+        )
+    values = features[..., num_regions:, :].flatten(-2)
+    return features[..., :num_regions, :], Side(values[..., :side_dims], values[..., side_dims])
