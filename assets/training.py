@@ -1,4 +1,4 @@
-"""Training: one torchrun process through Dagster Pipes, one MLflow run."""
+"""Training: one process, or several by torchrun, through Dagster Pipes; one MLflow run."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What torchrun starts: `python -m torch.distributed.run ... -m hapvr.trainer --run-folder F --project-folder P`."""
+"""One process of a training: `python -m hapvr.trainer --run-folder F --project-folder P`; torchrun starts several."""
 
 from __future__ import annotations
 

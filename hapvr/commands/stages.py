@@ -114,7 +114,7 @@ def train(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Train in a torchrun process, tracked in MLflow; with --seeds, --grid or --ablation a sweep of trainings."""
+    """Train in a process of its own, tracked in MLflow; with --seeds, --grid or --ablation a sweep of trainings."""
     from hapvr.stages.training import finish_training, prepare_training, run_training
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")

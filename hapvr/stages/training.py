@@ -1,4 +1,4 @@
-"""Stage 8: one training run: its folder, its MLflow run, and the torchrun command that does it (asset `similarity_model`)."""
+"""Stage 8: one training run: its folder, its MLflow run, and the command that does it (asset `similarity_model`)."""
 
 from __future__ import annotations
 
@@ -127,13 +127,15 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:
-    """torchrun over `hapvr.trainer`; on Linux it dies with the process that started it, so no trainer is orphaned."""
+    """`hapvr.trainer`, by torchrun if it is several processes; on Linux it dies with the process that started it.
+
+    torchrun would be one more process that imports torch, so a single trainer runs without it.
+    """
+    num_processes = project.config.train.num_processes
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
     command = [
         sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={project.config.train.num_processes}",
+        *(torchrun if num_processes > 1 else []),
         "-m",
         "hapvr.trainer",
         "--run-folder",
@@ -146,7 +148,7 @@ def training_command(project: Project, run: TrainingRun) -> list[str]:
 
 
 def training_environment(project: Project) -> dict[str, str]:
-    """What torchrun's children need beside the caller's environment."""
+    """What the trainer needs beside the caller's environment."""
     threads = max(1, (os.cpu_count() or 1) // project.config.train.num_processes)
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
@@ -158,7 +160,7 @@ def training_environment(project: Project) -> dict[str, str]:
 
 
 def run_training(project: Project, run: TrainingRun) -> None:
-    """Train in a torchrun process of our own. Raises DataError if it fails; its output goes to this terminal."""
+    """Train in a process of our own, or in several by torchrun. Raises DataError if it fails; its output goes to this terminal."""
     process = subprocess.Popen(training_command(project, run), env=os.environ | training_environment(project))
     try:
         code = process.wait()

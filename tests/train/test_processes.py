@@ -100,17 +100,17 @@ def test_training_survives_a_taken_port(small_project: Project) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whom", ["launcher", "one rank"])
+@pytest.mark.parametrize("whom", ["single process", "launcher", "one rank"])
 def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> None:
-    """SIGTERM to torchrun ends all after the step, with a checkpoint; a rank that dies ends the others."""
-    never = {"steps": 100_000, "checkpoint_every_steps": 100_000, "validate_every_steps": 100_000, "num_processes": 2}
-    project = project_with(small_project, **never)
+    """SIGTERM to a single process or to torchrun ends all after the step, with a checkpoint; a rank that dies ends the others."""
+    never = {"steps": 100_000, "checkpoint_every_steps": 100_000, "validate_every_steps": 100_000}
+    project = project_with(small_project, num_processes=1 if whom == "single process" else 2, **never)
     training = prepare_training(project, f"ended-{whom.split()[0]}", tags={})
     process = subprocess.Popen(training_command(project, training), env=os.environ | training_environment(project))
     while not read_history_so_far(training.folder) and process.poll() is None:
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
-    if whom == "launcher":
+    if whom != "one rank":
         process.terminate()
     else:
         ranks = [
@@ -123,7 +123,7 @@ def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> 
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
     said = fail_training(project, training)
-    if whom == "launcher":
+    if whom != "one rank":
         assert len(list_checkpoints(training.folder / "checkpoints")) == 1
         assert "run it again to go on" in said
 
