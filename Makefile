@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VIDEOS ?=
 # Two workers with a thread each: on two cores that is faster than one worker with two.
-PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(MEASURED) -m pytest --numprocesses 2 --dist loadfile
 
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -44,9 +44,11 @@ demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own
 ui: $(STAMP) ## Dagster's UI and an MLflow server on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui
 
+test: MEASURED = $(if $(COVERAGE),-m slipcover --json --out coverage.json)
 test: $(STAMP) ## the fast tests; COVERAGE=1: and how much of the code they run
-	$(PYTEST) $(if $(COVERAGE),--cov --cov-report=)
-	$(if $(COVERAGE),@echo "coverage of the fast tests: $$($(BIN)/coverage report --format=total) % of lines")
+	$(PYTEST)
+	$(if $(COVERAGE),@$(BIN)/python -c 'import json; \
+		print("coverage of the fast tests:", round(json.load(open("coverage.json"))["summary"]["percent_covered"]), "% of lines")')
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
 	@# These often wait for other processes, and the longest are alone in their files: last, they would run alone.
