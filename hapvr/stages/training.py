@@ -160,7 +160,7 @@ def training_environment(project: Project) -> dict[str, str]:
 
 
 def run_training(project: Project, run: TrainingRun) -> None:
-    """Train in a process of our own, or in several by torchrun. Raises DataError if it fails; its output goes to this terminal."""
+    """Train in processes of our own, whose output goes to this terminal. Raises DataError if it fails."""
     process = subprocess.Popen(training_command(project, run), env=os.environ | training_environment(project))
     try:
         code = process.wait()
