@@ -24,8 +24,8 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from hapvr.serving.guard import is_loopback
 from hapvr.stages.project import Project
-from pipelines.guard import is_loopback
 from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"

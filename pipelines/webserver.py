@@ -11,7 +11,7 @@ from dagster_webserver.cli import main
 from dagster_webserver.webserver import DagsterWebserver
 from starlette.middleware import Middleware
 
-from pipelines.guard import Guard
+from hapvr.serving.guard import Guard
 
 
 def guard_all_requests(*, any_host: bool) -> None:

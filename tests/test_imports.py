@@ -50,6 +50,9 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
         ("dagster_pipes", {Path("hapvr/tracking")}),
         ("decord", {Path("hapvr/video/decode.py")}),
         ("lance", {Path("hapvr/search/vectors.py")}),
+        ("fastapi", {Path("hapvr/serving")}),
+        ("starlette", {Path("hapvr/serving")}),
+        ("uvicorn", {Path("hapvr/serving")}),
     ],
 )
 def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:
@@ -66,6 +69,7 @@ LAYERS = (
     {"labels", "losses", "features", "storage"},
     {"train", "benchmark", "corpus", "scorer", "search", "tracking"},
     {"stages"},
+    {"serving"},
     {"commands", "trainer"},
     {"cli"},
 )

@@ -14,11 +14,12 @@ LONGEST_WAIT_S = 24 * 3600.0
 
 
 class Deadline:
-    """A moment `limit_s` seconds from now; None: never."""
+    """A moment `limit_s` seconds from now; None: never. `cancel` brings it about at once, from any thread."""
 
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s
         self._end_s = None if limit_s is None else time.monotonic() + limit_s
+        self._canceled = False
 
     def wait_s(self) -> float:
         """Seconds that are left, above 0."""
@@ -32,9 +33,16 @@ class Deadline:
         if self.passed():
             raise self.error()
 
+    def cancel(self) -> None:
+        """Make the moment pass now: nobody waits for the request any more."""
+        self._canceled = True
+        self._end_s = time.monotonic()
+
     def error(self) -> VideoError:
         """What a row says that was not done in time."""
-        return VideoError("timeout", f"request: not done after {self._limit_s:g} s; send fewer pairs")
+        if self._canceled or self._limit_s is None:
+            return VideoError("canceled", "request: it was canceled; send it again if it is still wanted")
+        return VideoError("timeout", f"request: not done after {self._limit_s:g} s; ask for less in one request")
 
 
 class Turns:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hapvr.config import SamplingConfig, ServingConfig
@@ -182,10 +184,17 @@ class VideoScorer:
         )
 
     @torch.inference_mode()
-    def picture(self, path: str | Path, *, access: Access | None = None) -> SampledFeatures:
-        """Features of a still picture, as a video of one frame. Raises VideoError."""
+    def picture(
+        self,
+        path: str | Path,
+        *,
+        limits: ServingConfig | None = None,
+        access: Access | None = None,
+        deadline: Deadline = NEVER,
+    ) -> SampledFeatures:
+        """Features of a still picture, as a video of one frame. Defaults are those of `score_pairs`. Raises VideoError."""
         local = (access or Access()).local_path(str(path))
-        return self._reader.picture(local, limits=self.limits, deadline=NEVER)
+        return self._reader.picture(local, limits=limits or self.limits, deadline=deadline)
 
     @torch.inference_mode()
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
@@ -209,14 +218,25 @@ class VideoScorer:
             raise ArgumentError("the similarity is not finite")
         return [float(score) for score in scores[0]]
 
+    @property
+    def frame_threshold(self) -> float:
+        """Relative frame similarity from which on two frames count as the same in segments."""
+        known = None if self.calibration is None else self.calibration.frame_threshold
+        return DEFAULT_THRESHOLD if known is None else known
+
+    def relative_similarity(
+        self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
+    ) -> NDArray[np.float64]:
+        """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found in."""
+        with self._computing.turn(deadline):
+            return relative_frame_matrix(self.network, query.regions, reference.regions)
+
     def matching_segments(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> tuple[Segment, ...]:
         """Parts of both that show the same, the longest and surest first."""
-        known = None if self.calibration is None else self.calibration.frame_threshold
-        with self._computing.turn(deadline):
-            matrix = relative_frame_matrix(self.network, query.regions, reference.regions)
-        found = align(matrix, threshold=DEFAULT_THRESHOLD if known is None else known)
+        matrix = self.relative_similarity(query, reference, deadline)
+        found = align(matrix, threshold=self.frame_threshold)
         return tuple(timed_segments(found, query.clock, reference.clock, fps=self.sampling.fps))
 
     def _row(

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import VideoError
-from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
+from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Segment
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.fine import FineScore, Videos, fine_scores
@@ -103,31 +104,41 @@ class SearchEngine:
         return unite(voted, names[: settings.video_candidates], max_candidates=settings.candidates)
 
     def search(
-        self, query: EmbeddedVideo, *, num_segmented: int, allowed: Callable[[str], bool] | None = None
+        self,
+        query: EmbeddedVideo,
+        *,
+        num_segmented: int,
+        allowed: Callable[[str], bool] | None = None,
+        deadline: Deadline = NEVER,
     ) -> Search:
-        """Scored candidates. num_segmented: how many of the best get segments. Raises VideoError as `shortlist` does."""
+        """Scored candidates. num_segmented: how many of the best get segments.
+
+        Raises VideoError as `shortlist` does, and `timeout` where the deadline passes.
+        """
         began = time.perf_counter()
         candidates = self.shortlist(query, allowed=allowed)
         listed = time.perf_counter()
-        scores, lost = fine_scores(query, candidates, scorer=self.scorer, videos=self.videos, settings=self.settings)
+        scores, lost = fine_scores(
+            query, candidates, scorer=self.scorer, videos=self.videos, settings=self.settings, deadline=deadline
+        )
         scored = time.perf_counter()
         votes = {candidate.video_id: candidate.votes for candidate in candidates}
         found = tuple(
             Found(
                 score=score,
                 votes=votes[score.video_id],
-                segments=self.segments(query, score) if place < num_segmented else None,
+                segments=self.segments(query, score, deadline) if place < num_segmented else None,
             )
             for place, score in enumerate(scores)
         )
         timings = {"shortlist": listed - began, "fine": scored - listed, "segments": time.perf_counter() - scored}
         return Search(found=found, lost=lost, timings_s=timings)
 
-    def segments(self, query: EmbeddedVideo, score: FineScore) -> tuple[Segment, ...]:
+    def segments(self, query: EmbeddedVideo, score: FineScore, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the scored piece, the longest and surest first. DataError where it is gone."""
         times = self.videos.times(score.video_id)
-        reference = self.scorer.embed(self.videos.read(score.video_id, times, *score.rows))
-        return self.scorer.matching_segments(query, reference)
+        reference = self.scorer.embed(self.videos.read(score.video_id, times, *score.rows), deadline)
+        return self.scorer.matching_segments(query, reference, deadline)
 
 
 def unit(regions: Tensor) -> npt.NDArray[np.float32]:

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from hapvr.errors import DataError
-from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
+from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.settings import SearchSettings
 from hapvr.search.votes import Candidate, Window
@@ -48,10 +49,12 @@ def fine_scores(
     scorer: VideoScorer,
     videos: Videos,
     settings: SearchSettings,
+    deadline: Deadline = NEVER,
 ) -> tuple[list[FineScore], dict[str, str]]:
     """Scores of candidates, best first, and why others have none: video id -> reason.
 
     A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
+    Raises VideoError `timeout` where the deadline passes before the last is scored.
     """
     scores: list[FineScore] = []
     lost: dict[str, str] = {}
@@ -62,16 +65,16 @@ def fine_scores(
             try:
                 times = videos.times(candidate.video_id)
                 for rows in pieces_of(candidate, times, query=query, settings=settings, fps=scorer.sampling.fps):
-                    embedded.append(scorer.embed(videos.read(candidate.video_id, times, *rows)))
+                    embedded.append(scorer.embed(videos.read(candidate.video_id, times, *rows), deadline))
                     pieces.append((candidate.video_id, rows, times))
             except DataError as error:
                 lost[candidate.video_id] = str(error)
         best: dict[str, FineScore] = {}
-        scored = zip(pieces, embedded, scorer.similarities(query, embedded), strict=True)
+        scored = zip(pieces, embedded, scorer.similarities(query, embedded, deadline), strict=True)
         for (video_id, rows, times), piece, forth in scored:
             similarity = forth
             if len(piece) == len(times) < len(query):
-                similarity = max(forth, *scorer.similarities(piece, [query]))
+                similarity = max(forth, *scorer.similarities(piece, [query], deadline))
             if video_id not in best or similarity > best[video_id].similarity:
                 best[video_id] = FineScore(
                     video_id=video_id,

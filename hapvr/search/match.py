@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hapvr.scorer.segments import Segment
 
 
@@ -54,6 +57,17 @@ class SearchAnswer:
     warnings: tuple[str, ...] = ()
     timings_s: dict[str, float]
     error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrameMatrix:
+    """values: similarity [T, T'] of frames, in [-1, 1], 1 for the same picture. query_times_s, reference_times_s: of the
+    T and T' frames. threshold: the value from which on two frames count as the same in segments."""
+
+    query_times_s: tuple[float, ...]
+    reference_times_s: tuple[float, ...]
+    values: NDArray[np.float64]
+    threshold: float
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hapvr.errors import ArgumentError, VideoError
+from hapvr.scorer.segments import Clock
 from hapvr.scorer.videos import SampledFeatures
 
 MOMENT_S = 1.0
@@ -32,6 +33,29 @@ class Part:
         if not (math.isfinite(moment_s) and moment_s >= 0):
             raise ArgumentError(f"part: at {moment_s} s; wanted seconds from 0 on")
         return Part(start_s=max(moment_s - MOMENT_S, 0.0), end_s=moment_s + MOMENT_S)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """A video or picture that can be searched for.
+
+    sha256: of the file, "" from a URL. read_s: how long it took to read. video_id: of a video of the collection, else "".
+    """
+
+    name: str
+    features: SampledFeatures
+    sha256: str = ""
+    read_s: float = 0.0
+    video_id: str = ""
+
+
+def thin(video: SampledFeatures, count: int) -> SampledFeatures:
+    """At most `count` of the frames, evenly apart, with their own times."""
+    if len(video.regions) <= count:
+        return video
+    rows = np.linspace(0, len(video.regions) - 1, count).round().astype(int)
+    times = np.asarray(video.clock.times_s)[rows]
+    return SampledFeatures(video.regions[rows.tolist()], Clock(tuple(times.tolist()), video.clock.duration_s))
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:

@@ -8,23 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hapvr.config import ServingConfig
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.features.extract import choose_device
 from hapvr.provenance import file_sha256
 from hapvr.scorer.access import Access
 from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
-from hapvr.scorer.scorer import VideoScorer
+from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.scorer.videos import SampledFeatures
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.descriptors import network_digest
 from hapvr.search.engine import Found, SearchEngine
 from hapvr.search.facts import CollectionFacts
 from hapvr.search.marks import read_marks
-from hapvr.search.match import Match, SearchAnswer, coverage
-from hapvr.search.query import Part, cut
+from hapvr.search.match import FrameMatrix, Match, SearchAnswer, coverage
+from hapvr.search.query import Part, Query, cut, thin
 from hapvr.search.stored import StoredVideos
 from hapvr.stages.project import Project
 from hapvr.stages.search_page import search_page
@@ -128,22 +129,57 @@ class Searcher:
         access: what may be read; default is all files and no hosts. Raises VideoError for a query that cannot be used,
         ArgumentError for a minimal probability where the model has no calibration.
         """
-        wanted, name = wanted or Wanted(), str(query)
-        began = time.perf_counter()
-        if "://" not in name and is_picture(name):
-            features = self.scorer.picture(name, access=access)
-        else:
-            with self.scorer.open_videos([name], access=access) as videos:
-                features = videos.get(name)
-        digest = "" if "://" in name else file_sha256((access or Access()).local_path(name))
-        return self._answer(name, features, wanted, digest=digest, began=began)
+        return self.answer(self.read(query, access=access), wanted or Wanted())
 
     def search_id(self, video_id: str, wanted: Wanted | None = None) -> SearchAnswer:
         """Other videos that may show footage of a video of the collection. Raises DataError for an unknown id."""
+        return self.answer(self.read_id(video_id), wanted or Wanted())
+
+    def read(
+        self,
+        query: str | Path,
+        *,
+        access: Access | None = None,
+        limits: ServingConfig | None = None,
+        deadline: Deadline = NEVER,
+    ) -> Query:
+        """A file, a still picture or an http(s) URL as a query. limits: default is the model's. Raises VideoError."""
+        name, began = str(query), time.perf_counter()
+        if "://" not in name and is_picture(name):
+            features = self.scorer.picture(name, access=access, limits=limits, deadline=deadline)
+        else:
+            with self.scorer.open_videos([name], access=access, limits=limits, deadline=deadline) as videos:
+                features = videos.get(name)
+        digest = "" if "://" in name else file_sha256((access or Access()).local_path(name))
+        return Query(name=name, features=features, sha256=digest, read_s=time.perf_counter() - began)
+
+    def read_id(self, video_id: str) -> Query:
+        """A video of the collection as a query, which does not find itself. Raises DataError for an unknown id."""
         began = time.perf_counter()
         features = self._videos.whole(video_id)
-        return self._answer(
-            video_id, features, wanted or Wanted(), digest=self.facts.of(video_id).sha256, began=began, itself=video_id
+        digest = self.facts.of(video_id).sha256
+        read_s = time.perf_counter() - began
+        return Query(name=video_id, features=features, sha256=digest, read_s=read_s, video_id=video_id)
+
+    def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> FrameMatrix:
+        """How similar the frames of a query and of a video of the collection are.
+
+        max_cells: of the matrix; of longer videos it has frames that are evenly apart. Raises DataError for an unknown id.
+        """
+        reference = self._videos.whole(video_id)
+        rows, columns = (len(video.regions) for video in (query.features, reference))
+        if rows * columns > max_cells:
+            shrink = (max_cells / (rows * columns)) ** 0.5
+            rows = min(rows, max(int(rows * shrink), max_cells // columns, 1))
+            columns = max(min(columns, max_cells // rows), 1)
+        thinned = [thin(query.features, rows), thin(reference, columns)]
+        first, second = (self.scorer.embed(video, deadline) for video in thinned)
+        values = self.scorer.relative_similarity(first, second, deadline)
+        return FrameMatrix(
+            query_times_s=first.clock.times_s,
+            reference_times_s=second.clock.times_s,
+            values=values,
+            threshold=self.scorer.frame_threshold,
         )
 
     def try_search(self, query: str | Path, wanted: Wanted, *, access: Access | None = None) -> SearchAnswer:
@@ -157,6 +193,14 @@ class Searcher:
     def page(self, answers: Sequence[SearchAnswer]) -> str:
         """Answers as one HTML document with pictures."""
         return search_page(self._project, answers, shards=self._shards, facts=self.facts)
+
+    def has(self, video_id: str) -> bool:
+        """Whether the index has a video of this id."""
+        return video_id in self._shards
+
+    def shard_of(self, video_id: str) -> str:
+        """The shard of a video that the index has."""
+        return self._shards[video_id]
 
     def video_ids(self) -> list[str]:
         """All videos that can be found, sorted."""
@@ -193,19 +237,20 @@ class Searcher:
             if calibration.probability(found.score.similarity) >= least_probability
         ]
 
-    def _answer(
-        self, name: str, features: SampledFeatures, wanted: Wanted, *, digest: str, began: float, itself: str = ""
-    ) -> SearchAnswer:
+    def answer(self, query: Query, wanted: Wanted, *, deadline: Deadline = NEVER) -> SearchAnswer:
+        """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""
         scorer, fps = self.scorer, self.scorer.sampling.fps
+        name, digest, began = query.name, query.sha256, time.perf_counter()
         if wanted.min_probability > 0 and scorer.calibration is None:
             raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")
-        part = features if wanted.part is None else cut(features, wanted.part, name=name, fps=fps)
-        embedded = scorer.embed(part)
-        embed_s = time.perf_counter() - began
+        part = query.features if wanted.part is None else cut(query.features, wanted.part, name=name, fps=fps)
+        embedded = scorer.embed(part, deadline)
+        embed_s = query.read_s + time.perf_counter() - began
         result = self._engine.search(
             embedded,
             num_segmented=wanted.top if wanted.segments else 0,
-            allowed=self._allowed(wanted.folder, itself),
+            allowed=self._allowed(wanted.folder, query.video_id),
+            deadline=deadline,
         )
         marks = read_marks(self._project.root)
         calibration = scorer.calibration

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.guard import is_loopback
+from hapvr.serving.guard import is_loopback
 from pipelines.ui import free_port, main, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage

@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from pipelines.guard import Guard, is_local
+from hapvr.serving.guard import Guard, is_local
 
 PAGE = "http://127.0.0.1:3000"
 
