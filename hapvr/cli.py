@@ -18,6 +18,7 @@ from hapvr.commands import (
     pairs,
     scoring,
     search,
+    serving,
     stages,
     terminal,
     verify,
@@ -32,6 +33,7 @@ app.add_typer(pairs.app, name="pairs")
 app.command()(scoring.score)
 app.command()(search.search)
 app.command()(duplicates.duplicates)
+app.command()(serving.serve)
 app.command()(evaluation.evaluate)
 app.command()(stages.download)
 app.command()(stages.sample)

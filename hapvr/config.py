@@ -17,6 +17,7 @@ from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import DEFAULT_FAMILY, AnyNetworkSettings, NetworkSettings
 from hapvr.search.settings import SearchSettings
+from hapvr.serving.settings import ServiceSettings
 from hapvr.settings import Rate, Settings
 
 Probability = Rate
@@ -565,6 +566,7 @@ class Config(Settings):
     automation: AutomationConfig = AutomationConfig()
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()
+    service: ServiceSettings = ServiceSettings()
 
     @model_validator(mode="after")
     def _check(self) -> Config:

@@ -235,9 +235,12 @@ class VideoScorer:
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> tuple[Segment, ...]:
         """Parts of both that show the same, the longest and surest first."""
-        matrix = self.relative_similarity(query, reference, deadline)
-        found = align(matrix, threshold=self.frame_threshold)
-        return tuple(timed_segments(found, query.clock, reference.clock, fps=self.sampling.fps))
+        return self.segments_in(self.relative_similarity(query, reference, deadline), query.clock, reference.clock)
+
+    def segments_in(self, values: NDArray[np.float64], query: Clock, reference: Clock) -> tuple[Segment, ...]:
+        """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
+        found = align(values, threshold=self.frame_threshold)
+        return tuple(timed_segments(found, query, reference, fps=self.sampling.fps))
 
     def _row(
         self,

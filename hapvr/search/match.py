@@ -62,12 +62,13 @@ class SearchAnswer:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FrameMatrix:
     """values: similarity [T, T'] of frames, in [-1, 1], 1 for the same picture. query_times_s, reference_times_s: of the
-    T and T' frames. threshold: the value from which on two frames count as the same in segments."""
+    T and T' frames. threshold: the value from which on two frames count as the same in segments. segments: of the whole."""
 
     query_times_s: tuple[float, ...]
     reference_times_s: tuple[float, ...]
     values: NDArray[np.float64]
     threshold: float
+    segments: tuple[Segment, ...]
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:

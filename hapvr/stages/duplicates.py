@@ -80,10 +80,13 @@ def make_duplicate_pairs(
     return ShardPairs(key, made, done=True)
 
 
-def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: float) -> list[DuplicatePair]:
+def duplicate_pairs(
+    project: Project, searcher: Searcher, *, min_probability: float, rejected: bool = False
+) -> list[DuplicatePair]:
     """All stored pairs of videos that the index still has, and files of the same bytes; marks of people come first.
 
-    A pair that is marked as no match is left out; one that is marked as a match stays, whatever its probability.
+    A pair that is marked as no match is left out, or with `rejected` kept with its mark; one that is marked as a match
+    stays, whatever its probability.
     """
     marks = read_marks(project.root)
     stored: list[DuplicatePair] = []
@@ -93,6 +96,7 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
     there = set(searcher.video_ids())
     known = (pair for pair in stored if pair.first in there and pair.second in there)
     marked = _marked(best_of_each([*known, *_equal_files(searcher)]), marks, searcher)
+    marked = [pair for pair in marked if rejected or pair.mark != "not_a_match"]
     return [pair for pair in marked if pair.mark == "match" or pair.probability >= min_probability]
 
 
@@ -184,8 +188,7 @@ def _marked(pairs: Iterable[DuplicatePair], marks: Marks, searcher: Searcher) ->
     found = []
     for pair in pairs:
         said = marks.verdict(searcher.facts.of(pair.first).sha256, searcher.facts.of(pair.second).sha256)
-        if said != "not_a_match":
-            found.append(pair if said is None else replace(pair, mark=said))
+        found.append(pair if said is None else replace(pair, mark=said))
     return found
 
 

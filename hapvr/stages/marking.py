@@ -15,12 +15,17 @@ from hapvr.storage.manifest import read_manifest
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+def is_digest(name: str) -> bool:
+    """Whether a name is the SHA-256 of a file instead of an id."""
+    return _DIGEST.fullmatch(name) is not None
+
+
 def content_of(project: Project, name: str) -> str:
     """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself.
 
     Raises DataError for anything else.
     """
-    if _DIGEST.fullmatch(name):
+    if is_digest(name):
         return name
     manifest = read_manifest(project.root)
     shards = dict(manifest.filter(manifest["video_id"] == name).select("video_id", "shard").iter_rows())

@@ -77,7 +77,7 @@ class Searcher:
         self._engine = engine
         self._shards = shards
         self._videos = videos
-        self._warnings = warnings
+        self.warnings = warnings
         self.facts = CollectionFacts(project.root, shards)
 
     @staticmethod
@@ -139,19 +139,24 @@ class Searcher:
         self,
         query: str | Path,
         *,
+        name: str | None = None,
         access: Access | None = None,
         limits: ServingConfig | None = None,
         deadline: Deadline = NEVER,
     ) -> Query:
-        """A file, a still picture or an http(s) URL as a query. limits: default is the model's. Raises VideoError."""
-        name, began = str(query), time.perf_counter()
-        if "://" not in name and is_picture(name):
-            features = self.scorer.picture(name, access=access, limits=limits, deadline=deadline)
+        """A file, a still picture or an http(s) URL as a query.
+
+        name: what answers call it, default is `query` itself. limits: default is the model's. Raises VideoError.
+        """
+        place, began = str(query), time.perf_counter()
+        if "://" not in place and is_picture(place):
+            features = self.scorer.picture(place, access=access, limits=limits, deadline=deadline)
         else:
-            with self.scorer.open_videos([name], access=access, limits=limits, deadline=deadline) as videos:
-                features = videos.get(name)
-        digest = "" if "://" in name else file_sha256((access or Access()).local_path(name))
-        return Query(name=name, features=features, sha256=digest, read_s=time.perf_counter() - began)
+            with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline) as videos:
+                features = videos.get(place)
+        digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
+        read_s = time.perf_counter() - began
+        return Query(name=name or place, features=features, sha256=digest, read_s=read_s)
 
     def read_id(self, video_id: str) -> Query:
         """A video of the collection as a query, which does not find itself. Raises DataError for an unknown id."""
@@ -180,6 +185,7 @@ class Searcher:
             reference_times_s=second.clock.times_s,
             values=values,
             threshold=self.scorer.frame_threshold,
+            segments=self.scorer.segments_in(values, first.clock, second.clock),
         )
 
     def try_search(self, query: str | Path, wanted: Wanted, *, access: Access | None = None) -> SearchAnswer:
@@ -272,7 +278,7 @@ class Searcher:
             prior=None if calibration is None else (wanted.prior or calibration.prior),
             compared=len(result.found),
             videos=self.num_videos,
-            warnings=(*self._warnings, *_lost_warning(result.lost)),
+            warnings=(*self.warnings, *_lost_warning(result.lost)),
             timings_s={"query": embed_s, **result.timings_s},
         )
 

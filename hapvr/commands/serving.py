@@ -1,0 +1,33 @@
+"""`hapvr serve`: search over HTTP, and the page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, show
+
+
+@exit_codes
+def serve(
+    config: ConfigOption,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="0: any that is free. Default: service.port.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
+    ] = False,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve searches and their page until it is interrupted. The address is printed once it answers."""
+    from hapvr.serving.server import Server
+    from hapvr.stages.project import Project
+
+    project = Project.open(config, overrides=overrides(set_))
+    server = Server(
+        project, host=host, port=project.config.service.port if port is None else port, allow_remote=allow_remote
+    )
+    server.run(lambda: show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}"))

@@ -1,0 +1,69 @@
+"""Videos and pictures of the collection, by id alone."""
+
+from __future__ import annotations
+
+import io
+import stat
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Query, Response
+from starlette.responses import FileResponse
+
+from hapvr.errors import VideoError
+from hapvr.serving.service import IndexOf, ServiceOf
+from hapvr.storage.frames import thumbnail
+
+router = APIRouter()
+MEDIA_TYPES = {
+    ".mp4": "video/mp4",
+    ".m4v": "video/mp4",
+    ".mov": "video/mp4",
+    ".webm": "video/webm",
+    ".mkv": "video/x-matroska",
+    ".ogv": "video/ogg",
+}
+"""By suffix; browsers play others no better if they are told more."""
+
+
+@router.api_route("/media/{video_id:path}", methods=["GET", "HEAD"])
+def media(index: IndexOf, video_id: str) -> Response:
+    """The file of a video, whole or by ranges."""
+    path = index.facts(video_id).path
+    try:
+        if path is None or not stat.S_ISREG(path.stat().st_mode):
+            raise FileNotFoundError(video_id)
+        kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
+        return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
+    except (OSError, ValueError):
+        raise VideoError(
+            "gone",
+            f"media: the file of {video_id} is not there any more; `hapvr index update` forgets it once it is gone",
+        ) from None
+
+
+@router.get("/thumbnails/{video_id:path}")
+async def picture(
+    index: IndexOf,
+    service: ServiceOf,
+    video_id: str,
+    second: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0,
+    width: Annotated[int, Query(ge=16, le=640)] = 192,
+) -> Response:
+    """The sampled frame that is nearest to a second, as JPEG."""
+    index.check(video_id)
+
+    def made() -> bytes | None:
+        jpeg = index.pictures.at(video_id, second)
+        if jpeg is None:
+            return None
+        small = io.BytesIO()
+        thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
+        return small.getvalue()
+
+    found = await anyio.to_thread.run_sync(made, limiter=service.reading)
+    if found is None:
+        raise VideoError(
+            "gone", f"thumbnails: there are no frames of {video_id}; features alone were imported, or it is gone"
+        )
+    return Response(found, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"})

@@ -1,0 +1,61 @@
+// Elements, and values as people read them. Text only ever becomes text: nothing here parses HTML.
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "class") made.className = value;
+    else if (name in made && !name.includes("-") && name !== "list") made[name] = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+export function clock(seconds) {
+  const rounded = Math.round(Math.max(seconds, 0) * 10) / 10;
+  const whole = Math.floor(rounded);
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const tenths = Math.round((rounded - whole) * 10);
+  const tail = `${String(rest).padStart(2, "0")}${tenths ? `.${tenths}` : ""}`;
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${tail}` : `${minutes}:${tail}`;
+}
+
+export const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)} %`;
+
+export function bytes(count) {
+  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
+    if (count >= size) return `${(count / size).toFixed(1)} ${unit}`;
+  return `${count} B`;
+}
+
+export const number = (value) => value.toLocaleString("en");
+
+// What a screen reader says now.
+export function say(text) {
+  document.getElementById("said").textContent = text;
+}
+
+export function notice(text, kind = "warning") {
+  return element("p", { class: `notice ${kind}` }, text);
+}
+
+// The probability as a bar and a number; the similarity alone where the model has no calibration.
+export function chance(row) {
+  const similarity = row.similarity === undefined ? null
+    : element("span", { class: "quiet" }, `similarity ${row.similarity >= 0 ? "+" : ""}${row.similarity.toFixed(3)}`);
+  if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, similarity);
+  return element("div", { class: "chance" },
+    element("strong", {}, percent(row.probability, 1)),
+    element("meter", { min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: row.probability,
+                       "aria-label": "probability of a match" }),
+    similarity);
+}
+
+export const markNames = { match: "match", not_a_match: "not a match" };
+
+export function span(part) {
+  return `${clock(part.query_start_s)}–${clock(part.query_end_s)} = ` +
+    `${clock(part.reference_start_s)}–${clock(part.reference_end_s)}`;
+}

@@ -1,0 +1,117 @@
+// Groups of copies and pairs of other kinds, with filters; the rest comes when it is asked for.
+
+import { get, getIndex, mark, media } from "./api.js";
+import { bytes, clock, element, markNames, notice, number, percent, say } from "./dom.js";
+import { picture } from "./results.js";
+import { keepPairs, pairAddress } from "./session.js";
+
+const PIECE = 50;
+const KINDS = {
+  copy: ["Copies", "each covers 80 % of the other"],
+  contained: ["Contained", "one covers 80 % of the other"],
+  overlap: ["Overlap", "parts are the same"],
+  same_incident: ["Same incident", "nothing could be aligned"],
+};
+const FACTS = [
+  ["Size", ["width_px", "height_px"], (row) => row.width_px ? `${row.width_px} × ${row.height_px}` : "–"],
+  ["Codec", ["codec"], (row) => row.codec || "–"],
+  ["Length", ["duration_s"], (row) => row.duration_s === null ? "–" : clock(row.duration_s)],
+  ["Bytes", ["num_bytes"], (row) => row.num_bytes ? bytes(row.num_bytes) : "–"],
+];
+
+export async function showDuplicates(place, values) {
+  const index = await getIndex();
+  const chosen = (name) => values.get(name) ?? "";
+  const select = (name, options) => element("select", { name }, options.map(([value, text]) =>
+    element("option", { value, selected: value === chosen(name) }, text)));
+  const form = element("form", { class: "filters card" },
+    element("label", { class: "field" }, element("span", {}, "Kind"),
+      select("kind", [["", "All"], ...Object.entries(KINDS).map(([value, [text]]) => [value, text])])),
+    element("label", { class: "field" }, element("span", {}, "Source"),
+      select("source", [["", "All"], ...(index.sources ?? []).map((one) => [one, one])])),
+    element("label", { class: "field" }, element("span", {}, "Folder"),
+      element("input", { name: "folder", type: "text", value: chosen("folder"), placeholder: "source/folder", spellcheck: false })),
+    element("label", { class: "field" }, element("span", {}, "Least probability"),
+      element("input", { name: "min_probability", type: "number", min: 0.5, max: 1, step: "any", value: chosen("min_probability") || 0.9 })),
+    element("button", { type: "submit" }, "Filter"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const given = [...new FormData(form)].filter(([, value]) => value !== "");
+    location.hash = `#/duplicates?${new URLSearchParams(given)}`;
+  });
+  form.addEventListener("change", (event) => { if (event.target.matches("select")) form.requestSubmit(); });
+
+  const count = element("p", { class: "quiet", role: "status" });
+  const list = element("div", { class: "groups" });
+  const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
+  const state = element("div", { role: "status" });
+  place.append(element("h1", {}, "Duplicates"), form, count, list, state, element("p", {}, more));
+  const pairs = [];
+  let next = "";
+  let shown = 0;
+
+  async function load() {
+    more.disabled = true;
+    try {
+      const given = Object.fromEntries(["kind", "source", "folder", "min_probability"].map((name) => [name, chosen(name)]));
+      const found = await get("duplicates", { ...given, limit: PIECE, cursor: next });
+      next = found.next;
+      shown += found.groups.length;
+      count.textContent = `${number(shown)} of ${number(found.total)} groups and pairs`;
+      if (found.shards_searched < found.shards) state.replaceChildren(notice(
+        `${found.shards - found.shards_searched} of ${found.shards} shards have not been looked through; \`hapvr duplicates\` does it.`));
+      if (!found.total) list.replaceChildren(element("p", { class: "card empty" }, "Nothing found."));
+      list.append(...found.groups.map((group) => card(group, pairs)));
+      keepPairs(pairs, location.hash);
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+    }
+    more.disabled = false;
+    more.hidden = !next;
+  }
+  await load();
+}
+
+function card(group, pairs) {
+  const medoid = group.members.find((row) => row.medoid);
+  const different = new Set(group.differing);
+  const [title, hint] = KINDS[group.kind];
+  const rows = group.members.map((row) => {
+    const pair = row.medoid ? null : { query: medoid.id, reference: row.id, name: medoid.id,
+      match: { reference: row.id, probability: row.probability, mark: row.mark, segments: [] } };
+    if (pair) pairs.push(pair);
+    const state = element("span", {});
+    const refuse = async (event) => {
+      try {
+        await mark({ query: medoid.id, reference: row.id }, "not_a_match");
+        event.target.remove();
+        state.replaceChildren(element("span", { class: "badge not_a_match" }, "not a match"));
+        say(`${row.id} is marked as not a match`);
+      } catch (error) {
+        state.replaceChildren(notice(error.message, "problem"));
+      }
+    };
+    return element("tr", {},
+      element("td", {}, picture(row.id, row.reference_start_s ?? 0, "")),
+      element("td", { class: "name" },
+        row.playable ? element("a", { href: media(row.id), target: "_blank", rel: "noopener" }, row.id) : row.id,
+        row.keep && element("span", { class: "badge match" }, "keep"),
+        row.mark && element("span", { class: `badge ${row.mark}` }, `marked: ${markNames[row.mark]}`),
+        row.reason && element("span", { class: "quiet block" }, row.reason)),
+      FACTS.map(([, fields, text]) => fields.some((field) => different.has(field))
+        ? element("td", { class: "number differs" }, element("span", { title: "differs" }, "≠ ", text(row)))
+        : element("td", { class: "number" }, text(row))),
+      element("td", { class: "number" }, row.probability === undefined ? "" : percent(row.probability, 1),
+        row.query_covered !== undefined && element("span", { class: "quiet block" },
+          `covers ${percent(row.query_covered)} / ${percent(row.reference_covered)}`)),
+      element("td", { class: "actions" }, pair && [
+        element("a", { class: "button", href: pairAddress(pair) }, "Compare"),
+        element("button", { type: "button", onclick: refuse, "aria-label": `${row.id} is not a match` }, "Not a match"), state]));
+  });
+  return element("section", { class: "card group" },
+    element("h2", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos · ${percent(group.probability, 1)}`)),
+    element("div", { class: "scroll" }, element("table", {},
+      element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Probability", ""].map((text) =>
+        element("th", { scope: "col" }, text)))),
+      element("tbody", {}, rows))));
+}

@@ -1,0 +1,124 @@
+// Two videos beside each other: players in step, the heat map, what people say, and the way to the next pair.
+
+import { get, getJob, getVideo, mark, media, thumbnail } from "./api.js";
+import { chance, element, markNames, notice, say } from "./dom.js";
+import { heatMap } from "./matrix.js";
+import { players } from "./players.js";
+import { fileOf, keepJob, knownJob, neighbours } from "./session.js";
+
+export async function showPair(place, values) {
+  const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
+  const around = neighbours(location.hash);
+  const match = around.pair?.match ?? (job ? await matchOf(job, reference) : undefined);
+  const name = query ?? around.pair?.name ?? knownJob(job)?.query ?? "query";
+  const heading = element("h1", { class: "name" }, reference);
+  const said = element("span", {});
+  const state = element("div", { role: "status" });
+  const link = (address, text, hint) => address ? element("a", { class: "button", href: address, title: hint }, text)
+    : element("span", { class: "button off", "aria-disabled": "true" }, text);
+  place.append(
+    element("div", { class: "bar" },
+      element("nav", { class: "row", "aria-label": "Pairs" },
+        around.back && element("a", { class: "button", href: around.back, title: "Escape" }, "Back to the list"),
+        link(around.previous, "← Previous", "left arrow"),
+        around.count > 1 && element("span", { class: "quiet" }, `${around.place + 1} of ${around.count}`),
+        link(around.next, "Next →", "right arrow"))),
+    element("div", { class: "title" }, heading, match && chance(match)),
+    state);
+
+  const [first, second] = await Promise.all([query ? getVideo(query) : null, getVideo(reference)]);
+  const pair = { ...(query ? { query } : { job }), reference };
+  const answer = await get("pairs/matrix", pair).catch((error) => error);
+  const missing = answer instanceof Error;
+  if (missing) state.replaceChildren(notice(answer.message, "problem"));
+  const segments = match?.segments?.length ? match.segments : (missing ? [] : answer.segments);
+  let map = null;
+  const both = players({
+    query: {
+      title: name,
+      source: query ? (first.playable ? media(query) : null) : fileOf(job),
+      poster: query ? (at) => thumbnail(query, at, 640) : null,
+      note: query ? "There is no file of this video; its sampled pictures are shown."
+        : "The file of this query is not in the browser any more; search for it again to see it here.",
+    },
+    reference: {
+      title: reference,
+      source: second.playable ? media(reference) : null,
+      poster: (at) => thumbnail(reference, at, 640),
+      note: "There is no file of this video; its sampled pictures are shown.",
+    },
+  }, segments, (a, b) => map?.show(a, b));
+
+  const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
+    type: "button", class: `verdict ${verdict}`, title: verdict === "match" ? "key m" : "key n",
+    onclick: () => decide(current === verdict ? null : verdict) }, text[0].toUpperCase() + text.slice(1)));
+  let current = match?.mark || null;
+  function showMark() {
+    buttons.forEach((button, number) => button.setAttribute("aria-pressed", String(Object.keys(markNames)[number] === current)));
+    said.textContent = current ? `You said: ${markNames[current]}. Press again to take it back.` : "Is it the same footage?";
+  }
+  async function decide(verdict) {
+    try {
+      await mark(pair, verdict);
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+      return;
+    }
+    current = verdict;
+    if (match) match.mark = verdict ?? "";
+    say(verdict ? `Marked as ${markNames[verdict]}` : "The mark was taken back");
+    showMark();
+  }
+  showMark();
+
+  place.append(both.element, element("div", { class: "below" },
+    !missing && (map = heatMap(answer, segments, both.compare)).figure,
+    element("aside", { class: "card" },
+      element("h2", {}, "Your verdict"),
+      element("p", { class: "quiet" }, said),
+      element("div", { class: "row" }, buttons),
+      query && element("p", {}, element("button", { type: "button", onclick: () => {
+        const at = both.times()[0];
+        location.hash = `#/?${new URLSearchParams({ id: query, from: Math.max(at - 1, 0).toFixed(1), to: (at + 1).toFixed(1) })}`;
+      } }, "Search for this moment of the query")),
+      element("p", {}, element("a", { href: `#/?${new URLSearchParams({ id: reference })}` }, "Search for this video")),
+      second.playable && element("p", {}, element("a", { href: media(reference), target: "_blank", rel: "noopener" }, "Open the video in a new tab")),
+      element("h2", {}, "Keys"),
+      element("dl", { class: "keys" }, [["← →", "previous, next pair"], ["space", "play or pause both"], [", .", "one second back, on"],
+        ["m n", "match, not a match"], ["Esc", "back to the list"]].flatMap(([key, text]) =>
+        [element("dt", {}, key), element("dd", {}, text)])))));
+  both.compare(...(segments[0] ? [segments[0].query_start_s, segments[0].reference_start_s] : [0, 0]));
+
+  const keys = {
+    ArrowLeft: () => { if (around.previous) location.hash = around.previous; },
+    ArrowRight: () => { if (around.next) location.hash = around.next; },
+    Escape: () => { if (around.back) location.hash = around.back; },
+    " ": () => both.toggle(),
+    ",": () => both.step(-1),
+    ".": () => both.step(1),
+    m: () => decide(current === "match" ? null : "match"),
+    n: () => decide(current === "not_a_match" ? null : "not_a_match"),
+  };
+  function pressed(event) {
+    const busy = event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea, button, video");
+    const always = event.key.startsWith("Arrow") || event.key === "Escape";
+    const action = keys[event.key];
+    if (!action || (busy && !(always && event.target.matches("button, video")))) return;
+    event.preventDefault();
+    action();
+  }
+  document.addEventListener("keydown", pressed, true);
+  return () => {
+    document.removeEventListener("keydown", pressed, true);
+    both.close();
+  };
+}
+
+async function matchOf(id, reference) {
+  let job = knownJob(id);
+  if (!job) {
+    job = await getJob(id);
+    keepJob(job);
+  }
+  return job.answer?.matches.find((match) => match.reference === reference);
+}

@@ -1,0 +1,89 @@
+"""Errors as HTTP answers: one JSON object with a sentence, without stack traces and without places of this machine."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
+from hapvr.serving.jobs import BusyError
+
+MAX_SENTENCE = 1000
+STATUS_OF_REASON = {
+    "not_allowed": 403,
+    "missing_file": 404,
+    "unknown_id": 404,
+    "unknown_job": 404,
+    "gone": 410,
+    "too_large": 413,
+    "upload_timeout": 408,
+    "canceled": 409,
+    "timeout": 504,
+}
+"""Other reasons mean that a query cannot be used: 422."""
+
+_LOG = logging.getLogger(__name__)
+# Two folders or more: `/jobs` or `and/or` are no places.
+_QUOTED = re.compile(r"(['\"`])(?:file://)?/[^'\"`]*/([^/'\"`]*)\1")
+_PLACE = re.compile(r"(?<![\w.:/])(?:file://)?(?:/[^\s/:'\"`,;]+)+/([^\s/:'\"`,;]+)")
+
+
+class DiskFullError(HapvrError):
+    """An upload found no space."""
+
+
+def without_places(text: str, names: Mapping[str, str] | None = None) -> str:
+    """A sentence for others: folders of this machine are cut from it. names: place -> what it is called instead."""
+    for place in sorted(names or {}, key=len, reverse=True):
+        text = text.replace(place, (names or {})[place])
+    text = _QUOTED.sub(r"\1\2\1", " ".join(text.split()))
+    return _PLACE.sub(r"\1", text)[:MAX_SENTENCE]
+
+
+def describe(error: Exception, names: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """HTTP status, a short code, and a sentence for an error of a request."""
+    sentence = without_places(str(error), names)
+    if isinstance(error, VideoError):
+        return STATUS_OF_REASON.get(error.reason, 422), error.reason, sentence
+    if isinstance(error, BusyError):
+        return 503, "busy", sentence
+    if isinstance(error, DiskFullError):
+        return 507, "disk_full", sentence
+    if isinstance(error, ArgumentError):
+        return 400, "wrong_request", sentence
+    if isinstance(error, DataError):
+        return 503, "no_index", sentence
+    _LOG.error("unforeseen error", exc_info=error)
+    return 500, "unexpected", f"unexpected {type(error).__name__}; the log of the service says where. Please report it"
+
+
+def install(app: FastAPI, names: Mapping[str, str]) -> None:
+    """Answer all errors of an app by `describe`."""
+
+    def answer(_: Request, error: Exception) -> JSONResponse:
+        status, code, sentence = describe(error, names)
+        headers = {"retry-after": str(error.retry_s)} if isinstance(error, BusyError) else {}
+        return JSONResponse({"error": sentence, "code": code}, status, headers=headers)
+
+    def answer_http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        sentence = {404: "there is no such address; GET /openapi.json lists those that there are"}.get(
+            error.status_code, str(error.detail)
+        )
+        return JSONResponse({"error": sentence, "code": "http"}, error.status_code, headers=error.headers)
+
+    def answer_invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        said = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
+        return JSONResponse({"error": without_places(said), "code": "wrong_request"}, 400)
+
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+    for kind in (HapvrError, Exception):
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(HTTPException, answer_http)

@@ -1,0 +1,103 @@
+"""POST /search and what belongs to a search that takes longer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+from hapvr.errors import ArgumentError, VideoError
+from hapvr.serving.jobs import Job
+from hapvr.serving.requests import SearchAsked, UploadAsked
+from hapvr.serving.service import Service, ServiceOf
+from hapvr.serving.uploads import receive
+from hapvr.settings import explain
+
+router = APIRouter()
+MAX_JSON_BYTES = 2**16
+
+
+@router.post("/search")
+async def search(request: Request, service: ServiceOf) -> Response:
+    """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.startswith("multipart/"):
+        raise VideoError(
+            "wrong_body", "search: send the file itself as the body, and its name as ?name=, without a form"
+        )
+    with service.jobs.place() as start:
+        if kind == "application/json":
+            asked = _parsed(SearchAsked, await _small_body(request))
+            wanted = asked.wanted()
+            job = Job(asked.path or asked.url or asked.id or "", video_id=asked.id or "")
+            start(job, lambda job: service.search(job, asked, wanted))
+        else:
+            given = _parsed(UploadAsked, dict(request.query_params))
+            wanted = given.wanted()
+            limits, settings = service.limits, service.settings
+            try:
+                upload = await receive(
+                    request, given.name, max_bytes=limits.max_bytes, timeout_s=settings.upload_timeout_s
+                )
+            except ClientDisconnect:  # nobody is there to be answered
+                return Response(status_code=400)
+            job = Job(upload.name, release=upload.remove)
+            start(job, lambda job: service.search_upload(job, upload, wanted))
+    return await _answer(service, job, wait_s=service.settings.answer_within_s)
+
+
+@router.get("/jobs/{job_id}")
+async def job(service: ServiceOf, job_id: str, wait_s: float = 0.0) -> Response:
+    """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
+    found = service.jobs.get(job_id)
+    await _ended(found, min(max(wait_s, 0.0), 20.0))
+    return JSONResponse(service.shown(found))
+
+
+@router.delete("/jobs/{job_id}")
+async def cancel(service: ServiceOf, job_id: str) -> dict[str, Any]:
+    """End a search that nobody waits for any more."""
+    found = service.jobs.get(job_id)
+    service.jobs.cancel(found)
+    return service.shown(found)
+
+
+async def _answer(service: Service, job: Job, *, wait_s: float) -> Response:
+    """Rows, an error, or 202 with the id of the job."""
+    await _ended(job, wait_s)
+    if job.status == "failed" and job.error is not None:
+        raise job.error
+    done = job.status == "done"
+    return JSONResponse(
+        service.shown(job), 200 if done else 202, headers={} if done else {"location": f"/jobs/{job.id}"}
+    )
+
+
+async def _ended(job: Job, wait_s: float) -> None:
+    """Wait for the end of a job, but not longer."""
+    if job.future is not None and not job.ended.is_set() and wait_s > 0:
+        await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait_s)
+
+
+async def _small_body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_JSON_BYTES:
+            raise VideoError("too_large", f"search: the JSON object has more than {MAX_JSON_BYTES} bytes")
+    return body
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _parsed(model: type[Model], given: bytes | dict[str, str]) -> Model:
+    """Raises ArgumentError with all that is wrong."""
+    try:
+        return model.model_validate_json(given) if isinstance(given, bytes) else model.model_validate(given)
+    except ValidationError as error:
+        raise ArgumentError(f"search: {explain(error)}") from error

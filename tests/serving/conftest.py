@@ -1,0 +1,29 @@
+"""One service over one small collection for all tests that do not change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hapvr.stages.project import Project
+from tests.conftest import MakeOnce
+from tests.serving.served import Client, copied, fill_collection, serving
+
+
+@pytest.fixture(scope="session")
+def collection(make_once: MakeOnce) -> Path:
+    """The folder of `fill_collection`; tests only read it."""
+    return make_once("served collection", fill_collection)
+
+
+@pytest.fixture(scope="session")
+def project(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return copied(collection, tmp_path_factory.mktemp("served"), **{"service.refresh_s": 0})
+
+
+@pytest.fixture(scope="session")
+def client(project: Project) -> Iterator[Client]:
+    with serving(project) as found:
+        yield found

@@ -1,0 +1,119 @@
+"""The search service over a small real collection, as a real server on the loopback address."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from hapvr.serving.server import Server
+from hapvr.stages.duplicates import make_duplicate_pairs
+from hapvr.stages.project import Project
+from hapvr.stages.searcher import Searcher
+from tests.scorer.bundles import write_scenes
+from tests.stages.searchable import searchable_project
+
+GONE = "in/gone.mp4"
+"""A video that was deleted after it was indexed."""
+
+
+def fill_collection(folder: Path) -> None:
+    """A collection with an index and its duplicates, and one video whose file is gone."""
+    gone = write_scenes(folder / "videos" / "gone.mp4", list(range(700, 705)))
+    project = searchable_project(folder)
+    searcher = Searcher.open(project)
+    for key in searcher.shards():
+        make_duplicate_pairs(project, searcher, key)
+    gone.unlink()
+
+
+def copied(made: Path, folder: Path, **settings: Any) -> Project:
+    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `service.port`."""
+    shutil.copytree(made / "data", folder / "data")
+    text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / "data"), str(folder / "data"))
+    config = folder / "config.yaml"
+    config.write_text(text, encoding="utf-8")
+    return Project.open(config, folder=folder, overrides=settings)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status, headers with names in lower case, and body of one answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program that asks the service."""
+
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(
+        self, method: str, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None, **values: Any
+    ) -> Answer:
+        """body: bytes or a file as they are, other values as JSON. values: of the address, after the question mark."""
+        given = dict(headers or {})
+        if body is not None and not isinstance(body, bytes) and not hasattr(body, "read"):
+            body = json.dumps(body).encode()
+            given.setdefault("content-type", "application/json")
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        try:
+            address = quote(path) + (f"?{urlencode(values)}" if values else "")
+            connection.request(method, address, body=body, headers=given)
+            answer = connection.getresponse()
+            named = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, named, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, *, headers: Mapping[str, str] | None = None, **values: Any) -> Answer:
+        return self.ask("GET", path, headers=headers, **values)
+
+    def search(self, **asked: Any) -> Answer:
+        """POST /search as JSON, waited for."""
+        return self.ended(self.ask("POST", "/search", body={name.rstrip("_"): value for name, value in asked.items()}))
+
+    def upload(self, file: Path, **values: Any) -> Answer:
+        """POST /search with a file as the body, waited for."""
+        with file.open("rb") as stream:
+            kind = {"content-type": "application/octet-stream"}
+            values = {"name": file.name} | values
+            return self.ended(self.ask("POST", "/search", body=stream, headers=kind, **values))
+
+    def ended(self, answer: Answer) -> Answer:
+        """The answer of a search at its end."""
+        while answer.status == 202 or (answer.status == 200 and answer.json["status"] in ("waiting", "running")):
+            answer = self.get(f"/jobs/{answer.json['job']}", wait_s=20)
+        return answer
+
+
+@contextmanager
+def serving(project: Project) -> Iterator[Client]:
+    """The service over a project, in a thread."""
+    server = Server(project, host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield Client(server.port)
+    finally:
+        server.stop()
+        thread.join(60)
+        assert not thread.is_alive()
