@@ -15,6 +15,6 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
 USER hapvr
 ENV DAGSTER_HOME=/srv/hapvr/dagster_home DAGSTER_DISABLE_TELEMETRY=1 MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=1
 VOLUME /data
-EXPOSE 3000
+EXPOSE 3000 8000
 # `make ui` in a container; publish the port to 127.0.0.1 only, or behind a proxy with a login.
 CMD ["python", "-m", "pipelines.ui", "--host", "0.0.0.0", "--allow-remote"]

@@ -41,7 +41,7 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own clips
 	$(BIN)/python -m pipelines.demo
 
-ui: $(STAMP) ## Dagster's UI and an MLflow server on 127.0.0.1 over what the demo made
+ui: $(STAMP) ## Dagster's UI, an MLflow server and search on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui
 
 test: MEASURED = $(if $(COVERAGE),-m slipcover --json --out coverage.json)

@@ -1,9 +1,10 @@
-"""`make ui`: Dagster's UI and an MLflow server over one configuration's data, on 127.0.0.1.
+"""`make ui`: Dagster's UI, an MLflow server and the search service over one configuration's data, on 127.0.0.1.
 
-python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--host ADDRESS --allow-remote]
+python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--search-port 8000] [--host ADDRESS --allow-remote]
 
-Neither server asks who is there: whoever reaches them can start runs and change the registry. So another address than a
-loopback one is refused unless it is asked for twice, by --host and --allow-remote; put a proxy with a login before it.
+No server asks who is there: whoever reaches them can start runs, change the registry and watch the videos. So another
+address than a loopback one is refused unless it is asked for twice, by --host and --allow-remote; put a proxy with a login
+before it.
 """
 
 import argparse
@@ -65,6 +66,13 @@ def mlflow_command(project: Project, *, host: str, port: int) -> list[str]:
     # One process is enough for one machine; MLflow would start four.
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
     return [*command, "--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri()]
+
+
+def search_command(config: str, *, host: str, port: int) -> list[str]:
+    """The search service over a configuration's data; it waits for an index if there is none yet."""
+    command = [str(Path(sys.executable).parent / "hapvr"), "serve", "--config", config]
+    command += ["--host", host, "--port", str(port)]
+    return command if is_loopback(host) else [*command, "--allow-remote"]
 
 
 @contextmanager
@@ -148,13 +156,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dagster-port", type=int, default=3000)
     parser.add_argument("--mlflow-port", type=int, default=5000)
+    parser.add_argument("--search-port", type=int, help="default: service.port of the configuration")
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--allow-remote", action="store_true", help="really listen on an address that others reach")
     options = parser.parse_args()
     host = options.host
     if not is_loopback(host) and not options.allow_remote:
         parser.error(
-            f"--host {host}: others could reach this address, and neither server asks who is there; "
+            f"--host {host}: others could reach this address, and no server asks who is there; "
             f"leave it at {LOOPBACK}, or add --allow-remote"
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are ended below
@@ -163,26 +172,40 @@ def main() -> int:
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home")))
     os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{host}:{options.mlflow_port}")
     os.environ.setdefault("HAPVR_DAGSTER_PAGE", f"http://{host}:{options.dagster_port}")
-    project = project_resource().open()
+    resource = project_resource()
+    project = resource.open()
+    search_port = project.config.service.port if options.search_port is None else options.search_port
+    search = search_command(resource.config_path, host=host, port=search_port)
     try:
         with only_server(home):
-            return _serve(project, host=host, dagster_port=options.dagster_port, mlflow_port=options.mlflow_port)
+            return _serve(
+                project,
+                search,
+                host=host,
+                dagster_port=options.dagster_port,
+                mlflow_port=options.mlflow_port,
+                search_port=search_port,
+            )
     except Timeout:
         parser.error(f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to another folder")
 
 
-def _serve(project: Project, *, host: str, dagster_port: int, mlflow_port: int) -> int:
+def _serve(
+    project: Project, search: Sequence[str], *, host: str, dagster_port: int, mlflow_port: int, search_port: int
+) -> int:
     dagster, mlflow = f"http://{host}:{dagster_port}", f"http://{host}:{mlflow_port}"
     commands = [] if project.config.tracking.uri else [mlflow_command(project, host=host, port=mlflow_port)]
-    pages = f"Dagster: {dagster}  MLflow: {project.config.tracking.uri or mlflow}"
+    pages = f"Dagster: {dagster}  MLflow: {project.config.tracking.uri or mlflow}  Search: http://{host}:{search_port}"
     _say(f"starting {pages}")
     try:
-        with running(commands) as first, dagster_running(host=host, port=dagster_port) as others:
+        quiet = running([search], stdout=subprocess.DEVNULL)  # its address stands in the line below
+        with running(commands) as first, quiet as second, dagster_running(host=host, port=dagster_port) as others:
             if commands:
                 wait_for_answer(f"{local_page(host, mlflow_port)}/health", first)
+            wait_for_answer(f"{local_page(host, search_port)}/health", second)
             _say(f"ready (Ctrl-C ends what runs here) {pages}")
             _say(f"all assets: {dagster}{LINEAGE}")
-            while all(server.poll() is None for server in (*first, *others)):
+            while all(server.poll() is None for server in (*first, *second, *others)):
                 time.sleep(0.5)
     except KeyboardInterrupt:
         return 0

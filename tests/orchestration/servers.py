@@ -50,10 +50,12 @@ def wait_until(condition: Any, what: str, *, timeout_s: float = 900) -> Any:
 
 @dataclass(frozen=True)
 class Servers:
-    """Addresses of Dagster and MLflow, the project that they show, and the folder of its configuration and instance."""
+    """Addresses of Dagster, MLflow and the search service, the project that they show, and the folder of its configuration
+    and instance."""
 
     dagster: str
     mlflow: str
+    search: str
     project: Project
     folder: Path
 
@@ -74,21 +76,22 @@ def environment_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, Any], *, mlflow_port: int | None = None) -> Iterator[Servers]:
-    """`make ui` with these settings and an instance in `folder`: both servers and the daemon, once they answer."""
+    """`make ui` with these settings and an instance in `folder`: all servers and the daemon, once they answer."""
     environment = environment_in(folder, settings)
     config = Path(environment["HAPVR_CONFIG"])
-    dagster_port, mlflow_port = free_port(), mlflow_port or free_port()
+    dagster_port, mlflow_port, search_port = free_port(), mlflow_port or free_port(), free_port()
     arguments = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
+    arguments += ["--search-port", str(search_port)]
     with (folder / "ui.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipelines.ui", *arguments], cwd=CHECKOUT, env=environment, stdout=log, stderr=log
         )
         try:
-            found = Servers(
-                f"http://127.0.0.1:{dagster_port}", f"http://127.0.0.1:{mlflow_port}", Project.open(config), folder
-            )
+            addresses = (f"http://127.0.0.1:{port}" for port in (dagster_port, mlflow_port, search_port))
+            found = Servers(*addresses, Project.open(config), folder)
             wait_for(f"{found.mlflow}/health", timeout_s=300)
             wait_for(f"{found.dagster}/server_info", timeout_s=300)
+            wait_for(f"{found.search}/health", timeout_s=300)
             wait_until(lambda: found.graphql("{ assetNodes { id } }")["assetNodes"], "the code location", timeout_s=300)
             yield found
         finally:

@@ -1,4 +1,4 @@
-"""`make ui` for real: both servers, on the loopback address only, ended together."""
+"""`make ui` for real: all servers, on the loopback address only, ended together."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
     is 127.0.0.1; SIGTERM leaves no process behind."""
     settings = small_settings(tmp_path, tmp_path / "data") | {"tracking": {"uri": mlflow_server}}
     config = write_settings(tmp_path / "config.yaml", settings)
-    dagster_port = free_port()
+    dagster_port, search_port = free_port(), free_port()
     environment = os.environ | postgresql.home(tmp_path) | {"HAPVR_CONFIG": str(config)}
     command = [sys.executable, "-m", "pipelines.ui", "--dagster-port", str(dagster_port)]
+    command += ["--search-port", str(search_port)]
     server = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         body = json.dumps(ASSETS_QUERY).encode()
@@ -47,6 +48,8 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
         assert {"ingest", "extract", "retrain"} <= {job["name"] for job in location["jobs"]}
         with pytest.raises(urllib.error.HTTPError, match="403"):  # a mutation by GET, as a foreign page could send it
             urllib.request.urlopen(f"http://127.0.0.1:{dagster_port}/graphql?query=mutation{{x}}", timeout=60)
+        assert json.loads(wait_for(f"http://127.0.0.1:{search_port}/health"))["status"] == "ok"
+        assert "hapvr index build" in json.loads(wait_for(f"http://127.0.0.1:{search_port}/index"))["problem"]
         family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
         listening = {
             connection.laddr.ip
@@ -62,6 +65,7 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
         printed = server.stdout.read()
     assert f"MLflow: {mlflow_server}\n" in printed
     assert "ready" in printed
+    assert f"Search: http://127.0.0.1:{search_port}\n" in printed
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 
