@@ -487,7 +487,9 @@ class QualityConfig(Settings):
     max_norm_error: Rate = Field(default=0.01, description="how far the norm of a region vector may be off 1")
 
 
-Job = Literal["find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index", "sweep"]
+Job = Literal[
+    "find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index", "duplicates", "group", "sweep"
+]
 
 
 class AutomationConfig(Settings):
@@ -501,6 +503,10 @@ class AutomationConfig(Settings):
     timezone: str = Field(default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin")
     retrain_new_videos: Annotated[int, Field(ge=1)] = Field(
         default=1000, description="re-train as soon as this many training videos have features the model has not seen"
+    )
+    duplicates: bool = Field(
+        default=False,
+        description="with `enabled`, also look for duplicates; a new champion then searches for every video again",
     )
     max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
         default=2, description="of a failed run, from where it failed"

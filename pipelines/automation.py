@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.partitions import SHARDS
 from assets.project import ProjectResource
-from pipelines.jobs import EXTRACTED, INGESTED, describe, find_videos, index, retrain, run_tags
+from pipelines.jobs import EXTRACTED, INGESTED, describe, duplicates, find_videos, group, index, retrain, run_tags
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SETTINGS = automation_settings()
 SETTLE_S = 30.0
 SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
+DUPLICATES_STATUS = SENSOR_STATUS if SETTINGS.duplicates else dg.DefaultSensorStatus.STOPPED
 SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
 
 
@@ -123,6 +124,35 @@ def outdated_index(
     return dg.RunRequest(job_name=index.name, run_key=state.digest)
 
 
+@dg.sensor(
+    name="outdated_duplicates",
+    jobs=[duplicates, group],
+    minimum_interval_seconds=SETTINGS.watch_every_s,
+    default_status=DUPLICATES_STATUS,
+    description="Starts `duplicates` for shards of the index whose videos were not searched for by its model, and `group` when all "
+    "were, or when somebody has marked a pair.",
+)
+def outdated_duplicates(
+    context: dg.SensorEvaluationContext, project: ProjectResource
+) -> list[dg.RunRequest] | dg.RunRequest | dg.SkipReason:
+    from hapvr.stages.duplicates import outdated_duplicates as compare
+
+    if running := _running(context.instance, index.name):
+        return dg.SkipReason(f"run {running} is making the index")
+    state = compare(project.open())
+    registered = context.instance.get_dynamic_partitions(SHARDS.name or "")
+    if uncompared := {key: digest for key, digest in state.uncompared.items() if key in registered}:
+        return [
+            dg.RunRequest(job_name=duplicates.name, partition_key=key, run_key=f"{key}-{digest}")
+            for key, digest in uncompared.items()
+        ]
+    if not state.groups:
+        return dg.SkipReason("groups are of all shards of the index, and of all marks")
+    if running := _running(context.instance, group.name):
+        return dg.SkipReason(f"run {running} is grouping copies")
+    return dg.RunRequest(job_name=group.name, run_key=state.groups)
+
+
 @dg.schedule(
     name="retrain_on_schedule",
     job=retrain,
@@ -169,4 +199,11 @@ def _running(instance: dg.DagsterInstance, job: str) -> str | None:
 
 
 schedules = [retrain_on_schedule]
-sensors: list[dg.SensorDefinition] = [new_videos, new_shards, new_frames, enough_new_videos, outdated_index]
+sensors: list[dg.SensorDefinition] = [
+    new_videos,
+    new_shards,
+    new_frames,
+    enough_new_videos,
+    outdated_index,
+    outdated_duplicates,
+]

@@ -2,15 +2,17 @@
 
 import dagster as dg
 
-from assets import evaluation, features, frames, registry, search, training, videos, views
+from assets import duplicates, evaluation, features, frames, registry, search, training, videos, views
 from pipelines import automation, monitoring
-from pipelines.jobs import jobs
+from pipelines.jobs import jobs, on_request
 from pipelines.resources import pipes_client, project_resource
 from pipelines.sweeps import sweep
 
 defs = dg.Definitions(
-    assets=dg.load_assets_from_modules([videos, frames, features, views, training, evaluation, registry, search]),
-    jobs=[*jobs, sweep],
+    assets=dg.load_assets_from_modules(
+        [videos, frames, features, views, training, evaluation, registry, search, duplicates]
+    ),
+    jobs=[*jobs, *on_request, sweep],
     schedules=automation.schedules,
     sensors=[*automation.sensors, *monitoring.sensors],
     resources={"project": project_resource(), "pipes_subprocess_client": pipes_client()},

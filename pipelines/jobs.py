@@ -1,4 +1,7 @@
-"""Jobs in the order in which they are needed: find_videos, ingest, whiten, extract, retrain, describe, index."""
+"""Jobs in the order in which they are needed: find_videos, ingest, whiten, extract, retrain, describe, index.
+
+Those that `make demo` leaves to people come after: duplicates, group.
+"""
 
 import json
 from typing import TYPE_CHECKING
@@ -78,4 +81,18 @@ index = dg.define_asset_job(
     description="The index of all that has features, by the champion; what has no descriptors yet gets them.",
     tags=run_tags("index") | {ONE_AT_A_TIME: "index"},
 )
+duplicates = dg.define_asset_job(
+    "duplicates",
+    selection=dg.AssetSelection.assets("duplicate_pairs"),
+    partitions_def=SHARDS,
+    description="Every video of a shard is searched for in the whole collection; a shard that is unchanged is left alone.",
+    tags=run_tags("duplicates"),
+)
+group = dg.define_asset_job(
+    "group",
+    selection=dg.AssetSelection.assets("duplicate_groups"),
+    description="Groups of copies over the pairs of all shards, and which copy to keep.",
+    tags=run_tags("group") | {ONE_AT_A_TIME: "group"},
+)
 jobs = [find_videos, ingest, whiten, extract, retrain, describe, index]
+on_request = [duplicates, group]

@@ -13,7 +13,6 @@ from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_co
 if TYPE_CHECKING:
     from hapvr.search.duplicates import DuplicatePair, GroupMember
 
-DEFAULT_PROBABILITY = 0.9
 OUT_SUFFIXES = (".csv", ".parquet", ".json")
 
 
@@ -24,8 +23,11 @@ def duplicates(
         list[str] | None, typer.Option("--shard", help="Look for the videos of these shards; default all.")
     ] = None,
     min_probability: Annotated[
-        float, typer.Option(help="Pairs below this probability do not count, in [0.5, 1].")
-    ] = DEFAULT_PROBABILITY,
+        float | None,
+        typer.Option(
+            help="Pairs below this probability do not count, in [0.5, 1]; default search.duplicates.min_probability."
+        ),
+    ] = None,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="List pairs of every kind instead of groups of copies.")
     ] = False,
@@ -54,7 +56,7 @@ def duplicates(
     from hapvr.stages.project import Project
     from hapvr.stages.searcher import Searcher
 
-    if not LEAST_PROBABILITY <= min_probability <= 1:
+    if min_probability is not None and not LEAST_PROBABILITY <= min_probability <= 1:
         raise ArgumentError(f"--min-probability is {min_probability}; wanted a number in [{LEAST_PROBABILITY:g}, 1]")
     unknown = sorted(set(kind or ()) - set(KINDS))
     if unknown:
@@ -64,6 +66,7 @@ def duplicates(
     if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
         raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
     project = Project.open(config, overrides=overrides(set_))
+    likely = project.config.search.duplicates.min_probability if min_probability is None else min_probability
     searcher = Searcher.open(project)
     keys = searcher.shards()
     absent = sorted(set(shard or ()) - set(keys))
@@ -73,12 +76,12 @@ def duplicates(
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
     if pairs:
-        found = duplicate_pairs(project, searcher, min_probability=min_probability)
+        found = duplicate_pairs(project, searcher, min_probability=likely)
         found = [one for one in found if not kind or one.kind in kind]
         found = [one for one in found if one.first.startswith(folder) or one.second.startswith(folder)]
         rows, text = pair_table(found), _pair_lines(found)
     else:
-        members = make_duplicate_groups(project, searcher, min_probability=min_probability)
+        members = make_duplicate_groups(project, searcher, min_probability=likely)
         chosen = {member.group for member in members if member.video_id.startswith(folder)}
         members = [member for member in members if member.group in chosen]
         rows, text = group_table(members), _group_lines(members)

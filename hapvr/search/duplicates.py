@@ -6,7 +6,7 @@ Groups are stars: every member is a copy of its group's medoid, so that no chain
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -24,11 +24,14 @@ EFFICIENCY = {"hevc": 1.6, "h265": 1.6, "vp9": 1.5, "av1": 2.0}
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicatePair:
-    """Two videos of the collection, first < second. covered: parts of each that the other shows, in [0, 1]. starts_s: where
-    the longest and surest common part begins in each. mark: what somebody said of them, "" if nothing."""
+    """Two videos of the collection, first < second. sha256: of their contents when they were compared. covered: parts of
+    each that the other shows, in [0, 1]. starts_s: where the longest and surest common part begins in each. mark: what
+    somebody said of them, "" if nothing."""
 
     first: str
     second: str
+    first_sha256: str
+    second_sha256: str
     similarity: float
     probability: float
     first_covered: float
@@ -75,8 +78,12 @@ def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
     return [best[key] for key in sorted(best)]
 
 
-def group_copies(pairs: Sequence[DuplicatePair], facts: Mapping[str, VideoFacts]) -> list[GroupMember]:
+def group_copies(
+    pairs: Sequence[DuplicatePair], facts: Mapping[str, VideoFacts], *, apart: Callable[[str, str], bool] | None = None
+) -> list[GroupMember]:
     """Groups of two or more videos, the largest first; pairs that are no copies are passed over.
+
+    apart: whether two videos must not come into one group, even if both are copies of its medoid.
 
     Medoids are chosen greedily: the video that is a copy of most others that have no group yet, then the one of highest
     similarities, then of the smallest content digest. So the same pairs give the same groups in whatever order they come.
@@ -89,11 +96,27 @@ def group_copies(pairs: Sequence[DuplicatePair], facts: Mapping[str, VideoFacts]
     members: list[GroupMember] = []
     while free:
         medoid = min(free, key=lambda one: _medoid_order(one, near[one], free, facts[one]))
-        copies = sorted(other for other in near[medoid] if other in free)
+        copies = _together([other for other in near[medoid] if other in free], near[medoid], facts, apart)
         free -= {medoid, *copies}
         if copies:
             members += _group(medoid, copies, near[medoid], facts)
     return members
+
+
+def _together(
+    copies: Sequence[str],
+    similarities: Mapping[str, float],
+    facts: Mapping[str, VideoFacts],
+    apart: Callable[[str, str], bool] | None,
+) -> list[str]:
+    """Those copies of a medoid that may stand in one group, sorted; of two that may not, the more similar one."""
+    if apart is None:
+        return sorted(copies)
+    chosen: list[str] = []
+    for one in sorted(copies, key=lambda one: (-similarities[one], facts[one].sha256, one)):
+        if not any(apart(one, other) for other in chosen):
+            chosen.append(one)
+    return sorted(chosen)
 
 
 def _medoid_order(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hapvr.errors import VideoError
+from hapvr.errors import DataError, VideoError
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Segment
@@ -133,6 +133,14 @@ class SearchEngine:
         )
         timings = {"shortlist": listed - began, "fine": scored - listed, "segments": time.perf_counter() - scored}
         return Search(found=found, lost=lost, timings_s=timings)
+
+    def score(self, query: EmbeddedVideo, video_id: str) -> FineScore:
+        """A query with the whole of one video. Raises DataError where it has no features any more."""
+        whole = Candidate(video_id=video_id, votes=0.0, windows=())
+        scores, lost = fine_scores(query, [whole], scorer=self.scorer, videos=self.videos, settings=self.settings)
+        if lost:
+            raise DataError(lost[video_id])
+        return scores[0]
 
     def segments(self, query: EmbeddedVideo, score: FineScore, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the scored piece, the longest and surest first. DataError where it is gone."""

@@ -53,11 +53,20 @@ class DescriptorSettings(Settings):
     )
 
 
+class DuplicateSettings(Settings):
+    """Which pairs count as duplicates."""
+
+    min_probability: Annotated[float, Field(ge=0.5, le=1)] = Field(
+        default=0.9, description="pairs below it are stored, but neither shown nor grouped"
+    )
+
+
 class SearchSettings(Settings):
     """Search over the collection."""
 
     descriptors: DescriptorSettings = DescriptorSettings()
     index: IndexSettings = IndexSettings()
+    duplicates: DuplicateSettings = DuplicateSettings()
     keep_models: Annotated[int, Field(ge=0)] = Field(
         default=1, description="models before the current one whose indexes are kept for a rollback"
     )

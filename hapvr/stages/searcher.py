@@ -70,13 +70,18 @@ class Searcher:
         *,
         shards: Mapping[str, str],
         videos: StoredVideos,
+        current: CurrentIndex,
+        indexed: Mapping[str, str],
         warnings: tuple[str, ...],
     ) -> None:
-        """For `open`. shards: video id -> shard; warnings: of every answer."""
+        """For `open`. shards: video id -> shard; current: the index, and indexed: shard -> digest of what it holds of it;
+        warnings: of every answer."""
         self._project = project
         self._engine = engine
         self._shards = shards
         self._videos = videos
+        self.current = current
+        self.indexed = indexed
         self.warnings = warnings
         self.facts = CollectionFacts(project.root, shards)
 
@@ -112,7 +117,16 @@ class Searcher:
         )
         warnings = [scorer.warning] if scorer.warning else []
         newer = _newer_champion(project, current) if registered else ""
-        return Searcher(project, engine, shards=shards, videos=videos, warnings=(*warnings, *filter(None, [newer])))
+        warnings += [newer] if newer else []
+        return Searcher(
+            project,
+            engine,
+            shards=shards,
+            videos=videos,
+            current=current,
+            indexed={key: entry.digest for key, entry in index.status().shards.items()},
+            warnings=tuple(warnings),
+        )
 
     @property
     def scorer(self) -> VideoScorer:
@@ -220,6 +234,10 @@ class Searcher:
         """Those of one shard, sorted."""
         return sorted(video_id for video_id, shard in self._shards.items() if shard == key)
 
+    def shard_of(self, video_id: str) -> str:
+        """The shard of a video that can be found."""
+        return self._shards[video_id]
+
     def seconds_of(self, video_id: str) -> float:
         """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
         return self._videos.times(video_id)[-1] + 1 / self.scorer.sampling.fps
@@ -242,6 +260,12 @@ class Searcher:
             for found in result.found
             if calibration.probability(found.score.similarity) >= least_probability
         ]
+
+    def compare(self, video_id: str, other: str) -> Found:
+        """Two videos of the collection, compared whole, with segments. Raises DataError where one has no features."""
+        query = self.scorer.embed(self._videos.whole(video_id))
+        score = self._engine.score(query, other)
+        return Found(score=score, votes=0.0, segments=self._engine.segments(query, score))
 
     def answer(self, query: Query, wanted: Wanted, *, deadline: Deadline = NEVER) -> SearchAnswer:
         """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""

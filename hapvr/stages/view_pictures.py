@@ -7,6 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from hapvr.features.views import ViewDrawer, plan_cached_views
+from hapvr.stages.picture_grid import picture_grid
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE, FrameFile, are_stored
 from hapvr.storage.shards import Shard
@@ -35,7 +36,7 @@ def views_sheet(project: Project, key: str, *, num_videos: int = 2) -> tuple[Ima
                 chosen = np.linspace(0, len(view.frames) - 1, NUM_FRAMES).round().astype(int)
                 rows.append([_picture(view.frames[index]) for index in chosen])
                 names.append(f"{video_id}: {described.strength} view, {', '.join(described.operations) or 'as it is'}")
-    return _grid(rows), names
+    return picture_grid(rows, cell_px=(SIDE_PX, SIDE_PX)), names
 
 
 def labels_sheet(shard: Shard, *, num_videos: int = 4) -> tuple[Image.Image, list[str]]:
@@ -51,19 +52,11 @@ def labels_sheet(shard: Shard, *, num_videos: int = 4) -> tuple[Image.Image, lis
         first = file.read(video_id)[0, 1:]
         pictures = [Image.fromarray(colors[labels.numpy().astype(int) + 1]) for labels in first]
         rows.append([picture.resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST) for picture in pictures])
-    return _grid(rows), [f"{video_id}: its first view against each of its other views" for video_id in video_ids]
+    return picture_grid(rows, cell_px=(SIDE_PX, SIDE_PX)), [
+        f"{video_id}: its first view against each of its other views" for video_id in video_ids
+    ]
 
 
 def _picture(frame: Tensor) -> Image.Image:
     """frame: [3, H, W] uint8."""
     return Image.fromarray(frame.permute(1, 2, 0).numpy()).resize((SIDE_PX, SIDE_PX))
-
-
-def _grid(rows: list[list[Image.Image]]) -> Image.Image:
-    """Pictures of SIDE_PX with a gap of 4 px between them."""
-    step = SIDE_PX + 4
-    grid = Image.new("RGB", (step * max([1, *map(len, rows)]), step * max(1, len(rows))), "white")
-    for row, pictures in enumerate(rows):
-        for column, picture in enumerate(pictures):
-            grid.paste(picture, (column * step, row * step))
-    return grid

@@ -26,6 +26,8 @@ def pair(
     return DuplicatePair(
         first=first,
         second=second,
+        first_sha256=facts(first).sha256,
+        second_sha256=facts(second).sha256,
         similarity=similarity,
         probability=0.95,
         first_covered=covered[0],
