@@ -150,7 +150,9 @@ def outdated_duplicates(
         return dg.SkipReason("groups are of all shards of the index, and of all marks")
     if running := _running(context.instance, group.name):
         return dg.SkipReason(f"run {running} is grouping copies")
-    return dg.RunRequest(job_name=group.name, run_key=state.groups)
+    # The last record in the key: marks that are taken back ask for the same groups a second time.
+    last = context.instance.get_latest_materialization_event(dg.AssetKey("duplicate_groups"))
+    return dg.RunRequest(job_name=group.name, run_key=f"{state.groups}-{last.timestamp if last else 0}")
 
 
 @dg.schedule(

@@ -14,7 +14,7 @@ from hapvr.search.duplicates import KINDS, DuplicatePair, GroupMember, group_cop
 from hapvr.search.facts import VideoFacts
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.serving.collection import OpenIndex
-from hapvr.stages.duplicates import LEAST_PROBABILITY, PAIRS_STAGE, duplicate_pairs
+from hapvr.stages.duplicates import LEAST_PROBABILITY, MARKED_PLACE, PAIRS_STAGE, duplicate_pairs
 from hapvr.storage.filesystem import DataRoot
 
 SAME_DURATION_S = 0.5
@@ -58,7 +58,8 @@ class KnownPairs:
         root = index.project.root
         with self._guard:
             keys = root.list_folders(PAIRS_STAGE)
-            state = (index.state, _state(root, [f"{PAIRS_STAGE}/{key}/rows.parquet" for key in keys]))
+            places = [*(f"{PAIRS_STAGE}/{key}/rows.parquet" for key in keys), MARKED_PLACE]
+            state = (index.state, _state(root, places))
             if state != self._state:
                 self._pairs = duplicate_pairs(
                     index.project, index.searcher, min_probability=LEAST_PROBABILITY, rejected=True
@@ -76,6 +77,7 @@ def _state(root: DataRoot, names: Sequence[str]) -> object:
 
 def listed(pairs: Sequence[DuplicatePair], index: OpenIndex, filters: Filters) -> list[tuple[Key, dict[str, Any]]]:
     """Groups of copies, then pairs of the other kinds, each with the key that it is sorted by."""
+    apart = {frozenset((pair.first, pair.second)) for pair in pairs if pair.mark == "not_a_match"}
     wanted = [pair for pair in pairs if pair.mark != "not_a_match"]
     wanted = [pair for pair in wanted if pair.mark or pair.probability >= filters.min_probability]
     facts = {one: index.searcher.facts.of(one) for pair in wanted for one in (pair.first, pair.second)}
@@ -83,7 +85,7 @@ def listed(pairs: Sequence[DuplicatePair], index: OpenIndex, filters: Filters) -
     if filters.kind in ("", "copy"):
         by_ids = {(pair.first, pair.second): pair for pair in wanted}
         groups: dict[str, list[GroupMember]] = {}
-        for member in group_copies(wanted, facts):
+        for member in group_copies(wanted, facts, apart=lambda one, other: frozenset((one, other)) in apart):
             groups.setdefault(member.group, []).append(member)
         found += [_group(name, members, by_ids, facts) for name, members in groups.items()]
     found += [_pair(pair, facts) for pair in wanted if pair.kind != "copy" and filters.kind in ("", pair.kind)]

@@ -60,8 +60,9 @@ class ShardPairs:
 class OutdatedDuplicates:
     """What is to be done after a change of the collection, the model, the settings or the marks.
 
-    uncompared: shards of the index whose videos have to be searched for, each with a fingerprint of what asks for it.
-    groups: a digest of what they have to be made from, if those that are there were made from something else; else "".
+    uncompared: shards of the index whose videos have to be searched for, each with a digest of what asks for it, which is
+    another one if a champion comes back. groups: a digest of what they have to be made from, if those that are there were
+    made from something else; else "".
     """
 
     uncompared: dict[str, str]
@@ -152,7 +153,9 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
     shards = current.open(root, project.config.search).status().shards
     indexed = {key: entry.digest for key, entry in shards.items()}
     wanted = {key: _fingerprint(project, current, key, digest) for key, digest in indexed.items()}
-    uncompared = {key: one for key, one in wanted.items() if _known_fingerprint(root, key) != one}
+    uncompared = {
+        key: _digest([one, current.since]) for key, one in wanted.items() if _known_fingerprint(root, key) != one
+    }
     groups = _groups_fingerprint(project, current, indexed, project.config.search.duplicates.min_probability)
     return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
 
@@ -204,7 +207,11 @@ def _groups_fingerprint(
     keys = {key: _known_fingerprint(root, key) for key in root.list_folders(PAIRS_STAGE)}
     marks = [[mark.first, mark.second, mark.verdict] for mark in read_marks(root).rows()]
     state = [current.digest, dict(indexed), keys, sorted(marks), min_probability]
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+    return _digest(state)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _stored_groups(root: DataRoot) -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from pipelines import demo
 from pipelines.definitions import defs
-from pipelines.jobs import ONE_AT_A_TIME, find_videos, index, jobs, retrain
+from pipelines.jobs import ONE_AT_A_TIME, find_videos, group, index, jobs, on_request, retrain
 from tests.conftest import CHECKOUT, small_settings, write_settings
 
 ASSETS = {
@@ -28,11 +28,13 @@ ASSETS = {
     "registered_model": ("registry", None),
     "frame_descriptors": ("search", "shards"),
     "search_index": ("search", None),
+    "duplicate_pairs": ("search", "shards"),
+    "duplicate_groups": ("search", None),
 }
 
 
 def test_asset_keys_groups_and_partitions_are_stable() -> None:
-    """The twelve assets, their groups and partitions: renaming one breaks users' schedules and links."""
+    """The fourteen assets, their groups and partitions: renaming one breaks users' schedules and links."""
     graph = defs.resolve_asset_graph()
     found = {}
     for key in graph.get_all_asset_keys():
@@ -50,6 +52,8 @@ JOBS = {
     "retrain": ["similarity_model", "benchmark_scores", "registered_model"],
     "describe": ["frame_descriptors"],
     "index": ["search_index"],
+    "duplicates": ["duplicate_pairs"],
+    "group": ["duplicate_groups"],
     "sweep": ["train_sweep"],
 }
 SENSORS = {
@@ -58,6 +62,7 @@ SENSORS = {
     "new_frames": (None, "STOPPED"),
     "enough_new_videos": ("retrain", "STOPPED"),
     "outdated_index": (["describe", "index"], "STOPPED"),
+    "outdated_duplicates": (["duplicates", "group"], "STOPPED"),
     "fail_lost_runs": (None, "RUNNING"),
     "close_failed_training": (None, "RUNNING"),
     "close_canceled_training": (None, "RUNNING"),
@@ -71,6 +76,8 @@ CHECKS = {
     "pseudo_labels": {"stored_bytes"},
     "registered_model": {"better_on_the_target", "no_required_metric_worse"},
     "search_index": {"recall"},
+    "duplicate_pairs": {"calibrated"},
+    "duplicate_groups": {"all_shards_compared"},
 }
 
 
@@ -80,7 +87,7 @@ def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
     assert {name: [node.name for node in job.nodes_in_topological_order] for name, job in found.items()} == JOBS
     for name, job in found.items():
         assert job.tags["dagster/retry_strategy"] == "FROM_FAILURE", name
-        assert (job.partitions_def is not None) == (name in ("ingest", "extract", "describe")), name
+        assert (job.partitions_def is not None) == (name in ("ingest", "extract", "describe", "duplicates")), name
     assert "hapvr/retry_wait_s" in found["retrain"].tags
 
 
@@ -121,7 +128,7 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
     """With `automation.enabled`, sensors and schedule start on, at the configured times."""
     settings = small_settings(tmp_path, tmp_path / "data")
     settings["automation"] = {
-        "enabled": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin", "max_retries": 5,
+        "enabled": True, "duplicates": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin", "max_retries": 5,
     }  # fmt: skip
     code = (
         "from pipelines.definitions import defs; r = defs.get_repository_def(); (s,) = r.schedule_defs;"
@@ -151,14 +158,14 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
     }
     assert pooled == {
         "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores",
-        "frame_descriptors",
+        "frame_descriptors", "duplicate_pairs",
     }  # fmt: skip
     settings = yaml.safe_load((CHECKOUT / "dagster_home" / "dagster.yaml").read_text())
     assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
     (limit,) = settings["concurrency"]["runs"]["tag_concurrency_limits"]
     assert limit == {"key": ONE_AT_A_TIME, "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
-    tagged = {job.name: job.tags[ONE_AT_A_TIME] for job in (retrain, find_videos, index)}
-    assert tagged == {"retrain": "training", "find_videos": "manifest", "index": "index"}
+    tagged = {job.name: job.tags[ONE_AT_A_TIME] for job in (retrain, find_videos, index, group)}
+    assert tagged == {"retrain": "training", "find_videos": "manifest", "index": "index", "group": "group"}
     assert settings["run_monitoring"]["enabled"]
     assert settings["run_retries"]["enabled"]
 
@@ -166,8 +173,9 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
 def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() -> None:
     """A newcomer reads the graph: each asset says what it is; the demo's order is the graph's."""
     graph = defs.resolve_asset_graph()
-    order = demo.ASSETS
+    order = [*demo.ASSETS, "duplicate_pairs", "duplicate_groups"]
     assert set(demo.JOBS) == {job.name for job in jobs}
+    assert {job.name for job in on_request} == {"duplicates", "group"}
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description

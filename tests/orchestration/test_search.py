@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.bundle import write_bundle
+from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.search.current import current_index
+from hapvr.stages.duplicates import GROUPS_PLACE
+from hapvr.stages.marking import mark
 from hapvr.stages.project import Project
 from hapvr.stages.search_model import search_model
 from hapvr.stages.training import tracker_of
@@ -25,7 +30,7 @@ from tests.stages.search_projects import copied_project, network_folder
 pytestmark = pytest.mark.slow
 
 
-def registered(project: Project, *, seed: int) -> int:
+def registered(project: Project, *, seed: int, calibrated: Calibration | None = None) -> int:
     """A version of the project's model with a network of this seed, on the project's own features."""
     tracker = tracker_of(project)
     run_id = tracker.start(f"run-{seed}", name=f"run-{seed}", params={}, tags={})
@@ -38,6 +43,7 @@ def registered(project: Project, *, seed: int) -> int:
         whitening=load_whitening(project.root),
         sampling=config.sampling,
         provenance={},
+        calibration=calibrated,
     )
     assert load_network(bundle / "network")
     uri = log_model(tracker, run_id, bundle)
@@ -54,13 +60,29 @@ def searched(small_project: Project, tmp_path: Path) -> Iterator[tuple[Project, 
         yield project, instance
 
 
-def tick(instance: dg.DagsterInstance) -> dg.SensorResult | dg.SkipReason | list[dg.RunRequest] | dg.RunRequest | None:
+def tick(
+    instance: dg.DagsterInstance, sensor: str = "outdated_index"
+) -> dg.SensorResult | dg.SkipReason | list[dg.RunRequest] | dg.RunRequest | None:
     """What the sensor wants."""
-    from pipelines.automation import outdated_index
+    from pipelines import automation
     from pipelines.resources import project_resource
 
     with dg.build_sensor_context(instance=instance, resources={"project": project_resource()}) as context:
-        return outdated_index(context)  # type: ignore[no-any-return]
+        return getattr(automation, sensor)(context)  # type: ignore[no-any-return]
+
+
+def shown(instance: dg.DagsterInstance, asset: str) -> dict[str, object]:
+    """The metadata of the last materialisation."""
+    event = instance.get_latest_materialization_event(dg.AssetKey(asset))
+    assert event is not None
+    assert event.asset_materialization is not None
+    return {name: entry.value for name, entry in event.asset_materialization.metadata.items()}
+
+
+def passed(instance: dg.DagsterInstance, asset: str, name: str) -> bool:
+    """The last result of a check."""
+    key = dg.AssetCheckKey(dg.AssetKey(asset), name)
+    return instance.event_log_storage.get_asset_check_execution_history(key, limit=1)[0].status.value == "SUCCEEDED"
 
 
 def test_descriptors_and_index_follow_features_and_champions(
@@ -83,15 +105,10 @@ def test_descriptors_and_index_follow_features_and_champions(
     assert isinstance(wanted, dg.RunRequest)
     assert wanted.job_name == "index"
     assert materialize(instance, "search_index").success
-    record = instance.get_latest_materialization_event(dg.AssetKey("search_index"))
-    assert record is not None
-    assert record.asset_materialization is not None
-    shown = record.asset_materialization.metadata
-    assert shown["model"].value == "models:/hapvr/1"
-    assert shown["added"].value == keys
-    key = dg.AssetCheckKey(dg.AssetKey("search_index"), "recall")
-    (check,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
-    assert check.status.value == "SUCCEEDED"
+    made = shown(instance, "search_index")
+    assert made["model"] == "models:/hapvr/1"
+    assert made["added"] == keys
+    assert passed(instance, "search_index", "recall")
     done = tick(instance)
     assert isinstance(done, dg.SkipReason)
     assert "has all features" in str(done.skip_message)
@@ -111,3 +128,79 @@ def test_descriptors_and_index_follow_features_and_champions(
     assert materialize(instance, "search_index").success
     assert current_index(project.root).place == first.place
     assert isinstance(tick(instance), dg.SkipReason)
+
+
+def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.DagsterInstance]) -> None:
+    """No index; an index of a model without calibration; one of a calibrated model: pairs by shard, groups; a mark."""
+    project, instance = searched
+    client = tracker_of(project).client
+    assert isinstance(tick(instance, "outdated_duplicates"), dg.SkipReason)
+    promote(client, "hapvr", registered(project, seed=0), reason="first")
+    assert materialize(instance, "search_index").success
+    keys = instance.get_dynamic_partitions("shards")
+    wanted = tick(instance, "outdated_duplicates")
+    assert isinstance(wanted, list)
+    assert [(request.job_name, request.partition_key) for request in wanted] == [("duplicates", key) for key in keys]
+    assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
+    assert "no calibration" in str(shown(instance, "duplicate_pairs")["reason"])
+    assert not passed(instance, "duplicate_pairs", "calibrated")
+
+    promote(client, "hapvr", registered(project, seed=1, calibrated=sure_of_all()), reason="second")
+    instance.add_dynamic_partitions("shards", project.root.list_folders("features"))
+    keys = instance.get_dynamic_partitions("shards")
+    assert materialize(instance, "search_index").success
+    seen: set[str] = set()
+    for key in keys[:-1]:
+        assert materialize(instance, "duplicate_pairs", shard=key).success
+        seen |= shown(instance, "duplicate_pairs").keys()
+    assert {"kinds", "surest_pairs", "pictures"} <= seen
+    assert materialize(instance, "duplicate_groups").success
+    assert not passed(instance, "duplicate_groups", "all_shards_compared")
+    wanted = tick(instance, "outdated_duplicates")
+    assert isinstance(wanted, list)
+    assert [request.partition_key for request in wanted] == keys[-1:]
+    assert materialize(instance, "duplicate_pairs", shard=keys[-1]).success
+    assert shown(instance, "duplicate_pairs")["model"] == "models:/hapvr/2"
+    assert passed(instance, "duplicate_pairs", "calibrated")
+    wanted = tick(instance, "outdated_duplicates")
+    assert isinstance(wanted, dg.RunRequest)
+    assert wanted.job_name == "group"
+    assert materialize(instance, "duplicate_groups").success
+    assert passed(instance, "duplicate_groups", "all_shards_compared")
+    groups = shown(instance, "duplicate_groups")
+    assert groups["groups"]
+    assert {"members", "pictures", "bytes_more_than_needed"} <= groups.keys()
+    assert isinstance(tick(instance, "outdated_duplicates"), dg.SkipReason)
+    for name, asset in (
+        (f"duplicate_pairs/{keys[-1]}/rows.parquet", "duplicate_pairs"),
+        (GROUPS_PLACE, "duplicate_groups"),
+    ):
+        assert columns_of(asset) == [
+            (field.name, str(field.type)) for field in pq.read_schema(project.root.local_path(name))
+        ]
+
+    kept, other = pl.read_parquet(project.root.local_path(GROUPS_PLACE))["video_id"][:2]
+    mark(project, kept, other, "not_a_match")
+    wanted = tick(instance, "outdated_duplicates")
+    assert isinstance(wanted, dg.RunRequest)
+    assert materialize(instance, "duplicate_groups").success
+    assert isinstance(tick(instance, "outdated_duplicates"), dg.SkipReason)
+    members = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
+    together = members.filter(pl.col("video_id").is_in([kept, other]))["group"]
+    assert together.n_unique() == len(together)
+
+
+def sure_of_all() -> Calibration:
+    """As if all other pairs had similarities about -0.9, so that a network of random weights finds pairs and copies."""
+    steps = [step / 100 for step in range(20)]
+    return fit_calibration(
+        [-0.7 + step for step in steps], [-0.99 + step for step in steps], source={}, frame_threshold=-0.9
+    )
+
+
+def columns_of(asset: str) -> list[tuple[str, str]]:
+    """The columns that the asset shows."""
+    from pipelines.definitions import defs
+
+    schema = defs.resolve_asset_graph().get(dg.AssetKey(asset)).metadata["dagster/column_schema"].value
+    return [(column.name, column.type) for column in schema.columns]

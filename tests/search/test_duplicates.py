@@ -63,6 +63,15 @@ def test_a_chain_is_broken() -> None:
     assert len(medoids) >= 2
 
 
+def test_what_people_keep_apart_is_in_no_group_together() -> None:
+    """Both are copies of the medoid; the more similar one stays."""
+    pairs = [pair("a", "b", similarity=0.9), pair("a", "c", similarity=0.95)]
+    known = {name: facts(name) for name in "abc"}
+    assert len(group_copies(pairs, known)) == 3
+    members = group_copies(pairs, known, apart=lambda one, other: {one, other} == {"b", "c"})
+    assert sorted(member.video_id for member in members) == ["a", "c"]
+
+
 def test_parts_make_no_group() -> None:
     pairs = [pair("a", "b", covered=(1, 0.3)), pair("b", "c", covered=(0.2, 0.2)), pair("c", "d", covered=(0, 0))]
     assert group_copies(pairs, {name: facts(name) for name in "abcd"}) == []

@@ -12,20 +12,21 @@ from typer.testing import CliRunner
 
 from hapvr.cli import app
 from hapvr.errors import DamagedError
-from hapvr.search.marks import mark_pair
 from hapvr.stages.duplicates import (
     GROUPS_PLACE,
     PAIRS_STAGE,
     duplicate_pairs,
     make_duplicate_groups,
     make_duplicate_pairs,
+    outdated_duplicates,
 )
+from hapvr.stages.marking import mark, unmark
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
 from tests.scorer.bundles import write_scenes
-from tests.stages.searchable import make_features_of, searchable_project
+from tests.stages.searchable import bundle_of, make_features_of, searchable_project
 
 LIKELY = 0.5
 
@@ -72,30 +73,96 @@ def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
     assert all(Path(path).is_file() for path in stored["path"])
 
 
-def test_only_what_is_new_is_looked_through(project: Project, tmp_path: Path) -> None:
-    """Nothing is done twice; a new shard alone is searched, and finds the older videos; what goes takes its pairs along."""
-    videos, data = tmp_path / "videos", tmp_path / "data"
+def index(project: Project, bundle: Path) -> None:
+    make_features_of(project)
+    update_index(project, search_model(project, str(bundle)))
+
+
+@pytest.fixture(scope="module")
+def grown(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy that had nothing to do, then got a shard with an excerpt and a file of equal bytes."""
+    folder = tmp_path_factory.mktemp("grown")
+    videos, data = folder / "videos", folder / "data"
     shutil.copytree(project.folder / "videos", videos)
     shutil.copytree(project.folder / "data", data)
     config = (project.folder / "config.yaml").read_text().replace(str(project.folder / "data"), str(data))
-    (tmp_path / "config.yaml").write_text(config.replace(str(project.folder / "videos"), str(videos)))
-    copied = Project.open(tmp_path / "config.yaml", folder=tmp_path)
+    (folder / "config.yaml").write_text(config.replace(str(project.folder / "videos"), str(videos)))
+    copied = Project.open(folder / "config.yaml", folder=folder)
+    assert outdated_duplicates(copied).uncompared == {}
     assert not any(make_all(copied))
     write_scenes(videos / "z new excerpt.mp4", list(range(300, 306)), fps=5)
     shutil.copy(videos / "other 1.mp4", videos / "z same bytes.mp4")
-    make_features_of(copied)
-    update_index(copied, search_model(copied, str(project.folder / "bundle-0")))
+    index(copied, project.folder / "bundle-0")
+    assert len(outdated_duplicates(copied).uncompared) == 1
     assert sum(make_all(copied)) == 1
-    found = kinds(copied)
+    return copied
+
+
+def test_only_what_is_new_is_looked_through(grown: Project) -> None:
+    """A new shard alone is searched, and finds the older videos."""
+    found = kinds(grown)
     assert found["in/short.mp4", "in/z new excerpt.mp4"] == "contained"
     assert found["in/other 1.mp4", "in/z same bytes.mp4"] == "copy"
-    searcher = Searcher.open(copied)
-    digests = [searcher.facts.of(name).sha256 for name in ("in/short.mp4", "in/trips/copy of short.mp4")]
-    mark_pair(copied.root, *digests, "not_a_match", names=("a", "b"))  # type: ignore[arg-type]
-    assert ("in/short.mp4", "in/trips/copy of short.mp4") not in kinds(copied)
-    other = [searcher.facts.of(name).sha256 for name in ("in/short.mp4", "in/other 0.mp4")]
-    mark_pair(copied.root, *other, "match", names=("a", "b"))  # type: ignore[arg-type]
-    assert all(("in/other 0.mp4" in one) is False for one in kinds(copied))
+    assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
+
+
+def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
+    """No match: no pair, no common group. A match that no search found is compared and listed. Taken back: as before."""
+    searcher = Searcher.open(grown)
+
+    def grouped() -> list[str]:
+        members = make_duplicate_groups(grown, searcher, min_probability=LIKELY)
+        assert outdated_duplicates(grown).groups != ""  # the setting asks for a higher probability
+        return sorted(member.video_id for member in members)
+
+    before = grouped()
+    assert before == [
+        "in/other 1.mp4", "in/short.mp4", "in/trips/copy of short.mp4", "in/z same bytes.mp4",
+    ]  # fmt: skip
+    copies = ("in/short.mp4", "in/trips/copy of short.mp4")
+    mark(grown, *copies, "not_a_match")
+    mark(grown, "in/short.mp4", "in/other 0.mp4", "match")
+    assert grouped() == ["in/other 1.mp4", "in/z same bytes.mp4"]
+    found = {(pair.first, pair.second): pair for pair in duplicate_pairs(grown, searcher, min_probability=0.9)}
+    assert copies not in found
+    told = found["in/other 0.mp4", "in/short.mp4"]
+    assert (told.kind, told.mark) == ("same_incident", "match")
+    assert told.probability < LIKELY
+    for other in ("in/trips/copy of short.mp4", "in/other 0.mp4"):
+        unmark(grown, "in/short.mp4", other)
+    assert grouped() == before
+    assert ("in/other 0.mp4", "in/short.mp4") not in kinds(grown)
+
+
+def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
+    """Pairs of the model before do not count; its index that comes back asks for them under another name."""
+    before = outdated_duplicates(grown)
+    assert before.uncompared == {}
+    assert set(kinds(grown).values()) == {"copy", "overlap", "contained"}
+    first = Searcher.open(grown).current.model
+    update_index(grown, search_model(grown, str(bundle_of(grown, tmp_path, seed=1))))
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+    assert kinds(grown) == {("in/other 1.mp4", "in/z same bytes.mp4"): "copy"}  # equal bytes need no model
+    assert all(make_all(grown))
+    assert outdated_duplicates(grown).uncompared == {}
+    update_index(grown, search_model(grown, first))
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+
+
+def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
+    """The file of another shard's pair shows something else now: its shard alone is searched again, and the pair is gone."""
+    make_all(grown)
+    pair = ("in/short.mp4", "in/z new excerpt.mp4")
+    searcher = Searcher.open(grown)
+    theirs = make_duplicate_pairs(grown, searcher, searcher.shard_of("in/short.mp4")).pairs
+    assert pair in {(one.first, one.second) for one in theirs}
+    assert pair in kinds(grown)
+    write_scenes(grown.folder / "videos" / "z new excerpt.mp4", list(range(700, 706)))
+    index(grown, Path(searcher.current.model))
+    assert pair not in kinds(grown)
+    assert list(outdated_duplicates(grown).uncompared) == [searcher.shard_of("in/z new excerpt.mp4")]
+    assert sum(make_all(grown)) == 1
+    assert set(kinds(grown).values()) == {"copy", "overlap"}
 
 
 def test_damaged_pairs_are_looked_for_again(project: Project) -> None:
