@@ -234,10 +234,6 @@ class Searcher:
         """Those of one shard, sorted."""
         return sorted(video_id for video_id, shard in self._shards.items() if shard == key)
 
-    def shard_of(self, video_id: str) -> str:
-        """The shard of a video that can be found."""
-        return self._shards[video_id]
-
     def seconds_of(self, video_id: str) -> float:
         """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
         return self._videos.times(video_id)[-1] + 1 / self.scorer.sampling.fps
