@@ -26,6 +26,33 @@ export async function showPair(place, values) {
     element("div", { class: "title" }, heading, match && chance(match)),
     state);
 
+  let both = null;
+  let decide = null;
+  let current = match?.mark || null;
+  const keys = {
+    ArrowLeft: () => { if (around.previous) location.hash = around.previous; },
+    ArrowRight: () => { if (around.next) location.hash = around.next; },
+    Escape: () => { if (around.back) location.hash = around.back; },
+    " ": () => both?.toggle(),
+    ",": () => both?.step(-1),
+    ".": () => both?.step(1),
+    m: () => decide?.(current === "match" ? null : "match"),
+    n: () => decide?.(current === "not_a_match" ? null : "not_a_match"),
+  };
+  function pressed(event) {
+    if (!place.isConnected) {
+      document.removeEventListener("keydown", pressed, true);
+      return;
+    }
+    const busy = event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea, button, video");
+    const always = event.key.startsWith("Arrow") || event.key === "Escape";
+    const action = keys[event.key];
+    if (!action || (busy && !(always && event.target.matches("button, video")))) return;
+    event.preventDefault();
+    action();
+  }
+  document.addEventListener("keydown", pressed, true); // before the rest has arrived: people step through lists
+
   const [first, second] = await Promise.all([query ? getVideo(query) : null, getVideo(reference)]);
   const pair = { ...(query ? { query } : { job }), reference };
   const answer = await get("pairs/matrix", pair).catch((error) => error);
@@ -33,7 +60,7 @@ export async function showPair(place, values) {
   if (missing) state.replaceChildren(notice(answer.message, "problem"));
   const segments = match?.segments?.length ? match.segments : (missing ? [] : answer.segments);
   let map = null;
-  const both = players({
+  both = players({
     query: {
       title: name,
       source: query ? (first.playable ? media(query) : null) : fileOf(job),
@@ -52,12 +79,11 @@ export async function showPair(place, values) {
   const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
     type: "button", class: `verdict ${verdict}`, title: verdict === "match" ? "key m" : "key n",
     onclick: () => decide(current === verdict ? null : verdict) }, text[0].toUpperCase() + text.slice(1)));
-  let current = match?.mark || null;
   function showMark() {
     buttons.forEach((button, number) => button.setAttribute("aria-pressed", String(Object.keys(markNames)[number] === current)));
     said.textContent = current ? `You said: ${markNames[current]}. Press again to take it back.` : "Is it the same footage?";
   }
-  async function decide(verdict) {
+  decide = async (verdict) => {
     try {
       await mark(pair, verdict);
     } catch (error) {
@@ -68,7 +94,7 @@ export async function showPair(place, values) {
     if (match) match.mark = verdict ?? "";
     say(verdict ? `Marked as ${markNames[verdict]}` : "The mark was taken back");
     showMark();
-  }
+  };
   showMark();
 
   place.append(both.element, element("div", { class: "below" },
@@ -89,29 +115,7 @@ export async function showPair(place, values) {
         [element("dt", {}, key), element("dd", {}, text)])))));
   both.compare(...(segments[0] ? [segments[0].query_start_s, segments[0].reference_start_s] : [0, 0]));
 
-  const keys = {
-    ArrowLeft: () => { if (around.previous) location.hash = around.previous; },
-    ArrowRight: () => { if (around.next) location.hash = around.next; },
-    Escape: () => { if (around.back) location.hash = around.back; },
-    " ": () => both.toggle(),
-    ",": () => both.step(-1),
-    ".": () => both.step(1),
-    m: () => decide(current === "match" ? null : "match"),
-    n: () => decide(current === "not_a_match" ? null : "not_a_match"),
-  };
-  function pressed(event) {
-    const busy = event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea, button, video");
-    const always = event.key.startsWith("Arrow") || event.key === "Escape";
-    const action = keys[event.key];
-    if (!action || (busy && !(always && event.target.matches("button, video")))) return;
-    event.preventDefault();
-    action();
-  }
-  document.addEventListener("keydown", pressed, true);
-  return () => {
-    document.removeEventListener("keydown", pressed, true);
-    both.close();
-  };
+  return () => both.close();
 }
 
 async function matchOf(id, reference) {

@@ -1,0 +1,248 @@
+"""The search page in a real browser: search, two videos in step, marks, duplicates, a thousand matches, a foreign page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from playwright.sync_api import ConsoleMessage, Page, Route, expect
+
+from tests.browser.conftest import screenshot
+from tests.conftest import MakeOnce
+from tests.scorer.bundles import write_scenes
+from tests.serving.served import GONE, Client, copied, fill_collection, serving
+from tests.stages.searchable import LONG
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
+
+NAMELESS = """() => [...document.querySelectorAll("input, select, button, a, video, canvas, meter")]
+  .filter((one) => !(one.labels?.length || one.textContent.trim() || one.ariaLabel || one.title))
+  .map((one) => one.outerHTML)"""
+PART = "0:10\u20130:22 = 0:02\u20130:14"
+"""Of long.mp4 and part.mp4."""
+TIMES = "() => [...document.querySelectorAll('video')].map((video) => video.currentTime)"
+
+
+@pytest.fixture(scope="module")
+def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    collection = make_once("served collection", fill_collection)
+    with serving(copied(collection, tmp_path_factory.mktemp("page"), **{"service.refresh_s": 0})) as found:
+        yield found
+
+
+@pytest.fixture
+def strict(page: Page, client: Client) -> Iterator[Page]:
+    """A page that asks nobody but the service, and reports no error but that of the file that is gone."""
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if is_error(message) else None)
+    foreign = re.compile(rf"^(?!{re.escape(client.address)}|blob:{re.escape(client.address)})")
+    page.on("request", lambda request: problems.append(request.url) if foreign.match(request.url) else None)
+    yield page
+    assert problems == []
+
+
+def is_error(message: ConsoleMessage) -> bool:
+    return message.type == "error" and "410" not in message.text
+
+
+def search_for(page: Page, client: Client, text: str) -> None:
+    page.goto(f"{client.address}/#/")
+    page.get_by_label("A video of the collection").fill(text)
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.locator(".result").first).to_be_visible()
+
+
+def times_are(page: Page, query: float, reference: float) -> None:
+    """Both videos show these seconds."""
+    page.wait_for_function(
+        f"() => {{ const [a, b] = ({TIMES})(); return Math.abs(a - {query}) < 0.3 && Math.abs(b - {reference}) < 0.3 }}"
+    )
+
+
+def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
+    """By id; the best match opens at its part; both play in step, a click in the heat map and the keys move both."""
+    page = strict
+    search_for(page, client, "in/long.mp4")
+    expect(page.get_by_text("random weights").first).to_be_visible()
+    first = page.locator(".result").first
+    expect(first).to_contain_text("in/trips/part.mp4")
+    expect(first).to_contain_text(PART)
+    expect(first).to_contain_text(re.compile(r"9\d\.\d %"))
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.result img')].slice(0, 2).every((one) => one.naturalWidth)"
+    )
+    assert page.evaluate(NAMELESS) == []
+    screenshot(page, "search-1-matches")
+    first.click()
+    times_are(page, 10, 2)
+    page.get_by_role("button", name="Play both").click()
+    page.wait_for_function(f"() => ({TIMES})()[0] > 12.5")
+    page.get_by_role("button", name="Pause both").click()
+    query, reference = page.evaluate(TIMES)
+    assert reference == pytest.approx(query - 8, abs=0.4)
+    page.keyboard.press(".")  # the button has the focus: keys that are for writing are left alone
+    page.locator("h1").click()
+    page.keyboard.press(".")
+    times_are(page, query + 1, query - 7)
+    matrix = page.locator("canvas.matrix")
+    box = matrix.bounding_box()
+    assert box is not None
+    matrix.click(position={"x": box["width"] * 5.5 / 16, "y": box["height"] * 30.5 / 40})
+    times_are(page, 30.5, 5.5)
+    page.get_by_role("button", name=PART).click()
+    times_are(page, 10, 2)
+    assert page.evaluate(NAMELESS) == []
+    screenshot(page, "search-2-pair")
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_text("2 of 9")).to_be_visible()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_text("1 of 9")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".result")).to_have_count(9)
+
+
+def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client, tmp_path: Path) -> None:
+    """The query plays from the browser's own copy; markup in its name is shown as it is."""
+    page = strict
+    clip = write_scenes(tmp_path / "<img src=x onerror=alert(1)>.mp4", [500, 501, *LONG[25:31]])
+    page.goto(client.address)
+    page.locator("#file").set_input_files(clip)
+    expect(page.locator("h1")).to_have_text(clip.name)
+    page.locator(".result").first.click()
+    expect(page.locator("h1")).to_have_text("in/long.mp4")
+    times_are(page, 2, 25)
+    expect(page.locator("figcaption").first).to_contain_text(clip.name)
+    page.reload()  # the answer is still known, the file is not
+    expect(page.get_by_text("is not in the browser any more")).to_be_visible()
+    assert page.locator("canvas.matrix").is_visible()
+
+
+def test_marks_are_made_and_taken_back(strict: Page, client: Client) -> None:
+    """By a key; the next search leaves the pair out; the list of marks takes it back."""
+    page = strict
+    search_for(page, client, "in/short.mp4")
+    page.locator(".result").first.click()
+    button = page.get_by_role("button", name="Not a match")
+    expect(button).to_have_attribute("aria-pressed", "false")
+    page.locator("canvas.matrix").wait_for()
+    page.keyboard.press("n")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    search_for(page, client, "in/short.mp4")
+    assert "copy of short" not in page.locator(".results").inner_text()
+    page.get_by_role("link", name="Marks").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    screenshot(page, "search-3-marks")
+    page.get_by_role("button", name="Take back").click()
+    expect(page.locator("tbody tr")).to_have_count(0)
+    assert client.get("/pairs").json["marks"] == []
+    search_for(page, client, "in/short.mp4")
+    expect(page.locator(".result").first).to_contain_text("copy of short")
+
+
+def test_duplicates_are_filtered_and_compared(strict: Page, client: Client) -> None:
+    """The copy to keep, what differs, the filters, and the way to the pair view."""
+    page = strict
+    page.goto(f"{client.address}/#/duplicates")
+    expect(page.locator(".group")).to_have_count(2)
+    copies = page.locator(".group").first
+    expect(copies).to_contain_text("keep")
+    expect(copies.locator(".differs")).to_have_count(2)
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+    assert page.evaluate(NAMELESS) == []
+    screenshot(page, "search-4-duplicates")
+    page.get_by_label("Kind").select_option("overlap")
+    expect(page.locator(".group")).to_have_count(1)
+    page.get_by_label("Folder").fill("elsewhere")
+    page.get_by_label("Folder").press("Enter")
+    expect(page.get_by_text("Nothing found.")).to_be_visible()
+    page.goto(f"{client.address}/#/duplicates?kind=overlap")
+    page.get_by_role("link", name="Compare").click()
+    times_are(page, 10, 2)
+
+
+def test_what_cannot_be_played_or_found_says_so(page: Page, client: Client) -> None:
+    """A video whose file is gone shows its pictures; an unknown id is an error that can be read."""
+    page.goto(f"{client.address}/#/pair?query=in/long.mp4&reference={GONE}")
+    expect(page.get_by_text("its sampled pictures are shown")).to_be_visible()
+    page.wait_for_function("() => document.querySelector('.screen img')?.naturalWidth > 0")
+    page.goto(f"{client.address}/#/")
+    page.get_by_label("A video of the collection").fill("in/absent.mp4")
+    page.keyboard.press("Enter")
+    expect(page.locator(".problem")).to_contain_text("the index has no video 'in/absent.mp4'")
+
+
+def test_a_thousand_matches(strict: Page, client: Client) -> None:
+    """A page of rows at a time, pictures only where they are seen, arrow keys through all of them."""
+    page = strict
+
+    def more(route: Route) -> None:
+        found: dict[str, Any] = route.fetch().json()
+        matches = found["answer"]["matches"]
+        found["answer"]["matches"] = [
+            matches[number % len(matches)]
+            | {"rank": number + 1, "reference": matches[number % len(matches)]["reference"]}
+            for number in range(1000)
+        ]
+        route.fulfill(body=json.dumps(found), content_type="application/json")
+
+    page.route("**/search", more)
+    search_for(page, client, "in/long.mp4")
+    expect(page.locator(".result")).to_have_count(50)
+    expect(page.get_by_text("1\u201350 of 1,000 matches")).to_be_visible()
+    page.get_by_role("link", name="Next →").click()
+    expect(page.locator(".result .rank").first).to_have_text("51")
+    page.evaluate("() => { location.hash = location.hash.replace('page=2', 'page=20') }")
+    expect(page.locator(".result .rank").last).to_have_text("1,000")
+    screenshot(page, "search-5-thousand")
+    page.locator(".result").first.click()
+    expect(page.locator("canvas.matrix")).to_be_visible()
+
+
+@pytest.fixture
+def foreign_page(tmp_path: Path) -> Iterator[str]:
+    """Another server of this machine, whose page the user visits."""
+    (tmp_path / "index.html").write_text("<title>foreign</title>")
+
+    def handler(*arguments: Any) -> SimpleHTTPRequestHandler:
+        return SimpleHTTPRequestHandler(*arguments, directory=str(tmp_path))
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_a_page_of_another_origin_can_do_nothing(page: Page, client: Client, foreign_page: str) -> None:
+    """It cannot mark, search, see a video or frame the page; and a link to the page works."""
+    page.goto(foreign_page)
+    answers: list[int] = []
+    network = page.context.new_cdp_session(page)  # the page itself does not see the status of what it may not read
+    network.send("Network.enable")
+    network.on("Network.responseReceivedExtraInfo", lambda event: answers.append(event["statusCode"]))
+    page.evaluate(
+        """async (address) => {
+            const body = JSON.stringify({query: "in/short.mp4", reference: "in/long.mp4", mark: "match"});
+            for (const [path, options] of [["/pairs", {method: "POST", body}], ["/search?name=a.mp4", {method: "POST", body}],
+                                           ["/pairs", {}], ["/media/in/short.mp4", {}]])
+                await fetch(address + path, {mode: "no-cors", ...options}).catch(() => null);
+            await fetch(address + "/pairs", {method: "PATCH", body}).catch(() => null);
+        }""",
+        client.address,
+    )
+    page.wait_for_timeout(500)
+    assert len(answers) >= 5
+    assert set(answers) == {403}
+    assert client.get("/pairs").json["marks"] == []
+    page.evaluate(
+        """(address) => { document.body.innerHTML = `<a href="${address}/">search</a>` }""",
+        client.address,
+    )
+    page.get_by_text("search").click()
+    expect(page.locator("h1")).to_have_text("Find footage")
