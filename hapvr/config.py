@@ -24,6 +24,7 @@ Probability = Rate
 Split = Literal["train", "validation", "test"]
 Policy = Literal["official", "strict", "frozen"]
 Precision = Literal["float32", "bfloat16", "float16"]
+ExecutorChoice = Literal["auto", "torch", "openvino"]
 CopyEdits = Literal["usual", "hard"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
@@ -190,6 +191,17 @@ class FrozenNetworkConfig(Settings):
         default=False,
         description="torch.compile; needs a C++ compiler, on a GPU Triton. Results stay valid: only their rounding differs",
     )
+    executor: ExecutorChoice = Field(
+        default="auto",
+        description="what runs the network. `auto`: on a processor OpenVINO where it gives the same and is faster, which is "
+        "measured once after some frames in torch; on a GPU torch. Results stay valid: only their rounding differs",
+    )
+
+    @model_validator(mode="after")
+    def _check_executor(self) -> FrozenNetworkConfig:
+        if self.compile and self.executor == "openvino":
+            raise ValueError("compile is torch's; set compile to false, or executor to torch")
+        return self
 
 
 REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)

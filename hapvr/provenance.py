@@ -14,7 +14,7 @@ from typing import Any
 
 from hapvr import __version__
 
-LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pyarrow", "av", "decord", "lightning-fabric")
+LIBRARIES = ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "decord", "lightning-fabric")
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig, Precision, TorchScriptWeights, region_kernel
+from hapvr.config import BackboneConfig, ExecutorChoice, Precision, TorchScriptWeights, region_kernel
 from hapvr.errors import ArgumentError, ConfigError
-from hapvr.features.execution import run_network
+from hapvr.features.execution import executor_of, run_network
 from hapvr.features.resnet import LAYOUTS, ResNetStages
 from hapvr.features.weights import (
     IMAGENET_MEAN,
@@ -53,17 +53,17 @@ class Backbone:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     precision: Precision = "float32"
+    executor: ExecutorChoice = "auto"
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening."""
         return region_vectors(self._maps(frames))
 
-    def regions_and_side(self, frames: Tensor) -> tuple[Tensor, Side]:
-        """As `regions`, and beside them of each frame the pooled vector [B, C] and the magnitude [B] (VVS 3.1 and 3.2)."""
+    def regions_and_means(self, frames: Tensor) -> Tensor:
+        """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
         maps = self._maps(frames)
-        regions = region_vectors(maps)
-        raw = torch.cat([pooled.flatten(2).mean(-1) for pooled in pooled_maps(maps)], dim=1)
-        return regions, Side(F.normalize(regions.mean(1), dim=-1), raw.norm(dim=-1))
+        means = torch.cat([pooled.flatten(2).mean(-1) for pooled in pooled_maps(maps)], dim=1)
+        return torch.cat([region_vectors(maps), means[:, None]], dim=1)
 
     def _maps(self, frames: Tensor) -> Sequence[Tensor]:
         pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
@@ -131,7 +131,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     network.to(memory_format=torch.channels_last)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity) | ({"class_token": True} if config.class_token else {})
-    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision)
+    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, executor_of(config))
     _require_regions(backbone, config)
     if config.compile:
         network.compile()
@@ -153,7 +153,16 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
     network.load_state_dict(state, assign=True)
     network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
     settings = stated_settings(config, identity)
-    return Backbone(network, identity, settings, config.crop_px, IMAGENET_MEAN, IMAGENET_STD, config.precision)
+    return Backbone(
+        network,
+        identity,
+        settings,
+        config.crop_px,
+        IMAGENET_MEAN,
+        IMAGENET_STD,
+        config.precision,
+        executor_of(config),
+    )
 
 
 def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
@@ -191,6 +200,12 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
 
 
+def frame_side(vectors: Tensor) -> Side:
+    """Of `Backbone.regions_and_means` [B, 10, C] the pooled vector [B, C] and the magnitude [B] (VVS 3.1 and 3.2)."""
+    regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
+    return Side(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
+
+
 def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
 
@@ -201,7 +216,7 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     for stage, feature_map in enumerate(maps):
         regions = feature_map
         if regions.shape[-2:] != GRID:
-            kernel, stride = region_kernel(stage, feature_map.shape[-1])
+            kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
             regions = F.max_pool2d(feature_map, kernel, stride=stride)
         if regions.shape[-2:] != GRID:
             raise ArgumentError(
@@ -214,7 +229,7 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
 
 def average_regions(tokens: Tensor) -> Tensor:
     """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
-    kernel, stride = region_kernel(-1, tokens.shape[-1])
+    kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
     return F.avg_pool2d(tokens, kernel, stride=stride)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hapvr.config import Precision
+from hapvr.config import ExecutorChoice, FrozenNetworkConfig, Precision
 from hapvr.errors import ConfigError
 
 DTYPES: dict[Precision, torch.dtype] = {
@@ -15,6 +15,11 @@ DTYPES: dict[Precision, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+
+def executor_of(config: FrozenNetworkConfig) -> ExecutorChoice:
+    """A network that is compiled stays in torch."""
+    return "torch" if config.compile else config.executor
 
 
 def run_network(network: nn.Module, pixels: Tensor, precision: Precision, *, section: str) -> Any:

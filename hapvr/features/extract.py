@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hapvr.features.backbone import NUM_REGIONS, Backbone
+from hapvr.features.backbone import NUM_REGIONS, Backbone, frame_side
+from hapvr.features.executor import Executor, FrozenFunction
+from hapvr.features.teacher import Teacher
 from hapvr.features.whitening import Whitening
 from hapvr.model.side import join_side, split_side
 
@@ -32,21 +34,70 @@ def separate_side(values: Tensor, side_dims: int) -> list[npt.NDArray[np.float32
     return [regions.numpy(), side.pooled.numpy(), side.magnitude.numpy()]
 
 
+class Embedder:
+    """Frames to vectors by a frozen network: [B, 3, S, S] uint8 -> [B, ...] float32 on the CPU."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        before: Callable[[Tensor], Tensor] | None = None,
+        after: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """before: what is done to the frames. after: what is done to the network's vectors, on the executor's device."""
+        self.executor = executor
+        self._before = before
+        self._after = after
+
+    def __call__(self, frames: Tensor) -> Tensor:
+        vectors = self.executor(frames if self._before is None else self._before(frames))
+        return (vectors if self._after is None else self._after(vectors)).cpu()
+
+    def environment(self) -> dict[str, str]:
+        """What ran the network so far, for the provenance; it is no part of what the vectors are."""
+        return {f"{self.executor.section}.executor": self.executor.used} if self.executor.used else {}
+
+
 def region_embedder(
-    backbone: Backbone, whitening: Whitening, device: torch.device | str, *, side: bool = False
-) -> Callable[[Tensor], Tensor]:
-    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 whitened regions on the CPU; moves the network to `device` once.
+    backbone: Backbone, whitening: Whitening | None, device: torch.device | str, *, side: bool = False
+) -> Embedder:
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions on the CPU; moves the network to `device` once.
 
-    side: append the pooled vector and magnitude of each frame, see `hapvr.model.side`.
+    whitening: none gives regions as the network has them. side: append the pooled vector and magnitude of each frame, see
+    `hapvr.model.side`.
     """
-    backbone.network.to(device)
-    moved = whitening.to(device)
+    content = {**backbone.settings, "mean": backbone.mean, "std": backbone.std, "side": side}
+    exact = replace(backbone, precision="float32")
+    function = FrozenFunction(
+        backbone.network,
+        backbone.regions_and_means if side else backbone.regions,
+        exact.regions_and_means if side else exact.regions,
+        content,
+        backbone.crop_px,
+        backbone.precision,
+        "backbone",
+    )
+    executor = Executor(function, backbone.executor, device)
+    moved = None if whitening is None else whitening.to(executor.device)
 
-    def with_side(frames: Tensor) -> Tensor:
-        regions, beside = backbone.regions_and_side(frames.to(device))
-        return join_side(moved.apply(regions), beside).cpu()
+    def whitened(regions: Tensor) -> Tensor:
+        return regions if moved is None else moved.apply(regions)
 
-    return with_side if side else lambda frames: moved.apply(backbone.regions(frames.to(device))).cpu()
+    def with_side(vectors: Tensor) -> Tensor:
+        regions = vectors[:, :NUM_REGIONS]
+        return join_side(whitened(regions), frame_side(vectors))
+
+    return Embedder(executor, after=with_side if side else whitened)
+
+
+def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
+    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings on the CPU; moves the network to `device` once."""
+    content = {**teacher.settings, "mean": teacher.mean, "std": teacher.std, "input": teacher.input}
+    exact = replace(teacher, precision="float32").embed
+    function = FrozenFunction(
+        teacher.network, teacher.embed, exact, content, teacher.crop_px, teacher.precision, "teacher"
+    )
+    return Embedder(Executor(function, teacher.executor, device), before=teacher.resized)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import Precision, TeacherConfig, TorchScriptWeights
+from hapvr.config import ExecutorChoice, Precision, TeacherConfig, TorchScriptWeights
 from hapvr.errors import ConfigError
-from hapvr.features.execution import run_network
+from hapvr.features.execution import executor_of, run_network
 from hapvr.features.weights import (
     WeightsIdentity,
     create_embedding_network,
@@ -42,13 +42,18 @@ class Teacher:
     std: tuple[float, ...]
     dims: int
     precision: Precision = "float32"
+    executor: ExecutorChoice = "auto"
+
+    def resized(self, frames: Tensor) -> Tensor:
+        """[B, 3, S, S] uint8 -> the same frames with sides of crop_px."""
+        if frames.shape[-1] == self.crop_px:
+            return frames
+        size = (self.crop_px, self.crop_px)
+        resized = F.interpolate(frames.float(), size=size, mode="bilinear", antialias=True)
+        return resized.round().clamp(0, 255).to(frames.dtype)
 
     def embed(self, frames: Tensor) -> Tensor:
-        """frames: [B, 3, S, S] uint8. Returns [B, D'] float32, not normalised."""
-        if frames.shape[-1] != self.crop_px:
-            size = (self.crop_px, self.crop_px)
-            resized = F.interpolate(frames.float(), size=size, mode="bilinear", antialias=True)
-            frames = resized.round().clamp(0, 255).to(frames.dtype)
+        """frames: [B, 3, crop_px, crop_px] uint8. Returns [B, D'] float32, not normalised."""
         pixels = normalize_pixels(frames, self.mean, self.std) if self.input == "imagenet" else frames.float()
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         embeddings: Tensor = run_network(self.network, pixels, self.precision, section="teacher")
@@ -72,7 +77,18 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     dims = _embedding_dims(network, identity, side)
     if config.compile:
         network.compile()
-    return Teacher(network, identity, settings, config.input, side, mean, std, dims, config.precision)
+    return Teacher(
+        network,
+        identity,
+        settings,
+        config.input,
+        side,
+        mean,
+        std,
+        dims,
+        config.precision,
+        executor_of(config),
+    )
 
 
 @torch.inference_mode()

@@ -55,12 +55,10 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     digests = dict(index.filter(pl.col("status") == STATUS_OK).select("video_id", "frames_sha256").iter_rows())
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
-
     side_dims = pooled_dims(project, whitening)
+    embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        device = choose_device(project.config.device)
-        embed = region_embedder(backbone, whitening, device, side=side_dims > 0)
         for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *side = separate_side(values, side_dims)
@@ -73,6 +71,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         columns=fields(num_regions=NUM_REGIONS, dims=whitening.dims, side_dims=side_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
+        made_with=embed.environment,
     )
     return build_shard(
         recipe,

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from hapvr.errors import DataError
 from hapvr.features.backbone import NUM_REGIONS, load_backbone
-from hapvr.features.extract import FrameNetwork, choose_device, embed_by_networks, region_embedder, separate_side
+from hapvr.features.extract import (
+    FrameNetwork,
+    choose_device,
+    embed_by_networks,
+    region_embedder,
+    separate_side,
+    teacher_embedder,
+)
 from hapvr.features.teacher import load_teacher
 from hapvr.features.views import ViewDrawer, plan_cached_views
 from hapvr.features.whitening import load_whitening
@@ -120,30 +127,28 @@ def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Outp
     side_dims = pooled_dims(project, whitening)
     features = {"features": feature_settings(project, backbone, whitening)}
     shape = (project.config.views.num_frames, NUM_REGIONS, whitening.dims)
+    embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
     recipe = ShardRecipe(
         shard=project.shard(VIEWS_STAGE, key),
         settings=_view_settings(project) | features | side_setting(side_dims),
         inputs=inputs,
         columns=view_fields("regions", shape=shape, side_dims=side_dims),
+        made_with=embed.environment,
     )
-    embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
     return _Output(recipe, FrameNetwork(embed, project.config.backbone.batch_frames), side_dims)
 
 
 def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
     teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
-    device = choose_device(project.config.device)
-    teacher.network.to(device)
+    embed = teacher_embedder(teacher, choose_device(project.config.device))
     recipe = ShardRecipe(
         shard=project.shard(EMBEDDINGS_STAGE, key),
         settings=_view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input},
         inputs=inputs,
         columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
+        made_with=embed.environment,
     )
-    return _Output(
-        recipe,
-        FrameNetwork(lambda frames: teacher.embed(frames.to(device)).cpu(), project.config.teacher.batch_frames),
-    )
+    return _Output(recipe, FrameNetwork(embed, project.config.teacher.batch_frames))
 
 
 def _view_settings(project: Project) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_backbone
-from hapvr.features.extract import choose_device, embed_in_batches
+from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.features.images import decode_frames
 from hapvr.features.whitening import (
     STAGE,
@@ -143,14 +143,10 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
                     frames = decode_frames([jpegs[frame] for _, _, frame in of_video])
                     yield video_id, center_crop(frames, config.backbone.crop_px)
 
-    device = choose_device(config.device)
-    backbone.network.to(device)
+    embed = region_embedder(backbone, None, choose_device(config.device))
     regions: list[Tensor] = []
     num_done = 0
-    batches = embed_in_batches(
-        clips(), lambda frames: backbone.regions(frames.to(device)).cpu(), batch_frames=config.backbone.batch_frames
-    )
-    for _, values in batches:
+    for _, values in embed_in_batches(clips(), embed, batch_frames=config.backbone.batch_frames):
         regions.append(values.flatten(0, 1))
         num_done += len(values)
         progress(num_done, wanted)

@@ -37,7 +37,8 @@ class ShardRecipe:
 
     settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
     has an index alone. index_columns: the stage's own columns of the index. row_group_rows: rows per row group of the
-    data file, or None for a row group per video. compress: whether the data file is compressed.
+    data file, or None for a row group per video. compress: whether the data file is compressed. made_with: more about the
+    environment, asked for when the shard is made.
     """
 
     shard: Shard
@@ -47,10 +48,11 @@ class ShardRecipe:
     index_columns: Sequence[pa.Field] = ()
     row_group_rows: int | None = None
     compress: bool = False
+    made_with: Callable[[], Mapping[str, str]] = dict
 
     @property
     def provenance(self) -> Provenance:
-        return Provenance(self.shard.stage, self.settings, self.inputs, environment())
+        return Provenance(self.shard.stage, self.settings, self.inputs, environment() | dict(self.made_with()))
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def build_shard(
                 _add(entry, rows, writer)
                 num_frames += entry.num_frames
                 progress(len(rows), len(video_ids), num_frames)
-        _finish(recipe, provenance, [*rows, *lost], before_index)
+        _finish(recipe, [*rows, *lost], before_index)
         return StageResult.from_shard(shard, done=True)
 
 
@@ -154,7 +156,7 @@ def build_shards(
                     num_frames += entries[0].num_frames
                     progress(len(rows[0]), num_videos, num_frames)
             for recipe, of_shard in zip(unfinished, rows, strict=True):
-                _finish(recipe, recipe.provenance, [*of_shard, *lost], None)
+                _finish(recipe, [*of_shard, *lost], None)
         return [StageResult.from_shard(recipe.shard, done=recipe in unfinished) for recipe in recipes]
 
 
@@ -214,7 +216,6 @@ def _add(entry: VideoEntry, rows: list[IndexRow], writer: RowWriter | None) -> N
 
 def _finish(
     recipe: ShardRecipe,
-    provenance: Provenance,
     rows: Sequence[IndexRow],
     before_index: Callable[[Sequence[IndexRow]], None] | None,
 ) -> None:
@@ -222,4 +223,4 @@ def _finish(
         recipe.shard.delete_data()
     if before_index is not None:
         before_index(rows)
-    recipe.shard.write_index(rows, provenance=provenance, fields=recipe.index_columns)
+    recipe.shard.write_index(rows, provenance=recipe.provenance, fields=recipe.index_columns)

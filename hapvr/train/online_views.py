@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from hapvr.config import Config
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
-from hapvr.features.extract import region_embedder
+from hapvr.features.extract import region_embedder, teacher_embedder
 from hapvr.features.teacher import load_teacher
 from hapvr.features.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.features.whitening import load_whitening
@@ -78,13 +78,15 @@ class OnlineViews(Dataset[DrawnClips]):
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
         self.sampler = BatchSampler.from_settings(self._shard_of, config.train, rank=rank, world_size=world_size)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
-        self._teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        self._teacher.network.to(device)
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self._device = device
         self._embed_regions = region_embedder(backbone, whitening, device)
+        self._embed_frames = teacher_embedder(teacher, device)
+        for embed in (self._embed_regions, self._embed_frames):
+            embed.executor.decide()  # so that a resumed run sees the values of an uninterrupted one
         self._networks = {
             "backbone": _content(backbone.settings),
-            "teacher": _content(self._teacher.settings),
+            "teacher": _content(teacher.settings),
             "whitening": whitening.sha256,
         }
 
@@ -135,9 +137,7 @@ class OnlineViews(Dataset[DrawnClips]):
         """Regions [b, T, R, D] and teacher embeddings [b, T, D'] of clips, in the half precision that is stored."""
         flat, config = frames.flatten(0, 1), self._config
         regions = [self._embed_regions(part) for part in torch.split(flat, config.backbone.batch_frames)]
-        embeddings = [
-            self._teacher.embed(part.to(self._device)).cpu() for part in torch.split(flat, config.teacher.batch_frames)
-        ]
+        embeddings = [self._embed_frames(part) for part in torch.split(flat, config.teacher.batch_frames)]
         return _of_clips(regions, frames), _of_clips(embeddings, frames)
 
     def finish(self, item: DrawnClips) -> Batch:
@@ -173,7 +173,7 @@ class OnlineViews(Dataset[DrawnClips]):
 
     def __getstate__(self) -> dict[str, object]:
         # Data workers only draw: each opens its own files, and the networks stay behind.
-        return self.__dict__ | {"_drawer": None, "_teacher": None, "_embed_regions": None, "_gather": None}
+        return self.__dict__ | {"_drawer": None, "_embed_regions": None, "_embed_frames": None, "_gather": None}
 
 
 def _content(settings: dict[str, str]) -> str:

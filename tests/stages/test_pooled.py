@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from hapvr.config import BackboneConfig
 from hapvr.errors import ArgumentError, DataError
-from hapvr.features.backbone import load_backbone, pooled_maps
+from hapvr.features.backbone import frame_side, load_backbone, pooled_maps
 from hapvr.features.execution import run_network
 from hapvr.features.weights import normalize_pixels
 from hapvr.model.side import Side, join_side, side_rows, split_side
@@ -50,7 +50,8 @@ def test_the_backbone_gives_both_at_once() -> None:
     backbone = load_backbone(BackboneConfig.model_validate(config))
     frames = torch.randint(0, 256, (3, 3, 128, 128), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     frames[2] = 0
-    regions, side = backbone.regions_and_side(frames)
+    vectors = backbone.regions_and_means(frames)
+    regions, side = vectors[:, :9], frame_side(vectors)
     assert torch.equal(regions, backbone.regions(frames))
     mean = regions.mean(1)
     assert_close(side.pooled, mean / mean.norm(dim=-1, keepdim=True))
