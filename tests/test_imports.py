@@ -53,10 +53,11 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
         ("fastapi", {Path("hapvr/serving")}),
         ("starlette", {Path("hapvr/serving")}),
         ("uvicorn", {Path("hapvr/serving")}),
+        ("openvino", {Path("hapvr/features/openvino_network.py")}),
     ],
 )
 def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:
-    """MLflow is imported in tracking alone, decord and Lance in one module each."""
+    """MLflow is imported in tracking alone, decord, Lance and OpenVINO in one module each."""
     users = {path for path, names in roots("hapvr").items() if module in names}
     assert users
     assert {path for path in users if not any(path.is_relative_to(door) for door in allowed)} == set()

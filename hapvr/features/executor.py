@@ -109,7 +109,7 @@ class Executor:
         self._num_frames += num_frames
         due = self._choice == "openvino" or self._num_frames >= PATIENCE_FRAMES
         try:
-            stored = conversion_of(self._content())
+            stored = conversion_of(self.content())
             if not due and not stored.exists:
                 return
             with torch.inference_mode(False):
@@ -121,7 +121,7 @@ class Executor:
             warnings.warn(f"{self.section}: it runs in torch, since {error}", stacklevel=3)
         self._decided = True
 
-    def _content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         """All that determines a conversion and whether it is worth its while."""
         return {
             **self._function.content,

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from hapvr.config import BackboneConfig, RandomWeights, TorchScriptWeights
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
+from hapvr.features.openvino_network import OpenVINONetwork
 from hapvr.features.whitening import whitening_from_bytes
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.bundle import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, load_bundle, read_description
 from hapvr.scorer.scorer import VideoScorer
+from tests.conftest import MakeOnce
 from tests.scorer.bundles import SAMPLING, make_bundle
 
 
@@ -65,6 +67,29 @@ def test_a_bundle_keeps_what_the_configuration_says_of_its_backbone(scenes: Path
     torch.testing.assert_close(
         load_bundle(folder).features(scenes / "a.mp4"), features(folder, config, scenes / "a.mp4")
     )
+
+
+@pytest.mark.slow
+def test_a_bundle_scores_by_openvino_as_by_torch(
+    scenes: Path, tmp_path: Path, make_once: MakeOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stored model takes the fastest executor by itself, and its similarities stay."""
+    config = BackboneConfig(
+        architecture="mobilenetv2_100", weights=RandomWeights(source="random", seed=3), crop_px=128, batch_frames=16
+    )
+    folder = make_bundle(tmp_path, backbone_config=config)
+    pairs = [(scenes / "a.mp4", scenes / "b.mp4"), (scenes / "a.mp4", scenes / "a.mp4")]
+    wanted = [load_bundle(folder).score(*pair) for pair in pairs]
+    cache = make_once("conversions", lambda folder: None)
+    monkeypatch.setenv("HAPVR_CACHE", str(cache))
+    monkeypatch.setattr("hapvr.features.executor.PATIENCE_FRAMES", 1)
+    runs = []
+    monkeypatch.setattr(
+        "hapvr.features.executor.OpenVINONetwork.__call__",
+        lambda self, frames, run=OpenVINONetwork.__call__: (runs.append(len(frames)), run(self, frames))[1],
+    )
+    assert [load_bundle(folder).score(*pair) for pair in pairs] == pytest.approx(wanted, abs=1e-4)
+    assert runs
 
 
 def test_a_torchscript_backbone_is_never_part_of_a_bundle(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -31,7 +32,7 @@ from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, VIEWS_STAGE
 from hapvr.train.cached_views import CachedViews
-from tests.conftest import write_settings
+from tests.conftest import MakeOnce, write_settings
 
 
 @pytest.fixture
@@ -79,6 +80,28 @@ def test_data_from_before_there_was_a_choice_stays_valid(project: Project) -> No
     for key in training:
         assert not make_training_views(compiled, key).done
         assert not make_pseudo_labels(compiled, key).done
+
+
+def test_features_of_another_executor_are_the_same_features(
+    project: Project, make_once: MakeOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished shard is left alone; one made by OpenVINO has torch's values to rounding, and says what made it."""
+    monkeypatch.setenv("HAPVR_CACHE", str(make_once("conversions", lambda folder: None)))
+    other = changed(project, project.folder, backbone={"executor": "openvino"})
+    key = shard_keys(project.root)[0]
+    shard = Shard(project.root, STAGE, key)
+    assert not make_features(other, key).done
+    before = shard.require({})
+    exact = {video: FeatureFile(shard).read(video)[0] for video in FeatureStore(project.root, [key]).available()}
+    shard.root.delete(shard.index_name)
+    assert make_features(other, key).done
+    found = shard.require({})
+    assert found.fingerprint == before.fingerprint
+    assert before.environment["backbone.executor"] == "torch"
+    assert found.environment["backbone.executor"].startswith("openvino 20")
+    for video, values in exact.items():
+        np.testing.assert_allclose(FeatureFile(shard).read(video)[0], values, atol=2e-3)
+    assert not make_features(project, key).done
 
 
 def test_features_of_another_precision_are_close_made_anew_and_never_mixed(project: Project) -> None:
