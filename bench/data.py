@@ -1,7 +1,8 @@
 """The data plane's rates: decoding against other readers, extraction against the bare network, stores against raw files.
 
     python -m bench.data [--clips FOLDER] [--rounds 3] [--videos 226000] [--device cpu|cuda] [--only PART ...]
-        [--precision float32|bfloat16|float16] [--compile] [--architectures resnet50.tv_in1k mobilenetv2_100 ...]
+        [--precision float32|bfloat16|float16] [--compile] [--executor auto|torch|openvino]
+        [--architectures resnet50.tv_in1k mobilenetv2_100 ...]
 
 Everything runs on one thread, so rates are per core; `--device cuda` moves the network. Times are the best of the rounds,
 whose parts take turns. Prints JSON.
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="float32", choices=get_args(Precision), help="of the frozen network")
     parser.add_argument("--compile", action="store_true", help="compile the frozen network")
+    parser.add_argument("--executor", default="auto", choices=["auto", "torch", "openvino"], help="of the extraction")
     parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES, help="frozen networks to extract with")
     parser.add_argument("--only", nargs="*", choices=["decoding", "extraction", "stores", "collection"])
     options = parser.parse_args(arguments)
@@ -67,6 +69,7 @@ def main(arguments: Sequence[str]) -> None:
                 rounds=options.rounds,
                 precision=options.precision,
                 compiled=options.compile,
+                executor=options.executor,
             )
             for architecture in options.architectures
         },

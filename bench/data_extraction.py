@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hapvr.config import BackboneConfig, Precision, RandomWeights
+from hapvr.config import BackboneConfig, ExecutorChoice, Precision, RandomWeights
 from hapvr.features.backbone import load_backbone
 from hapvr.features.execution import run_network
 from hapvr.features.extract import embed_in_batches, region_embedder
@@ -33,19 +33,26 @@ def measure_extraction(
     rounds: int,
     precision: Precision,
     compiled: bool,
+    executor: ExecutorChoice,
 ) -> dict[str, Any]:
-    """Frames/s of the whole way from JPEG rows to features, and of the network alone on prepared pixels; and their ratio.
+    """Frames/s of the whole way from JPEG rows to features, and of torch's network alone on prepared pixels; and the ratio.
 
     The network alone does nothing else: no decoding, no normalisation, no regions, no whitening. Both take turns, and the
     ratio is the median over rounds, so that other work on the machine changes it little.
     """
     config = BackboneConfig(
-        architecture=architecture, weights=RandomWeights(source="random"), precision=precision, compile=compiled
+        architecture=architecture,
+        weights=RandomWeights(source="random"),
+        precision=precision,
+        compile=compiled,
+        executor=executor,
     )
     backbone = load_backbone(config)
     with torch.inference_mode():
         empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
-        channels = load_backbone(config.model_copy(update={"compile": False})).regions(empty).shape[-1]
+        channels = (
+            load_backbone(config.model_copy(update={"compile": False, "executor": "torch"})).regions(empty).shape[-1]
+        )
     dims = min(DIMS, channels)
     rng = torch_rng(0, "whitening")
     whitening = Whitening(torch.zeros(channels), torch.randn(channels, dims, generator=rng), torch.ones(dims))
@@ -73,18 +80,24 @@ def measure_extraction(
             maps[0].flatten()[0].item()  # waits for the device
 
     network()
+    embed.executor.decide()
+    embed(frames[: config.batch_frames])
     seconds: dict[str, list[float]] = {"whole": [], "network": []}
+    processor: dict[str, list[float]] = {"whole": [], "network": []}
     for _ in range(rounds):
         for name, work in (("whole", whole), ("network", network)):
-            start = time.perf_counter()
+            start, start_processor = time.perf_counter(), time.process_time()
             work()
             seconds[name].append(time.perf_counter() - start)
+            processor[name].append(time.process_time() - start_processor)
     ratios = [alone / all_ for alone, all_ in zip(seconds["network"], seconds["whole"], strict=True)]
     return {
         "frames": len(pixels),
         "frames_per_s": round(len(pixels) / min(seconds["whole"]), 2),
         "network_frames_per_s": round(len(pixels) / min(seconds["network"]), 2),
         "rate_against_network": round(statistics.median(ratios), 3),
+        "processor_rate_against_network": round(min(processor["network"]) / min(processor["whole"]), 3),
+        "executor": embed.executor.used,
         "precision": precision,
         "compiled": compiled,
     }
