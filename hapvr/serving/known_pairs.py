@@ -14,7 +14,13 @@ from hapvr.search.duplicates import KINDS, DuplicatePair, GroupMember, group_cop
 from hapvr.search.facts import VideoFacts
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.serving.collection import OpenIndex
-from hapvr.stages.duplicates import LEAST_PROBABILITY, MARKED_PLACE, PAIRS_STAGE, duplicate_pairs
+from hapvr.stages.duplicates import (
+    LEAST_PROBABILITY,
+    MARKED_PLACE,
+    PAIRS_STAGE,
+    duplicate_pairs,
+    outdated_duplicates,
+)
 from hapvr.storage.filesystem import DataRoot
 
 SAME_DURATION_S = 0.5
@@ -54,7 +60,7 @@ class KnownPairs:
         self._searched: set[str] = set()
 
     def read(self, index: OpenIndex) -> tuple[list[DuplicatePair], set[str]]:
-        """The pairs, and the shards whose videos were searched for. Raises DamagedError."""
+        """The pairs, and the shards whose videos were searched for as they are now. Raises DamagedError."""
         root = index.project.root
         with self._guard:
             keys = root.list_folders(PAIRS_STAGE)
@@ -64,7 +70,8 @@ class KnownPairs:
                 self._pairs = duplicate_pairs(
                     index.project, index.searcher, min_probability=LEAST_PROBABILITY, rejected=True
                 )
-                self._searched, self._state = set(keys), state
+                missing = outdated_duplicates(index.project).uncompared
+                self._searched, self._state = set(index.searcher.shards()) - missing.keys(), state
             return self._pairs, self._searched
 
 

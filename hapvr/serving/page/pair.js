@@ -9,7 +9,7 @@ import { fileOf, keepJob, knownJob, neighbours } from "./session.js";
 export async function showPair(place, values) {
   const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
   const around = neighbours(location.hash);
-  const match = around.pair?.match ?? (job ? await matchOf(job, reference) : undefined);
+  const match = around.pair?.match ?? await (job ? matchOf(job, reference) : knownMatch(query, reference));
   const name = query ?? around.pair?.name ?? knownJob(job)?.query ?? "query";
   const heading = element("h1", { class: "name" }, reference);
   const said = element("span", {});
@@ -21,7 +21,7 @@ export async function showPair(place, values) {
       element("nav", { class: "row", "aria-label": "Pairs" },
         around.back && element("a", { class: "button", href: around.back, title: "Escape" }, "Back to the list"),
         link(around.previous, "← Previous", "left arrow"),
-        around.count > 1 && element("span", { class: "quiet" }, `${around.place + 1} of ${around.count}`),
+        around.place >= 0 && around.count > 1 && element("span", { class: "quiet" }, `${around.place + 1} of ${around.count}`),
         link(around.next, "Next →", "right arrow"))),
     element("div", { class: "title" }, heading, match && chance(match)),
     state);
@@ -116,6 +116,13 @@ export async function showPair(place, values) {
   both.compare(...(segments[0] ? [segments[0].query_start_s, segments[0].reference_start_s] : [0, 0]));
 
   return () => both.close();
+}
+
+// A stored pair of the collection, if there is one: an address that was kept says what was said, too.
+async function knownMatch(query, reference) {
+  const { matches } = await get(`videos/${encodeURIComponent(query)}/matches`, { rejected: true, limit: 1000 });
+  const found = matches.find((match) => match.reference === reference);
+  return found && { ...found, segments: [] };
 }
 
 async function matchOf(id, reference) {
