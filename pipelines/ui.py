@@ -87,7 +87,11 @@ def running(commands: Sequence[Sequence[str]], **options: Any) -> Iterator[list[
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(timeout=60)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:  # a search may still be decoding a video
+                process.kill()
+                process.wait()
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
