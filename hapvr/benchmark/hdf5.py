@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,22 +64,27 @@ def survey_hdf5(path: Path) -> Hdf5Survey:
 
 
 def read_hdf5_features(
-    path: Path, *, video_ids: Sequence[str] | None = None, num_regions: int | None = None, dims: int | None = None
+    path: Path,
+    *,
+    video_ids: Sequence[str] | None = None,
+    known: Collection[str] | None = None,
+    num_regions: int | None = None,
+    dims: int | None = None,
 ) -> Iterator[ImportedFeatures]:
     """Features of every dataset in the file, or of `video_ids`, one video in memory at a time.
 
     A frame-level dataset [T, D] becomes [T, 1, D]. An id is the dataset's full name, so it may hold slashes.
-    num_regions, dims: the wanted R and D; None accepts any. A video comes without features, and with a reason, if it
-    has no dataset (missing), no frames (no_frames), values that are not finite (not_finite), another shape
-    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify
-    (too_large). Of the last two no value is read.
+    known: all names in the file, where the caller has listed them before. num_regions, dims: the wanted R and D; None
+    accepts any. A video comes without features, and with a reason, if it has no dataset (missing), no frames
+    (no_frames), values that are not finite (not_finite), another shape (wrong_shape), values that are not in this file
+    (other_file), or a size that what is stored does not justify (too_large). Of the last two no value is read.
     Raises DataError where the file is no HDF5 file or holds no dataset.
     """
     with _open(path) as file:
-        names = dataset_names(file)
+        names = dataset_names(file) if known is None else known
         if not names:
             raise DataError(f"{path}: no datasets; wanted one per video id, [frames, regions, dims] or [frames, dims]")
-        known = set(names)
+        known = known or set(names)
         for video_id in names if video_ids is None else video_ids:
             if video_id in known:
                 yield _convert(video_id, file[video_id], num_regions=num_regions, dims=dims)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -17,10 +15,11 @@ from hapvr.benchmark.hdf5 import ImportedFeatures, read_hdf5_features, survey_hd
 from hapvr.config import SourceName
 from hapvr.errors import ArgumentError
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment, file_sha256
+from hapvr.provenance import file_sha256
 from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.shards import RowWriter, Shard, index_row
+from hapvr.storage.shard_build import ShardRecipe, VideoEntry, build_shard
+from hapvr.storage.shards import Shard, index_row
 
 SHARD_VIDEOS = 512
 
@@ -67,51 +66,39 @@ def import_features(
     sha256 = file_sha256(file)
     shape = {"num_regions": survey.num_regions, "dims": survey.dims}
     settings = {"imported": {"format": "hdf5", "sha256": sha256}, "fps": fps, **shape}
-    plans = list(_plans(root, name, video_ids, settings, shard_videos))
-    pending = [plan for plan in plans if not plan.shard.is_finished(plan.provenance)]
-    pending_ids = [video for plan in pending for video in plan.video_ids]
-    videos = read_hdf5_features(file, video_ids=pending_ids, **shape)
-    num_done = len(video_ids) - len(pending_ids)
-    for plan in pending:
-        rows = []
-        with plan.shard.write_data(fields(**shape), row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
-            for video in islice(videos, len(plan.video_ids)):
-                rows.append(_write(writer, video, fps=fps))
-                progress(num_done + len(rows), len(video_ids))
-        plan.shard.write_index(rows, provenance=plan.provenance)
-        num_done += len(rows)
-    reasons = Counter(reason for plan in plans for reason in plan.shard.index()["reason"].to_list())
-    num_ok = reasons.pop("", 0)
+    results = []
+    for number, start in enumerate(range(0, len(video_ids), shard_videos)):
+        ids = video_ids[start : start + shard_videos]
+        recipe = ShardRecipe(
+            shard=Shard(root, STAGE, f"{name}-{number:05d}"),
+            settings=settings,
+            inputs={"video_ids": hashlib.sha256("\n".join(ids).encode()).hexdigest()},
+            columns=fields(**shape),
+            row_group_rows=ROW_GROUP_ROWS,
+        )
+
+        def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
+            for video in read_hdf5_features(file, video_ids=pending, known=known, **shape):
+                yield _entry(video, fps=fps)
+
+        def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:
+            progress(before + done, len(video_ids), num_frames)
+
+        results.append(build_shard(recipe, video_ids=ids, make=make, progress=report))
+    reasons = Counter(reason for result in results for reason in result.shard.index()["reason"].to_list() if reason)
     return FeatureImport(
-        shards=tuple(plan.shard for plan in plans),
-        num_new_shards=len(pending),
-        num_ok=num_ok,
+        shards=tuple(result.shard for result in results),
+        num_new_shards=sum(result.done for result in results),
+        num_ok=sum(result.num_ok for result in results),
         failures=dict(sorted(reasons.items())),
         sha256=sha256,
         **shape,
     )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    shard: Shard
-    video_ids: list[str]
-    provenance: Provenance
-
-
-def _plans(
-    root: DataRoot, name: str, video_ids: list[str], settings: dict[str, Any], shard_videos: int
-) -> Iterator[_Plan]:
-    for number, start in enumerate(range(0, len(video_ids), shard_videos)):
-        ids = video_ids[start : start + shard_videos]
-        digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()
-        provenance = Provenance(STAGE, settings, {"video_ids": digest}, environment())
-        yield _Plan(Shard(root, STAGE, f"{name}-{number:05d}"), ids, provenance)
-
-
-def _write(writer: RowWriter, video: ImportedFeatures, *, fps: float) -> dict[str, Any]:
+def _entry(video: ImportedFeatures, *, fps: float) -> VideoEntry:
     if video.features is None:
-        return index_row(video.video_id, 0, reason=video.reason, message=video.message)
+        return VideoEntry(index_row(video.video_id, 0, reason=video.reason, message=video.message))
     num_frames = len(video.features)
-    writer.write(feature_columns(video.video_id, video.features, (np.arange(num_frames) / fps).tolist()))
-    return index_row(video.video_id, num_frames)
+    columns = feature_columns(video.video_id, video.features, (np.arange(num_frames) / fps).tolist())
+    return VideoEntry(index_row(video.video_id, num_frames), columns, num_frames)
