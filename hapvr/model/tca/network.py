@@ -69,9 +69,9 @@ class ContextNetwork(VideoNetwork):
     ) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
 
-        features: [..., T, R, D]; a frame vector is the mean of its regions, made a unit vector. mask: bool [..., T], real
-        frames, at least one per video; padding is never attended to. side: not read. dtype: of the result. Raises
-        ArgumentError for other shapes and for videos without frames.
+        features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector.
+        mask: bool [..., T], real frames, at least one per video; padding is never attended to. side: not read. dtype: of the
+        result. Raises ArgumentError for other shapes and for videos without frames.
         """
         if features.ndim < 3 or features.shape[-1] != self.dims or 0 in features.shape:
             raise ArgumentError(
@@ -84,7 +84,8 @@ class ContextNetwork(VideoNetwork):
             )
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
-        frames = F.normalize(features.to(self._dtype).mean(-2), dim=-1)
+        features = features.to(self._dtype)
+        frames = features[..., 0, :] if features.shape[-2] == 1 else F.normalize(features.mean(-2), dim=-1)
         encoded = self.encode(frames.flatten(0, -3) if frames.ndim > 2 else frames[None], _flat(mask))
         return encoded.view(*frames.shape[:-1], 1, self.dims).to(dtype or encoded.dtype)
 

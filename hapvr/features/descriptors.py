@@ -1,0 +1,43 @@
+"""One vector per frame from a backbone's feature maps: iMAC and L3-iRMAC, as TCA reads them (TCA 3.1, its release)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hapvr.errors import ArgumentError
+
+
+def imac(maps: Sequence[Tensor]) -> Tensor:
+    """The largest value of each channel of maps that have unit norm over channels at each position.
+
+    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other.
+    """
+    return torch.cat([F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1)
+
+
+def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
+    """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
+
+    maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
+    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ArgumentError for maps that give no 3 x 3
+    regions.
+    """
+    vectors = []
+    for number, one in enumerate(maps):
+        stride = 2 * min(one.shape[-2:]) // 7
+        if stride < 2:
+            raise ArgumentError(
+                f"l3_irmac: map {number} of size {tuple(one.shape[-2:])} is smaller than 7 x 7; use larger crops"
+            )
+        regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
+        if regions.shape[-2:] != (3, 3):
+            raise ArgumentError(
+                f"l3_irmac: map {number} of size {tuple(one.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, wanted "
+                "(3, 3); use square crops of 224 px or a similar multiple of 32"
+            )
+        vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
+    return torch.cat(vectors, dim=1)
