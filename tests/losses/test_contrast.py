@@ -1,0 +1,121 @@
+"""InfoNCE and circle loss of one positive, against their equations; the memory bank."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hapvr.errors import ArgumentError
+from hapvr.losses.bank import MemoryBank, share_a_video
+from hapvr.losses.contrast import contrast_circle, contrast_infonce
+from hapvr.losses.metric_learning import circle
+from hapvr.seeding import torch_rng
+from tests.model.tca import definition
+
+
+def rows_of(seed: int, size: tuple[int, int]) -> torch.Tensor:
+    """Cosines [N, 1 + K] in double precision."""
+    return torch.rand(size, generator=torch_rng(seed, "rows"), dtype=torch.float64) * 2 - 1
+
+
+@pytest.mark.parametrize(("seed", "size"), [(1, (4, 9)), (2, (1, 2)), (3, (7, 40))])
+def test_losses_are_their_equations(seed: int, size: tuple[int, int]) -> None:
+    """Means over rows of both losses; the released circle loss takes all of row 0 for positives, and no other column."""
+    rows = rows_of(seed, size)
+    for temperature in (0.07, 1 / 256):
+        wanted = [definition.infonce(row, temperature) for row in rows.tolist()]
+        found = contrast_infonce(rows, temperature=temperature)
+        assert float(found) == pytest.approx(sum(wanted) / len(wanted), rel=1e-9)
+    for margin, scale in ((0.25, 256.0), (0.4, 32.0)):
+        paper = [definition.circle(row, margin, scale, [True] + [False] * (size[1] - 1)) for row in rows.tolist()]
+        released = [
+            definition.circle(row, margin, scale, [number == 0] * size[1]) for number, row in enumerate(rows.tolist())
+        ]
+        options = {"margin": margin, "scale": scale}
+        assert float(contrast_circle(rows, **options)) == pytest.approx(sum(paper) / len(rows), rel=1e-9)
+        found = contrast_circle(rows, form="released", **options)
+        assert float(found) == pytest.approx(sum(released) / len(rows), rel=1e-9)
+        labels = torch.full(size, -1, dtype=torch.int8)
+        labels[:, 0] = 1
+        own = circle((rows + 1) / 2, labels, margin=margin, scale=scale)
+        if (
+            margin == 0.4
+        ):  # the ranking loss of that name gets similarities in [0, 1], where its margins mean something else
+            assert float(own) != pytest.approx(sum(paper) / len(rows), rel=1e-2)
+
+
+def test_example_of_the_specification() -> None:
+    """s_p = 0.6 and s_n = 0.1: Eq. 4 still pulls with a loss of 11.5, the released form is content."""
+    rows = torch.tensor([[0.9, 0.0], [0.6, 0.1]])
+    assert float(contrast_circle(rows[1:])) == pytest.approx(11.5, abs=0.05)
+    both = contrast_circle(rows, form="released")
+    alone = contrast_circle(rows[:1], form="released")
+    assert float(both * 2 - alone) == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("loss", [lambda *args: contrast_infonce(*args, temperature=0.07), contrast_circle])
+def test_what_is_left_out_changes_nothing(loss: object) -> None:
+    """A negative that does not count gives neither loss nor gradient; a row without negatives has a loss of 0."""
+    assert callable(loss)
+    rows = rows_of(4, (3, 6))
+    usable = torch.ones(3, 5, dtype=torch.bool)
+    usable[:, 2] = False
+    kept = torch.cat([rows[:, :3], rows[:, 4:]], dim=1)
+    assert float(loss(rows, usable)) == pytest.approx(float(loss(kept)), rel=1e-12)
+    given = rows.clone().requires_grad_()
+    loss(given, usable).backward()
+    assert given.grad is not None
+    assert not given.grad[:, 3].any()
+    assert float(loss(rows, torch.zeros_like(usable))) == 0
+
+
+@pytest.mark.parametrize("name", ["rows", "shape", "margin"])
+def test_bad_input_is_refused(name: str) -> None:
+    """Values that are not finite, other shapes, and margins out of range."""
+    bad = {
+        "rows": (
+            lambda: contrast_circle(torch.tensor([[float("nan"), 0.0]])),
+            "NaN or infinite values between anchors",
+        ),
+        "shape": (lambda: contrast_infonce(torch.zeros(3), temperature=1.0), r"got shape \(3,\)"),
+        "margin": (lambda: contrast_circle(torch.zeros(1, 2), margin=1.5), r"margin: got 1\.5"),
+    }
+    call, message = bad[name]
+    with pytest.raises(ArgumentError, match=message):
+        call()
+
+
+def test_bank_replaces_the_oldest() -> None:
+    """It starts as unit noise; steps of any size go round, and what was given out does not change."""
+    bank = MemoryBank(5, dims=3, generator=torch_rng("bank"))
+    torch.testing.assert_close(bank.vectors.norm(dim=1), torch.ones(5))
+    given = bank.negatives()
+    steps = [torch.full((3, 3), float(number)) for number in range(1, 4)]
+    for number, vectors in enumerate(steps):
+        bank.add(vectors, torch.full((3, 2), number))
+    assert bank.vectors[:, 0].tolist() == [2, 3, 3, 3, 2]
+    assert bank.shown[:, 0].tolist() == [1, 2, 2, 2, 1]
+    assert int(bank.pointer) == 4
+    assert torch.equal(given, MemoryBank(5, dims=3, generator=torch_rng("bank")).vectors)
+
+
+def test_bank_tells_what_an_anchor_may_be_compared_with() -> None:
+    """Nothing that shows the anchor's video or donor, as video or as donor; noise is of nobody."""
+    bank = MemoryBank(4, dims=2, generator=torch_rng("bank"))
+    bank.add(torch.eye(2)[[0, 1, 0]], torch.tensor([[7, -1], [8, 9], [5, 7]]))
+    anchors = torch.tensor([[7, -1], [9, 3], [1, 2]])
+    assert bank.usable(anchors).tolist() == [[False, True, False, True], [True, False, True, True], [True] * 4]
+    assert share_a_video(anchors, anchors).tolist() == torch.eye(3, dtype=torch.bool).tolist()
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [(torch.zeros(5, 2), "5 vectors of one step do not fit into a bank of 4"), (torch.full((2, 2), torch.nan), "NaN")],
+)
+def test_bank_refuses_what_it_cannot_hold(vectors: torch.Tensor, message: str) -> None:
+    """Too many vectors, and values that are not finite; nothing of them is kept."""
+    bank = MemoryBank(4, dims=2, generator=torch_rng("bank"))
+    with pytest.raises(ArgumentError, match=message):
+        bank.add(vectors, torch.zeros(len(vectors), 2, dtype=torch.int64))
+    assert int(bank.pointer) == 0
+    assert bool(bank.vectors.isfinite().all())

@@ -1,0 +1,261 @@
+"""TCA's training on views: what is compared with what, what a checkpoint keeps, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from hapvr.config import Config, OptimizerConfig
+from hapvr.config_file import dump_config
+from hapvr.errors import ConfigError, DataError
+from hapvr.losses.settings import ContrastSettings
+from hapvr.model.tca.network import ContextNetwork, video_vectors
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.stages.project import Project
+from hapvr.stages.training import prepare_training, run_training
+from hapvr.train.batch import Batch
+from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
+from hapvr.train.contrast import ContrastTraining, contrast_loss
+from hapvr.train.families import build_network, build_training
+from hapvr.train.family import StepOutput
+from hapvr.train.report import read_history
+from tests.train.killed import start_training, wait_for_step
+from tests.train.runs import cached_views, run, same_weights, with_train, without_times
+
+PLAIN = TcaSettings(dropout=0.0)
+BANK = ContrastSettings(bank_size=4, momentum=0.5)
+
+
+def tca(project: Project, network: TcaSettings = PLAIN, contrast: ContrastSettings = BANK, **changes: object) -> Config:
+    return with_train(project, network=network, contrast=contrast, **changes)
+
+
+def training_of(config: Config, num_videos: int = 12) -> ContrastTraining:
+    """As a run starts it."""
+    network = build_network(config.train.network, dims=config.whitening.dims, seed=config.train.seed)
+    batch_videos = config.train.batch_videos
+    training = build_training(config.train, network, num_videos=num_videos, batch_videos=batch_videos, gather=None)
+    assert isinstance(training, ContrastTraining)
+    return training
+
+
+def step(training: ContrastTraining, batch: Batch, number: int = 0) -> StepOutput:
+    """The forward pass of a batch."""
+    output: StepOutput = training(
+        batch.regions.float(),
+        batch.labels,
+        batch.frame_labels,
+        batch.pair_index,
+        shown=batch.shown,
+        num_frames=batch.num_frames,
+        batch_number=number,
+    )
+    return output
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_loss_is_that_of_each_anchor_with_its_own_positives(small_project: Project, views: int) -> None:
+    """Anchor by anchor: its positives, the positives of other videos and the bank, without what shows its own videos."""
+    config = tca(small_project, strong_views=views)
+    training = training_of(config)
+    network = training.network
+    bank = training.bank
+    assert bank is not None
+    for number in range(2):
+        batch = cached_views(small_project, strong_views=views)[number]
+        size = 1 + views
+        with torch.no_grad():
+            vectors = video_vectors(network.embed(batch.regions.float())[:, :, 0])
+            strong = [place for place in range(len(vectors)) if place % size]
+            rows, losses = [], []
+            for anchor in range(0, len(vectors), size):
+                own = set(batch.shown[anchor].tolist()) - {-1}
+                others = [k for k in strong if not own & set(batch.shown[k].tolist())]
+                stored = [k for k in range(len(bank)) if not own & set(bank.shown[k].tolist())]
+                negatives = torch.cat([vectors[others], bank.vectors[stored]])
+                for positive in range(anchor + 1, anchor + size):
+                    cosines = torch.cat([vectors[positive : positive + 1], negatives]) @ vectors[anchor]
+                    losses.append(contrast_loss(config.train.contrast, cosines[None]))
+                rows.append(anchor)
+        total, terms, counts, similarity = step(training, batch, number)
+        torch.testing.assert_close(total.detach(), torch.stack(losses).mean(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(similarity, vectors @ vectors.T, rtol=1e-4, atol=1e-5)
+        assert terms["contrast"] == total
+        assert counts == {"anchors": len(rows), "anchors_without_negatives": 0}
+        shown = [batch.shown[k].tolist() for k in strong]
+        assert bank.shown[: len(shown)].tolist() == shown if number == 0 else True
+
+
+def test_only_anchors_get_gradients(small_project: Project) -> None:
+    """The gradient by the clips is zero but for weak views, and the key network gets none at all."""
+    training = training_of(tca(small_project))
+    batch = cached_views(small_project)[0]
+    regions = batch.regions.float().requires_grad_()
+    total, *_ = training(regions, batch.labels, batch.frame_labels, batch.pair_index, shown=batch.shown)
+    total.backward()
+    assert regions.grad is not None
+    moved = regions.grad.flatten(1).any(1).tolist()
+    assert moved == [True, False] * (len(regions) // 2)
+    assert training.key_network is not None
+    assert all(parameter.grad is None for parameter in training.key_network.parameters())
+
+
+def test_clips_that_end_with_their_video_are_masked(small_project: Project) -> None:
+    """What stands behind a clip's frames changes nothing."""
+    training = training_of(tca(small_project, contrast=ContrastSettings(bank_size=0)))
+    batch = cached_views(small_project)[0]
+    num_frames = torch.full((len(batch.regions),), 2)
+    noisy = batch.regions.float().clone()
+    noisy[:, 2:] = torch.rand(noisy[:, 2:].shape)
+    given = (batch.labels, batch.frame_labels, batch.pair_index)
+    losses = [float(training(regions, *given, num_frames=num_frames)[0].detach()) for regions in (noisy, batch.regions.float())]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("loss", ["circle", "released", "infonce"])
+def test_fifty_steps_stay_finite_and_learn(small_project: Project, tmp_path: Path, seed: int, loss: str) -> None:
+    """With dropout and a bank: no NaN, and the loss at the end is below that of the beginning."""
+    form = {"circle_form": "released"} if loss == "released" else {"loss": loss}
+    contrast = ContrastSettings.model_validate({"bank_size": 4, **form})
+    optimizer = OptimizerConfig(kind="adam", learning_rate=1e-3, weight_decay=1e-4, warmup_steps=0, floor_rate=0)
+    config = tca(
+        small_project,
+        TcaSettings(dropout=0.2),
+        contrast,
+        seed=seed,
+        steps=50,
+        log_every_steps=1,
+        optimizer=optimizer,
+    )
+    run(small_project, tmp_path, config)
+    losses = [line["loss/total"] for line in read_history(tmp_path)]
+    assert all(value == value and value < float("inf") for value in losses)
+    if loss != "released":
+        assert sum(losses[-10:]) < sum(losses[:10])
+
+
+def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Project, tmp_path: Path) -> None:
+    """All that changes is in the checkpoint, and draws are those of the step."""
+    config = tca(small_project, TcaSettings(dropout=0.3), accumulate_batches=2, ema_decay=0.9)
+    run(small_project, tmp_path / "whole", config)
+    run(small_project, tmp_path / "cut", config)
+    newest = list_checkpoints(tmp_path / "cut" / "checkpoints")[-1]
+    state = read_checkpoint(newest)["family"]
+    assert {"bank.vectors", "bank.shown", "bank.pointer"} < set(state)
+    assert any(name.startswith("key_network.") for name in state)
+    newest.unlink()
+    assert run(small_project, tmp_path / "cut", config).first_step == 6
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
+    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+
+
+@pytest.mark.slow
+def test_killed_training_equals_the_uninterrupted_one(small_project: Project, tmp_path: Path) -> None:
+    """SIGKILL at three steps, each time gone on from the last checkpoint: equal weights and losses, bit for bit."""
+    steps = 40
+    settings = tca(small_project, TcaSettings(), steps=steps, log_every_steps=1)
+    config = tmp_path / "config.yaml"
+    config.write_text(dump_config(settings), encoding="utf-8")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    uninterrupted = start_training(config, small_project.folder, whole)
+    uninterrupted.join()
+    kills = 0
+    for target in (3, 14, 25):
+        process = start_training(config, small_project.folder, cut)
+        wait_for_step(process, cut, target)
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+    last = start_training(config, small_project.folder, cut)
+    last.join()
+    assert (uninterrupted.exitcode, last.exitcode) == (0, 0)
+    assert kills >= 2
+    assert same_weights(whole, cut)
+    assert without_times(read_history(whole)) == without_times(read_history(cut))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path, momentum: float) -> None:
+    """Without dropout: losses, weights and banks of two gloo processes are those of one, to rounding."""
+    contrast = ContrastSettings(loss="infonce", bank_size=4, momentum=momentum)
+    changes = {"log_every_steps": 1, "steps": 12}
+    run(small_project, tmp_path, tca(small_project, contrast=contrast, **changes))
+    config = tca(small_project, contrast=contrast, num_processes=2, **changes)
+    project = Project(config, small_project.root, small_project.folder)
+    training = prepare_training(project, f"tca-two-equal-one-{momentum:g}".replace(".", "-"), tags={})
+    run_training(project, training)
+    one, two = (
+        [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
+        for folder in (tmp_path, training.folder)
+    )
+    assert two == pytest.approx(one, rel=1e-4)
+    alone, together = (
+        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1]) for folder in (tmp_path, training.folder)
+    )
+    for part in ("network", "family"):
+        assert alone[part].keys() == together[part].keys()
+        for name, values in alone[part].items():
+            torch.testing.assert_close(together[part][name], values, rtol=1e-3, atol=1e-4)
+
+
+def test_bank_takes_half_of_a_large_collection(small_project: Project) -> None:
+    """Whole steps of it, at most 4096, and none where a step adds more than half of the videos."""
+    config = tca(small_project, contrast=ContrastSettings())
+    sizes = {num: training_of(config, num).bank for num in (7, 8, 31, 100_000)}
+    assert {num: 0 if bank is None else len(bank) for num, bank in sizes.items()} == {7: 0, 8: 4, 31: 12, 100_000: 4096}
+
+
+@pytest.mark.parametrize(
+    ("contrast", "message"),
+    [
+        ({"bank_size": 4096}, r"bank_size: 4096 is more than the 12 training videos.*set 6 or less, or null"),
+        ({"bank_size": 3}, r"bank_size: 3 is less than the 4 vectors that a step adds"),
+        ({"bank_size": 0, "batch_negatives": False}, r"batch_negatives: false leaves no negatives"),
+    ],
+)
+def test_banks_that_do_not_fit_are_refused(small_project: Project, contrast: dict[str, int], message: str) -> None:
+    """A bank larger than the collection or smaller than a step, and no negatives at all."""
+    with pytest.raises(ConfigError, match=message):
+        training_of(tca(small_project, contrast=ContrastSettings.model_validate(contrast)))
+
+
+def test_nan_in_a_bank_of_a_checkpoint_is_refused(small_project: Project, tmp_path: Path) -> None:
+    """The message names the tensor and what to do."""
+    training = training_of(tca(small_project))
+    state = {name: value.clone() for name, value in training.extra_state().items()}
+    state["bank.vectors"][2, 1] = float("nan")
+    with pytest.raises(DataError, match=r"NaN or infinite values in bank\.vectors; delete that checkpoint"):
+        training.load_extra_state(state)
+    del state["bank.vectors"]
+    with pytest.raises(DataError, match=r"does not fit: bank\.vectors; go on with the settings"):
+        training.load_extra_state(state)
+
+
+def test_nan_in_a_batch_names_the_step_and_the_videos(small_project: Project, tmp_path: Path) -> None:
+    """Weights that overflow end the training before the bank holds anything of them."""
+    from hapvr.train.guards import NotFiniteError
+
+    optimizer = OptimizerConfig(learning_rate=1e30, warmup_steps=0)
+    config = tca(small_project, optimizer=optimizer)
+    with pytest.raises(NotFiniteError, match=r"step 1: .*lower|step 1: .*Lower"):
+        run(small_project, tmp_path, config)
+    (dump,) = tmp_path.glob("not-finite-*.json")
+    assert json.loads(dump.read_text())["video_ids"]
+
+
+def test_view_of_a_single_frame_trains(small_project: Project) -> None:
+    """A clip of one frame is its own video vector."""
+    training = training_of(tca(small_project))
+    assert isinstance(training.network, ContextNetwork)
+    batch = cached_views(small_project)[0]
+    total, *_ = training(
+        batch.regions[:, :1].float(), batch.labels, batch.frame_labels, batch.pair_index, shown=batch.shown
+    )
+    assert bool(total.isfinite())
