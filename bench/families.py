@@ -94,7 +94,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    sys.stdout.write(json.dumps(measure(arguments.videos, arguments.frames, arguments.dims, arguments.rounds), indent=1) + "\n")
+    sys.stdout.write(
+        json.dumps(measure(arguments.videos, arguments.frames, arguments.dims, arguments.rounds), indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

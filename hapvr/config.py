@@ -224,6 +224,10 @@ def resnet_gives_regions(crop_px: int) -> bool:
     return True
 
 
+NUM_REGIONS = 9
+"""Of L3-iMAC, in three rows of three."""
+
+
 class BackboneConfig(FrozenNetworkConfig):
     """The frozen network g that gives region features (method 1.2)."""
 
@@ -234,6 +238,10 @@ class BackboneConfig(FrozenNetworkConfig):
     class_token: bool = Field(
         default=False, description="append a vision transformer's class token to each of its regions"
     )
+    descriptor: Literal["regions", "imac", "l3_irmac"] = Field(
+        default="regions",
+        description="what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> BackboneConfig:
@@ -241,6 +249,11 @@ class BackboneConfig(FrozenNetworkConfig):
             usual = ", ".join(str(side) for side in (128, 160, 192, 224, 256) if resnet_gives_regions(side))
             raise ValueError(f"crop_px {self.crop_px} gives no 3 x 3 regions with a ResNet; e.g. {usual} do")
         return self
+
+    @property
+    def num_regions(self) -> int:
+        """R, vectors of a frame."""
+        return NUM_REGIONS if self.descriptor == "regions" else 1
 
 
 class TeacherConfig(FrozenNetworkConfig):
@@ -590,6 +603,11 @@ class Config(Settings):
     def _check(self) -> Config:
         if not self.sources:
             raise ValueError("sources: at least one is wanted")
+        if self.features.pooled and self.backbone.descriptor != "regions":
+            raise ValueError(
+                f"features.pooled is made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}; "
+                "set backbone.descriptor: regions, or features.pooled: false"
+            )
         names = [source.name for source in self.sources]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:

@@ -35,6 +35,10 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
             "train.network.spatial_rate: Input should be less than or equal to 1",
         ),
         ({"views": {"augment": {"pause_probability": 0.9}}}, "exclude each other"),
+        (
+            {"features": {"pooled": True}, "backbone": {"descriptor": "imac"}},
+            "features.pooled is made from the nine regions of a frame, and backbone.descriptor is imac",
+        ),
         ({"sources": []}, "at least one"),
         ({"sources": [{"kind": "folder", "name": "../x", "path": "p"}]}, "sources.0.folder.name"),
         ({"evaluation": {"validation": "t", "benchmarks": ["t"]}}, "must not also be a test benchmark"),

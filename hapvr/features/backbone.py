@@ -7,7 +7,7 @@ TorchScript file that gives one vector per picture is run on nine windows of eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig, ExecutorChoice, Precision, TorchScriptWeights, region_kernel
+from hapvr.config import NUM_REGIONS, BackboneConfig, ExecutorChoice, Precision, TorchScriptWeights, region_kernel
 from hapvr.errors import ArgumentError, ConfigError
+from hapvr.features.descriptors import imac, l3_irmac
 from hapvr.features.execution import executor_of, run_network
 from hapvr.features.resnet import LAYOUTS, ResNetStages
 from hapvr.features.weights import (
@@ -33,7 +34,6 @@ from hapvr.features.weights import (
 )
 from hapvr.model.side import Side
 
-NUM_REGIONS = 9
 GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)
 
@@ -54,10 +54,14 @@ class Backbone:
     std: tuple[float, ...]
     precision: Precision = "float32"
     executor: ExecutorChoice = "auto"
+    descriptor: str = "regions"
 
     def regions(self, frames: Tensor) -> Tensor:
-        """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening."""
-        return region_vectors(self._maps(frames))
+        """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
+
+        With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
+        """
+        return DESCRIPTORS[self.descriptor](self._maps(frames))
 
     def regions_and_means(self, frames: Tensor) -> Tensor:
         """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
@@ -131,7 +135,9 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     network.to(memory_format=torch.channels_last)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity) | ({"class_token": True} if config.class_token else {})
-    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, executor_of(config))
+    settings |= _stated_descriptor(config)
+    run = (config.precision, executor_of(config), config.descriptor)
+    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, *run)
     _require_regions(backbone, config)
     if config.compile:
         network.compile()
@@ -152,7 +158,7 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
         network = ResNetStages(config.architecture)
     network.load_state_dict(state, assign=True)
     network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
-    settings = stated_settings(config, identity)
+    settings = stated_settings(config, identity) | _stated_descriptor(config)
     return Backbone(
         network,
         identity,
@@ -162,7 +168,13 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
         IMAGENET_STD,
         config.precision,
         executor_of(config),
+        config.descriptor,
     )
+
+
+def _stated_descriptor(config: BackboneConfig) -> dict[str, str]:
+    """Of features that are not regions; data made before there was a choice does not name it."""
+    return {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
 
 
 def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
@@ -198,6 +210,14 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     """
     vectors = torch.cat([F.normalize(regions, dim=1) for regions in pooled_maps(maps)], dim=1)
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
+
+
+DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
+    "regions": region_vectors,
+    "imac": lambda maps: imac(maps)[:, None],
+    "l3_irmac": lambda maps: l3_irmac(maps)[:, None],
+}
+"""Maps [B, C_l, H_l, W_l] to [B, 9 or 1, C], by the name that `backbone.descriptor` gives it."""
 
 
 def frame_side(vectors: Tensor) -> Side:

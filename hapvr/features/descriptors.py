@@ -28,7 +28,7 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """
     vectors = []
     for number, one in enumerate(maps):
-        stride = 2 * min(one.shape[-2:]) // 7
+        stride = 2 * min(int(side) for side in one.shape[-2:]) // 7
         if stride < 2:
             raise ArgumentError(
                 f"l3_irmac: map {number} of size {tuple(one.shape[-2:])} is smaller than 7 x 7; use larger crops"

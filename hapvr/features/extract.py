@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hapvr.features.backbone import NUM_REGIONS, Backbone, frame_side
+from hapvr.config import NUM_REGIONS
+from hapvr.features.backbone import Backbone, frame_side
 from hapvr.features.executor import Executor, FrozenFunction
 from hapvr.features.teacher import Teacher
 from hapvr.features.whitening import Whitening

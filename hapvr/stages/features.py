@@ -10,7 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_backbone
+from hapvr.features.backbone import Backbone, center_crop, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder, separate_side
 from hapvr.features.images import decode_frames
 from hapvr.features.whitening import Whitening, load_whitening
@@ -68,7 +68,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         shard=project.shard(STAGE, key),
         settings=feature_settings(project, backbone, whitening) | side_setting(side_dims),
         inputs=inputs,
-        columns=fields(num_regions=NUM_REGIONS, dims=whitening.dims, side_dims=side_dims),
+        columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, side_dims=side_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
         made_with=embed.environment,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import DataError
-from hapvr.features.backbone import NUM_REGIONS, load_backbone
+from hapvr.features.backbone import load_backbone
 from hapvr.features.extract import (
     FrameNetwork,
     choose_device,
@@ -126,7 +126,7 @@ def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Outp
     whitening = load_whitening(project.root)
     side_dims = pooled_dims(project, whitening)
     features = {"features": feature_settings(project, backbone, whitening)}
-    shape = (project.config.views.num_frames, NUM_REGIONS, whitening.dims)
+    shape = (project.config.views.num_frames, project.config.backbone.num_regions, whitening.dims)
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
     recipe = ShardRecipe(
         shard=project.shard(VIEWS_STAGE, key),

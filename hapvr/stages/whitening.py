@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.features.backbone import NUM_REGIONS, Backbone, center_crop, load_backbone
+from hapvr.features.backbone import Backbone, center_crop, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.features.images import decode_frames
 from hapvr.features.whitening import (
@@ -131,7 +131,7 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
         raise DataError(
             "whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos"
         )
-    wanted = min(len(places), -(-config.whitening.max_regions // NUM_REGIONS))
+    wanted = min(len(places), -(-config.whitening.max_regions // config.backbone.num_regions))
     rng = numpy_rng(config.whitening.seed, STAGE)
     chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
 

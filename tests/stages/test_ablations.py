@@ -13,14 +13,12 @@ from hapvr.config_file import load_config, read_mapping
 from hapvr.errors import ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
-from hapvr.losses.objective import Objective
 from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.sweeps import Row, read_rows
-from hapvr.train.families import build_network
+from hapvr.train.families import build_network, build_training
 from hapvr.train.report import read_history
-from hapvr.train.similarity import TrainingModule
 from tests.conftest import CHECKOUT
 from tests.train.runs import run
 
@@ -43,7 +41,9 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
     pairs = positive_pairs(labels, include_self=True)
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
     frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
-    total, *_ = TrainingModule(network, Objective(config.train.objective))(regions, labels, frame_labels, pairs)
+    training = build_training(config.train, network, num_videos=100_000, batch_videos=3, gather=None)
+    shown = torch.tensor([[number // 2, -1] for number in range(6)])
+    total, *_ = training(regions, labels, frame_labels, pairs, shown=shown)
     total.backward()
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
     assert torch.isfinite(total)
@@ -55,9 +55,10 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_trains_for_some_steps(row: Row, small_project: Project, tmp_path: Path) -> None:
     """On real views, with the small project's data and the row's settings; every logged loss is finite."""
-    config = load_config(
-        small_project.folder / "config.yaml", overrides={**row.overrides, "train.steps": 3, "train.video_rate": 1.0}
-    )
+    overrides = {**row.overrides, "train.steps": 3, "train.video_rate": 1.0}
+    if overrides.get("train.contrast.bank_size"):
+        overrides["train.contrast.bank_size"] = 4  # the project has four training videos
+    config = load_config(small_project.folder / "config.yaml", overrides=overrides)
     run(small_project, tmp_path, config)
     losses = [line["loss/total"] for line in read_history(tmp_path)]
     assert losses

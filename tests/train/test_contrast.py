@@ -61,7 +61,7 @@ def step(training: ContrastTraining, batch: Batch, number: int = 0) -> StepOutpu
 @pytest.mark.parametrize("views", [1, 2])
 def test_loss_is_that_of_each_anchor_with_its_own_positives(small_project: Project, views: int) -> None:
     """Anchor by anchor: its positives, the positives of other videos and the bank, without what shows its own videos."""
-    config = tca(small_project, strong_views=views)
+    config = tca(small_project, contrast=ContrastSettings(bank_size=8, momentum=0.5), strong_views=views)
     training = training_of(config)
     network = training.network
     bank = training.bank
@@ -113,7 +113,10 @@ def test_clips_that_end_with_their_video_are_masked(small_project: Project) -> N
     noisy = batch.regions.float().clone()
     noisy[:, 2:] = torch.rand(noisy[:, 2:].shape)
     given = (batch.labels, batch.frame_labels, batch.pair_index)
-    losses = [float(training(regions, *given, num_frames=num_frames)[0].detach()) for regions in (noisy, batch.regions.float())]
+    losses = [
+        float(training(regions, *given, num_frames=num_frames)[0].detach())
+        for regions in (noisy, batch.regions.float())
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
