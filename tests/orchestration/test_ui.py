@@ -63,9 +63,8 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
         server.wait(timeout=90)
         assert server.stdout is not None
         printed = server.stdout.read()
-    assert f"MLflow: {mlflow_server}\n" in printed
+    assert f"MLflow: {mlflow_server}  Search: http://127.0.0.1:{search_port}\n" in printed
     assert "ready" in printed
-    assert f"Search: http://127.0.0.1:{search_port}\n" in printed
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 
