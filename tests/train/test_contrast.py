@@ -186,7 +186,10 @@ def test_killed_training_equals_the_uninterrupted_one(small_project: Project, tm
 @pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path, momentum: float) -> None:
-    """Without dropout: losses, weights and banks of two gloo processes are those of one, to rounding."""
+    """Without dropout: losses, weights and banks of two gloo processes are those of one, to rounding.
+
+    The bias of attention's keys is left out: softmax does not depend on it, so its gradient is rounding, which Adam scales up.
+    """
     contrast = ContrastSettings(loss="infonce", bank_size=4, momentum=momentum)
     changes = {"log_every_steps": 1, "steps": 12}
     run(small_project, tmp_path, tca(small_project, contrast=contrast, **changes))
@@ -205,7 +208,11 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
     for part in ("network", "family"):
         assert alone[part].keys() == together[part].keys()
         for name, values in alone[part].items():
-            torch.testing.assert_close(together[part][name], values, rtol=1e-3, atol=1e-4)
+            found, wanted = (
+                torch.cat([t.chunk(3)[0], t.chunk(3)[2]]) if name.endswith("in_proj_bias") else t
+                for t in (together[part][name], values)
+            )
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_bank_takes_half_of_a_large_collection(small_project: Project) -> None:
