@@ -23,7 +23,7 @@ import torch
 from bench.data_decoding import measure_decoding
 from bench.data_extraction import measure_extraction
 from bench.data_stores import measure_collection, measure_stores
-from hapvr.config import Precision
+from hapvr.features.settings import Precision
 from hapvr.provenance import environment
 
 CLIPS = Path(__file__).resolve().parent.parent.parent / "shared" / "videos"

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hapvr.config import BackboneConfig, ExecutorChoice, Precision, RandomWeights
 from hapvr.features.backbone import load_backbone
 from hapvr.features.execution import run_network
 from hapvr.features.extract import embed_in_batches, region_embedder
+from hapvr.features.settings import BackboneConfig, ExecutorChoice, Precision, RandomWeights
 from hapvr.features.weights import normalize_pixels
 from hapvr.features.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng

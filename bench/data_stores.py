@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hapvr.config import Config, ListSource
+from hapvr.config import Config
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.stages.manifest import make_manifest
@@ -23,6 +23,7 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard, index_row
 from hapvr.storage.views import VIEWS_STAGE, ViewFile, ViewRow, view_columns, view_fields
+from hapvr.video.settings import ListSource
 
 REGIONS, DIMS = 9, 512
 

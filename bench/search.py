@@ -22,7 +22,6 @@ import polars as pl
 import pyarrow as pa
 import torch
 
-from hapvr.config import SamplingConfig
 from hapvr.config_file import load_config
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import fit_whitening
@@ -42,6 +41,7 @@ from hapvr.search.index import FrameIndex
 from hapvr.search.settings import SearchSettings
 from hapvr.search.vectors import VECTOR
 from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.video.settings import SamplingConfig
 
 TOP = (1, 5, 10, 20, 50, 100)
 EXHAUSTIVE_GROUP = 24

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
-from hapvr.config import AugmentConfig
+from hapvr.augment.settings import AugmentConfig
 
 MAX_BLUR_SIGMA_PX = 2.0
 TEXT_HEIGHT_RATES = (0.2, 0.5)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from hapvr.augment.overlays import draw_overlays
+from hapvr.augment.settings import AugmentConfig
 from hapvr.augment.spatial import CropBox, crop_resize, draw_crop, rand_augment
 from hapvr.augment.temporal import NOISE, Indices, crop_or_loop, draw_temporal
 from hapvr.augment.view import NO_SOURCE, View, check_frames
-from hapvr.config import AugmentConfig
 from hapvr.errors import ArgumentError
 from hapvr.seeding import derive_seed, numpy_rng
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.config import AugmentConfig
+from hapvr.augment.settings import AugmentConfig
 
 BLANK = -1
 NOISE = -2

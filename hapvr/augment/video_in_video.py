@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from torchvision.transforms.v2 import functional
 
+from hapvr.augment.settings import AugmentConfig
 from hapvr.augment.view import View
-from hapvr.config import AugmentConfig
 from hapvr.errors import ArgumentError
 from hapvr.seeding import numpy_rng
 

@@ -18,7 +18,6 @@ import polars as pl
 from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.clips import write_clips
-from hapvr.config import CopyEdits, SamplingConfig
 from hapvr.corpus.edits import EDITS, HARD_EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video, find_edit
 from hapvr.corpus.output import prepare_folder, write_mp4
 from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, load_frames, without_repeats
@@ -28,6 +27,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.video.pool import in_workers
+from hapvr.video.settings import CopyEdits, SamplingConfig
 
 GENERATOR_VERSION = 2
 COPIES_TIMEOUT_S = 3600.0

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from hapvr.benchmark.definitions.clips import write_clips
-from hapvr.config import SamplingConfig
 from hapvr.corpus.camera import film, make_camera
 from hapvr.corpus.edits import EDITS, NORMAL_CRF, broadcast, edit_video
 from hapvr.corpus.output import prepare_folder, write_mp4
@@ -22,6 +21,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.video.pool import in_workers
+from hapvr.video.settings import SamplingConfig
 
 GENERATOR_VERSION = 2
 """Raised whenever the same arguments would give other pictures; corpora of another version are made again."""

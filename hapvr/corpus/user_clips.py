@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hapvr.config import SamplingConfig
 from hapvr.corpus.textures import Pixels
 from hapvr.errors import ArgumentError
 from hapvr.seeding import numpy_rng
 from hapvr.video.decode import probe_video, sample_frames
 from hapvr.video.pool import inspect_videos
+from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder
 
 MAX_NAME_BYTES = 246

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
-from hapvr.config import CopyEdits
 from hapvr.corpus.clips_benchmark import COPIES_PER_CLIP, MAX_QUERIES, CopyBenchmark, build_benchmark
 from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, without_repeats
 from hapvr.errors import ArgumentError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.seeding import numpy_rng
+from hapvr.video.settings import CopyEdits
 
 MIN_CLIPS = 4
 _MIN_TRAIN = 2

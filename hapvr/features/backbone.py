@@ -15,11 +15,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import NUM_REGIONS, BackboneConfig, ExecutorChoice, Precision, TorchScriptWeights, region_kernel
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.features.descriptors import imac, l3_irmac
 from hapvr.features.execution import executor_of, run_network
 from hapvr.features.resnet import LAYOUTS, ResNetStages
+from hapvr.features.settings import (
+    NUM_REGIONS,
+    BackboneConfig,
+    ExecutorChoice,
+    Precision,
+    TorchScriptWeights,
+    region_kernel,
+)
 from hapvr.features.weights import (
     IMAGENET_MEAN,
     IMAGENET_STD,

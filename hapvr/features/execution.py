@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hapvr.config import ExecutorChoice, FrozenNetworkConfig, Precision
 from hapvr.errors import ConfigError
+from hapvr.features.settings import ExecutorChoice, FrozenNetworkConfig, Precision
 
 DTYPES: dict[Precision, torch.dtype] = {
     "float32": torch.float32,

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr import __version__
-from hapvr.config import ExecutorChoice, Precision
 from hapvr.errors import ConfigError
 from hapvr.features.conversions import CONVERSION_FILE, Measured, conversion_of
 from hapvr.features.openvino_network import (
@@ -33,6 +32,7 @@ from hapvr.features.openvino_network import (
     convert,
     require_openvino,
 )
+from hapvr.features.settings import ExecutorChoice, Precision
 from hapvr.seeding import torch_rng
 
 PATIENCE_FRAMES = 128

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hapvr.config import NUM_REGIONS
 from hapvr.features.backbone import Backbone, frame_side
 from hapvr.features.executor import Executor, FrozenFunction
+from hapvr.features.settings import NUM_REGIONS
 from hapvr.features.teacher import Teacher
 from hapvr.features.whitening import Whitening
 from hapvr.model.side import join_side, split_side

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hapvr.config import Precision
+from hapvr.features.settings import Precision
 
 HINTS: dict[Precision, tuple[str, str]] = {
     "float32": ("f32", "FP32"),

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import ExecutorChoice, Precision, TeacherConfig, TorchScriptWeights
 from hapvr.errors import ConfigError
 from hapvr.features.execution import executor_of, run_network
+from hapvr.features.settings import ExecutorChoice, Precision, TeacherConfig, TorchScriptWeights
 from hapvr.features.weights import (
     WeightsIdentity,
     create_embedding_network,

@@ -21,8 +21,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hapvr.config import FileWeights, FrozenNetworkConfig, PretrainedWeights, RandomWeights, TorchScriptWeights
 from hapvr.errors import ConfigError, WeightsUnavailableError
+from hapvr.features.settings import (
+    FileWeights,
+    FrozenNetworkConfig,
+    PretrainedWeights,
+    RandomWeights,
+    TorchScriptWeights,
+)
 from hapvr.provenance import file_sha256
 
 HUB_FILE = "model.safetensors"

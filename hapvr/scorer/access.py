@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hapvr.config import ServingConfig
 from hapvr.errors import ArgumentError, ConfigError, VideoError
+from hapvr.scorer.settings import ServingConfig
 
 ROOTS_VARIABLE = "HAPVR_ALLOWED_ROOTS"
 HOSTS_VARIABLE = "HAPVR_ALLOWED_HOSTS"

@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hapvr import __version__
-from hapvr.config import BackboneConfig, SamplingConfig, ServingConfig
 from hapvr.errors import DataError
 from hapvr.features.backbone import Backbone, load_backbone, stored_backbone
+from hapvr.features.settings import BackboneConfig
 from hapvr.features.weights import WeightsIdentity, state_sha256
 from hapvr.features.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.files import write_atomic
@@ -34,6 +34,8 @@ from hapvr.model.checkpoint import load_network
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration, calibration_from_json
 from hapvr.scorer.scorer import VideoScorer
+from hapvr.scorer.settings import ServingConfig
+from hapvr.video.settings import SamplingConfig
 
 Part = TypeVar("Part")
 

@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hapvr.config import DownloadConfig, ServingConfig
 from hapvr.errors import VideoError
 from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import Outcome, SampledFeatures, VideoReader
+from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
 
 if TYPE_CHECKING:

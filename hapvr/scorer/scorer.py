@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hapvr.config import SamplingConfig, ServingConfig
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.features.backbone import Backbone
 from hapvr.features.extract import region_embedder
@@ -27,7 +26,9 @@ from hapvr.scorer.deadline import Deadline, Turns
 from hapvr.scorer.frame_matrix import relative_frame_matrix
 from hapvr.scorer.request import RequestVideos
 from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, Segment, align, timed_segments
+from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import SampledFeatures, VideoReader
+from hapvr.video.settings import SamplingConfig
 
 NEVER = Deadline(None)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from hapvr.config import SamplingConfig
 from hapvr.errors import DataError
 from hapvr.features.whitening import whitening_from_bytes
 from hapvr.model.checkpoint import DESCRIPTION_FILE, load_network
@@ -19,6 +18,7 @@ from hapvr.model.published import import_published
 from hapvr.provenance import Provenance
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_description
 from hapvr.storage.side import without_side
+from hapvr.video.settings import SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

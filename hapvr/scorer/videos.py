@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hapvr.config import SamplingConfig, ServingConfig
 from hapvr.errors import VideoError
 from hapvr.features.backbone import center_crop
 from hapvr.features.extract import embed_in_batches
@@ -19,8 +18,10 @@ from hapvr.features.images import decode_frames
 from hapvr.scorer.deadline import Deadline, Turns
 from hapvr.scorer.pictures import read_picture
 from hapvr.scorer.segments import Clock
+from hapvr.scorer.settings import ServingConfig
 from hapvr.video.container import check_file
 from hapvr.video.pool import SampledVideo, sample_videos
+from hapvr.video.settings import SamplingConfig
 
 PASSING_REASONS = frozenset({"timeout", "crashed", "missing_file", "too_long", "too_large"})
 """Failures that depend on limits or on the moment; all others stay true for as long as the file does."""

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import anyio
 from fastapi import Depends, Request
 
-from hapvr.config import ServingConfig
 from hapvr.errors import VideoError
 from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
+from hapvr.scorer.settings import ServingConfig
 from hapvr.search.match import SearchAnswer
 from hapvr.search.rows import answer_values
 from hapvr.serving.collection import Collection, OpenIndex

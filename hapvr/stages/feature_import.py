@@ -12,7 +12,6 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from hapvr.benchmark.hdf5 import ImportedFeatures, read_hdf5_features, survey_hdf5
-from hapvr.config import SourceName
 from hapvr.errors import ArgumentError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
@@ -20,6 +19,7 @@ from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, feature_columns, field
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shard_build import ShardRecipe, VideoEntry, build_shard
 from hapvr.storage.shards import Shard, index_row
+from hapvr.video.settings import SourceName
 
 SHARD_VIDEOS = 512
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import polars as pl
 
-from hapvr.config import SamplingConfig
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
@@ -30,6 +29,7 @@ from hapvr.storage.manifest import VIDEOS_STAGE
 from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.storage.shards import STATUS_OK, Shard, index_row
 from hapvr.video.pool import SampledVideo, VideoSampler, sample_videos
+from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import path_of_text
 
 CHANGED = "changed_file"

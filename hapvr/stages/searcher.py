@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hapvr.config import ServingConfig
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.features.extract import choose_device
 from hapvr.provenance import file_sha256
@@ -17,6 +16,7 @@ from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
 from hapvr.scorer.scorer import NEVER, VideoScorer
+from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.current import CurrentIndex, current_index

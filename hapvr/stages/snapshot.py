@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hapvr.config import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource, digest
+from hapvr.config import digest
 from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.stages.project import Project
+from hapvr.video.settings import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
 from hapvr.video.sources import path_of_text, scan_folder
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.config import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
 from hapvr.corpus.demo import make_demo_corpus
 from hapvr.corpus.user_videos import read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
+from hapvr.video.settings import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
 from hapvr.video.sources import ManifestEntry, entries_of_files, entries_of_youtube_ids, read_list, scan_folder
 
 CORPUS_FOLDER = "corpus"

@@ -16,11 +16,11 @@ from mlflow.environment_variables import MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT
 from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from hapvr.config import ServingConfig
 from hapvr.errors import HapvrError
 from hapvr.scorer.access import access_from_environment, lowered_limits
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.scorer import PairScore, VideoScorer
+from hapvr.scorer.settings import ServingConfig
 
 _LOG = logging.getLogger(__name__)
 SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"

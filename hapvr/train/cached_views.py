@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hapvr.config import Config, ViewsConfig
+from hapvr.augment.settings import ViewsConfig
+from hapvr.config import Config
 from hapvr.errors import DataError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from pebble import ProcessFuture
 
-from hapvr.config import DownloadConfig
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import PART_SUFFIX, write_atomic
 from hapvr.video.fetch import Fetched, FetchTask, Status, fetch, refuse_programs
 from hapvr.video.pool import open_pool
+from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry, is_remote
 
 RECORD_SUFFIX = ".json"

@@ -26,7 +26,7 @@ from yt_dlp.utils import (
     YoutubeDLError,
 )
 
-from hapvr.config import DownloadConfig
+from hapvr.video.settings import DownloadConfig
 
 _LOG = logging.getLogger(__name__)
 _LOG.addHandler(logging.NullHandler())

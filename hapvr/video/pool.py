@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from pebble import ProcessFuture, ProcessPool
 from PIL import Image
 
-from hapvr.config import SamplingConfig
 from hapvr.errors import VideoError
 from hapvr.provenance import file_sha256
 from hapvr.video.container import VideoProbe, check_file
 from hapvr.video.decode import Decoder, probe_video, sample_video
+from hapvr.video.settings import SamplingConfig
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from hapvr.augment.overlays import (
     overlay_emoji,
     overlay_text,
 )
-from hapvr.config import AugmentConfig
+from hapvr.augment.settings import AugmentConfig
 
 NOTHING = {"text_probability": 0.0, "emoji_probability": 0.0, "blur_probability": 0.0}
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
 from hapvr.augment.policy import strong_view, weak_view
+from hapvr.augment.settings import AugmentConfig
 from hapvr.augment.temporal import draw_window
 from hapvr.augment.view import NO_SOURCE
-from hapvr.config import AugmentConfig
 from hapvr.errors import ArgumentError
 from hapvr.seeding import numpy_rng
 

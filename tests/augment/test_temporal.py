@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapvr.augment.settings import AugmentConfig
 from hapvr.augment.temporal import (
     BLANK,
     NOISE,
@@ -21,7 +22,6 @@ from hapvr.augment.temporal import (
     shuffle_dropout,
     slow_motion,
 )
-from hapvr.config import AugmentConfig
 
 WINDOW = np.arange(10, 16)
 CONFIG = AugmentConfig()

@@ -7,9 +7,9 @@ import re
 import pytest
 import torch
 
+from hapvr.augment.settings import AugmentConfig
 from hapvr.augment.video_in_video import takes_donor, video_in_video
 from hapvr.augment.view import View
-from hapvr.config import AugmentConfig
 from hapvr.errors import ArgumentError
 
 WHERE = {"config": AugmentConfig(), "seed": 0, "video_id": "s/a"}

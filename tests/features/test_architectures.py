@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig, FileWeights, RandomWeights, TeacherConfig, TorchScriptWeights
 from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.features.backbone import load_backbone
+from hapvr.features.settings import BackboneConfig, FileWeights, RandomWeights, TeacherConfig, TorchScriptWeights
 from hapvr.features.teacher import load_teacher
 from hapvr.features.weights import normalize_pixels
 from hapvr.seeding import torch_rng

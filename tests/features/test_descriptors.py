@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hapvr.config import BackboneConfig, RandomWeights
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.features.backbone import load_backbone, stored_backbone
 from hapvr.features.descriptors import l3_irmac
+from hapvr.features.settings import BackboneConfig, RandomWeights
 
 RANDOM = RandomWeights(source="random", seed=1)
 

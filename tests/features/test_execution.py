@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig, Precision, RandomWeights, TeacherConfig
 from hapvr.errors import ConfigError
 from hapvr.features.backbone import center_crop, load_backbone
 from hapvr.features.extract import region_embedder
+from hapvr.features.settings import BackboneConfig, Precision, RandomWeights, TeacherConfig
 from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import fit_whitening
 from hapvr.video.decode import sample_frames

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.config import BackboneConfig, RandomWeights, TeacherConfig
 from hapvr.errors import ConfigError
 from hapvr.features.backbone import Backbone, load_backbone
 from hapvr.features.conversions import conversion_of
 from hapvr.features.extract import Embedder, region_embedder, teacher_embedder
+from hapvr.features.settings import BackboneConfig, RandomWeights, TeacherConfig
 from hapvr.features.teacher import load_teacher
 from hapvr.features.weights import WeightsIdentity
 from hapvr.seeding import torch_rng

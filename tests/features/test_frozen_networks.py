@@ -10,10 +10,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from hapvr.config import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TeacherConfig
 from hapvr.errors import ArgumentError, WeightsUnavailableError
 from hapvr.features.backbone import center_crop, load_backbone, region_vectors
 from hapvr.features.extract import embed_in_batches
+from hapvr.features.settings import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TeacherConfig
 from hapvr.features.teacher import load_teacher
 from hapvr.features.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
 from hapvr.features.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes

@@ -9,8 +9,8 @@ import av
 import numpy as np
 import torch
 
-from hapvr.config import BackboneConfig, RandomWeights, SamplingConfig
 from hapvr.features.backbone import center_crop, load_backbone
+from hapvr.features.settings import BackboneConfig, RandomWeights
 from hapvr.features.whitening import fit_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
@@ -18,6 +18,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.video.settings import SamplingConfig
 
 DIMS = 32
 BACKBONE = BackboneConfig(

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hapvr.config import BackboneConfig, RandomWeights, TorchScriptWeights
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.openvino_network import OpenVINONetwork
+from hapvr.features.settings import BackboneConfig, RandomWeights, TorchScriptWeights
 from hapvr.features.whitening import whitening_from_bytes
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.bundle import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, load_bundle, read_description

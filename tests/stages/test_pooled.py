@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hapvr.config import BackboneConfig
 from hapvr.errors import ArgumentError, DataError
 from hapvr.features.backbone import frame_side, load_backbone, pooled_maps
 from hapvr.features.execution import run_network
+from hapvr.features.settings import BackboneConfig
 from hapvr.features.weights import normalize_pixels
 from hapvr.model.side import Side, join_side, side_rows, split_side
 from hapvr.stages.features import make_features

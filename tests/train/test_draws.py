@@ -11,7 +11,8 @@ import pytest
 import torch
 from torchvision.io import encode_jpeg
 
-from hapvr.config import Config, ViewsConfig
+from hapvr.augment.settings import ViewsConfig
+from hapvr.config import Config
 from hapvr.errors import DataError
 from hapvr.features.views import GROUP_VIDEOS, ViewDrawer, ViewPlan, plan_cached_views
 from hapvr.losses.objective import Objective

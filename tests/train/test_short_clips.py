@@ -8,7 +8,8 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from hapvr.config import Config, ViewsConfig
+from hapvr.augment.settings import ViewsConfig
+from hapvr.config import Config
 from hapvr.losses.objective import Objective
 from hapvr.stages.project import Project
 from hapvr.storage.filesystem import DataRoot

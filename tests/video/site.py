@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from hapvr.config import DownloadConfig
 from hapvr.video.download import Downloader
+from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
 
 SEGMENTS = 6

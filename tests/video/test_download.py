@@ -13,11 +13,11 @@ import psutil
 import pytest
 from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 
-from hapvr.config import DownloadConfig
 from hapvr.errors import ArgumentError
 from hapvr.video.decode import probe_video
 from hapvr.video.download import Downloader, file_stem
 from hapvr.video.fetch import classify_failure
+from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
 from tests.video.conftest import VideoWriter
 from tests.video.site import Site, serve

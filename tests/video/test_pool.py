@@ -17,10 +17,10 @@ import psutil
 import pytest
 from PIL import Image
 
-from hapvr.config import SamplingConfig
 from hapvr.errors import VideoError
 from hapvr.video.decode import PYAV_SELECTED, sample_frames
 from hapvr.video.pool import LOOKAHEAD, encode_jpeg, in_workers, inspect_videos, sample_videos
+from hapvr.video.settings import SamplingConfig
 
 ALONE = SamplingConfig(workers=1)
 

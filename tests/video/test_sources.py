@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.config import SamplingConfig
 from hapvr.errors import DataError
 from hapvr.video.pool import inspect_videos
+from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import (
     entries_of_files,
     is_remote,

@@ -1,0 +1,119 @@
+"""Which videos there are, and how they become files and frames: settings of sources, downloads and sampling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from hapvr.settings import Rate, Settings
+
+Split = Literal["train", "validation", "test"]
+CopyEdits = Literal["usual", "hard"]
+SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+
+
+class FolderSource(Settings):
+    """All files below a folder that have a video's suffix; those that are no videos inside become failed rows."""
+
+    kind: Literal["folder"]
+    name: SourceName
+    path: Path
+    split: Split = "train"
+
+
+class ListSource(Settings):
+    """A CSV or Parquet file with a column `url`, or `video_id` of YouTube, and optionally both."""
+
+    kind: Literal["list"]
+    name: SourceName
+    path: Path
+    split: Split = "train"
+
+
+class DemoCorpusSource(Settings):
+    """The generated, labelled corpus; becomes the sources NAME-train, NAME-validation and NAME-test."""
+
+    kind: Literal["demo_corpus"]
+    name: SourceName
+    num_incidents: Annotated[int, Field(ge=3, le=500)] = 26
+    seed: int = 0
+
+
+class OwnVideosSource(Settings):
+    """A folder of unlabelled clips; held-out clips and edited copies of them become validation and test benchmarks."""
+
+    kind: Literal["own_videos"]
+    name: SourceName
+    path: Path
+    validation_rate: Rate = 0.15
+    test_rate: Rate = 0.3
+    scenes: Path | None = Field(
+        default=None,
+        description="a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all held out",
+    )
+    edits: CopyEdits = Field(
+        default="usual", description="of the held-out clips; `hard`: each is altered by several strong edits at once"
+    )
+    seed: int = 0
+
+
+class BenchmarkSource(Settings):
+    """All videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k; `name` is the benchmark's."""
+
+    kind: Literal["benchmark"]
+    name: SourceName
+    split: Literal["validation", "test"] = "test"
+
+
+Source = Annotated[
+    FolderSource | ListSource | DemoCorpusSource | OwnVideosSource | BenchmarkSource, Field(discriminator="kind")
+]
+
+
+class SamplingConfig(Settings):
+    """How videos become frames (method 1)."""
+
+    fps: Annotated[float, Field(gt=0, le=60)] = 1.0
+    short_side_px: Annotated[int, Field(ge=32, le=2160)] = 256
+    max_frames: Annotated[int, Field(ge=1)] = 3600
+    min_frames: Annotated[int, Field(ge=1)] = 1
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    jpeg_quality: Annotated[int, Field(ge=50, le=100)] = 95
+    workers: Annotated[int, Field(ge=1)] = 2
+    max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
+        default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
+    )
+    store_frames: bool = Field(
+        default=True, description="false: frames are decoded anew by each stage that needs them, and take no disk"
+    )
+
+    def content(self) -> dict[str, Any]:
+        """What determines the frames; the rest only says how the work is done."""
+        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes", "store_frames"})
+
+
+class DownloadConfig(Settings):
+    """How remote videos are fetched (yt-dlp)."""
+
+    max_height_px: Annotated[int, Field(ge=144)] = 480
+    max_bytes: Annotated[int, Field(ge=1)] = 500_000_000
+    rate_limit_bytes_s: Annotated[int, Field(ge=1)] | None = None
+    retries: Annotated[int, Field(ge=0)] = 3
+    backoff_s: Annotated[float, Field(ge=0)] = Field(default=2.0, description="first wait before a retry; it doubles")
+    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    cookies_file: Path | None = None
+    proxy: str | None = None
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(default=4, description="videos of a shard fetched at once")
+    quota_bytes: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="disk space for all downloads together; what does not fit fails and can be retried"
+    )
+    folder: Path | None = Field(
+        default=None,
+        description="where files are kept, if not in `downloads` of the data root; needed where that is an object store",
+    )
+
+    def content(self) -> dict[str, Any]:
+        """What determines which file a video becomes; the rest only says how it is fetched."""
+        return self.model_dump(mode="json", include={"max_height_px", "max_bytes"})
