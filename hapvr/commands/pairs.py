@@ -1,4 +1,4 @@
-"""`hapvr pairs mark | unmark | list`: what people know about pairs of videos, which searches and duplicates respect."""
+"""`hapvr pairs mark | unmark | list | benchmark`: what people know about pairs of videos, which searches and duplicates respect."""
 
 from __future__ import annotations
 
@@ -64,3 +64,22 @@ def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
     rows = read_marks(Project.open(config).root).rows()
     lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}" for row in rows]
     show({"marks": [asdict(row) for row in rows]}, as_json=as_json, text="\n".join(lines) or "no pair is marked")
+
+
+@app.command("benchmark")
+@exit_codes
+def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
+    from hapvr.stages.marks_benchmark import marked_pairs, write_marks_benchmark
+    from hapvr.stages.project import Project
+
+    project = Project.open(config)
+    marked = marked_pairs(project)
+    folder = write_marks_benchmark(project, marked)
+    used, least = marked.suffice(project), project.config.evaluation.min_marks
+    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
+    text = (
+        f"{folder}: {marked.num_matches} matches, {marked.num_others} other pairs; {marked.skipped} marks skipped, of videos "
+        f"that are gone. Calibration and gate {'use' if used else 'do not use'} them: they want {least} of each"
+    )
+    show({"folder": str(folder), "shards": list(marked.shards), **counts}, as_json=as_json, text=text)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.ranking import Floats
 from hapvr.benchmark.report import BLUE, GREY, ORANGE
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.features.extract import choose_device
@@ -25,6 +26,7 @@ from hapvr.scorer.segments import best_run
 from hapvr.seeding import numpy_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.evaluation import stored_similarities
+from hapvr.stages.marks_benchmark import marked_pairs, score_marks, similarities_of_marks
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun
@@ -56,7 +58,8 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
 
     A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or other footage of the same
-    scene or incident, as far as the labels go.
+    scene or incident, as far as the labels go. Pairs that people marked join them once there are enough
+    (`evaluation.min_marks`), but for videos of test sources.
     """
     name = project.config.evaluation.validation
     if name is None:
@@ -76,11 +79,13 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
             None,
             f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed",
         )
+    said, marks = _marks(project, network, device)
     calibration = fit_calibration(
-        matches,
-        others,
+        np.concatenate([matches, said[0]]),
+        np.concatenate([others, said[1]]),
         source={
             "benchmark": name,
+            "marks": marks,
             "task": task.name,
             "labels": sorted(task.positives),
             "shards": features.digests(),
@@ -89,6 +94,20 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
         frame_threshold=_frame_threshold(network.to(device), definition, task, features, scores, device=device),
     )
     return ModelCalibration(calibration, reliability_figure(calibration), "")
+
+
+def _marks(
+    project: Project, network: VideoNetwork, device: torch.device
+) -> tuple[tuple[Floats, Floats], dict[str, int | bool]]:
+    """Similarities of marked matches and of other marked pairs, none where they are too few; and how many there are."""
+    marked = marked_pairs(project, tests=False)
+    used = marked.suffice(project)
+    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
+    if not used:
+        return (np.zeros(0), np.zeros(0)), counts
+    with TemporaryDirectory(prefix="hapvr-marks-") as folder:
+        scores = score_marks(network, project, marked, Path(folder) / "similarities.parquet", device=device)
+    return similarities_of_marks(marked, scores), counts
 
 
 def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ from filelock import FileLock
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.marks import MARKS
+from hapvr.benchmark.definitions.marks import TASK as MARKS_TASK
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DamagedError, HapvrError
 from hapvr.features.extract import choose_device
 from hapvr.files import read_json_object
-from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.model.checkpoint import load_network
+from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest, stored_similarities
+from hapvr.stages.marks_benchmark import MarkedPairs, marked_pairs, score_marks
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import MODELS, TrainingRun, tracker_of
@@ -114,7 +119,13 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
     evaluation = project.config.evaluation
     try:
         differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
-        verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
+        gate = evaluation.gate
+        marked = marked_pairs(project)
+        if marked.suffice(project):
+            differences.append(_compare_marks(project, run, champion, marked))
+            required = (*(gate.required_metrics or _measured(evaluation.target_metrics, differences)), MARKS_TASK)
+            gate = gate.model_copy(update={"required_metrics": tuple(dict.fromkeys(required))})
+        verdict = decide(differences, target_metrics=evaluation.target_metrics, config=gate)
     except HapvrError as error:
         reason = (
             f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
@@ -139,6 +150,39 @@ def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) 
     )
 
 
+def _compare_marks(
+    project: Project, run: TrainingRun, champion: Champion, marked: MarkedPairs
+) -> dict[str, Difference]:
+    """Both networks on the pairs that people marked; they are scored here, since marks change between two trainings."""
+    model, device = _champion_model(project, champion), choose_device(project.config.device)
+    model.require_features(FeatureStore(project.root, list(marked.shards)).settings)
+    network, _ = load_network(run.network_folder)
+    folder = run.folder / "benchmarks" / MARKS
+    folder.mkdir(parents=True, exist_ok=True)
+    scores = {
+        name: score_marks(scored, project, marked, folder / f"similarities-{name}.parquet", device=device)
+        for name, scored in (("trained", network), (f"champion-{champion.version}", model.network))
+    }
+    challenger, other = scores["trained"], scores[f"champion-{champion.version}"]
+    return compare(
+        marked.definition,
+        other,
+        challenger,
+        available=_scored(other) & _scored(challenger),
+        config=project.config.evaluation.gate,
+    )
+
+
+def _measured(names: Sequence[str], differences: Sequence[Mapping[str, Difference]]) -> list[str]:
+    """Those of the names that a benchmark has."""
+    return [name for name in names if any(name in one for one in differences)]
+
+
+def _champion_model(project: Project, champion: Champion) -> SimilarityModel:
+    uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
+    return load_similarity_model(registered_bundle(uri, project.tracking_uri))
+
+
 def _champion_similarities(
     project: Project, run: TrainingRun, champion: Champion, definition: BenchmarkDefinition
 ) -> Path:
@@ -149,10 +193,7 @@ def _champion_similarities(
     stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
     if stored is not None:
         return stored
-    bundle = registered_bundle(
-        f"models:/{project.config.tracking.registered_model}/{champion.version}", project.tracking_uri
-    )
-    model = load_similarity_model(bundle)
+    model = _champion_model(project, champion)
     store = FeatureStore(project.root, benchmark_shards(project, definition.name))
     model.require_features(store.settings)
     path = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"

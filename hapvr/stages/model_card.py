@@ -75,10 +75,12 @@ def calibration_markdown(calibrated: ModelCalibration, checks: Sequence[Calibrat
     if fitted is None:
         return f"None: {calibrated.reason}. The column `probability` is empty."
     source = fitted.source
+    marks = source.get("marks", {})
+    marked = f", with {marks['matches']} and {marks['others']} that people marked" if marks.get("used") else ""
     return "\n\n".join(
         [
             f"Fitted on the pairs of {source['benchmark']}: {fitted.num_matches} matches (labels {', '.join(source['labels'])}) "
-            f"and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
+            f"and {fitted.num_others} others{marked}. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
             f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs.",
             f"Probabilities and thresholds hold where {100 * fitted.prior:.1f} % of the pairs that are asked about match, as "
             "there. Where matches are rarer both are too optimistic; `Calibration.probability(similarity, prior=...)` "

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import polars as pl
@@ -18,12 +19,16 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import write_bundle
+from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest
 from hapvr.stages.gate import make_decision
+from hapvr.stages.marking import content_of, mark
+from hapvr.stages.marks_benchmark import marked_pairs
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, tracker_of
+from hapvr.storage.features import FeatureStore
 from hapvr.tracking.champions import champion_of, history, set_champion, version_tags
 from hapvr.tracking.packaging import log_model
 from hapvr.tracking.registry import register
@@ -210,6 +215,61 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
     assert decision.verdict is not None, decision.reason
     assert (second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet").is_file()
     assert not decision.promoted  # noise does not beat a network on real features
+
+
+def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path) -> None:
+    """Better on the benchmark, but behind on the marked pairs: not promoted once there are enough marks."""
+    dims = load_whitening(project.root).dims
+    networks = {
+        name: SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng(name)) for name in ("old", "new")
+    }
+    save_network(networks["old"], tmp_path / "network", metadata={})
+    bundle = write_bundle(
+        tmp_path / "bundle",
+        network_folder=tmp_path / "network",
+        backbone=load_backbone(project.config.backbone),
+        backbone_config=project.config.backbone,
+        whitening=load_whitening(project.root),
+        sampling=project.config.sampling,
+        provenance={},
+    )
+    run_id = tracker_of(project).start("marked", name="marked", params={}, tags={})
+    uri = log_model(tracker_of(project), run_id, bundle)
+    first, one = evaluated(project, "first", gain=0.5, model_uri=uri)
+    make_decision(project, first, one)
+    store = FeatureStore(project.root, project.root.list_folders("features"))
+    videos = dict(store.read(sorted(store.available())[:12]))
+    contents = {video_id: content_of(project, video_id) for video_id in videos}
+    pairs = [pair for pair in combinations(sorted(videos), 2) if contents[pair[0]] != contents[pair[1]]]
+
+    def lead(pair: tuple[str, str]) -> float:
+        first, second = (videos[video_id].float() for video_id in pair)
+        new, old = (
+            networks[name].compare(networks[name].embed(first)[None], networks[name].embed(second)[None]).video.item()
+            for name in ("new", "old")
+        )
+        return float(new - old)
+
+    pairs.sort(key=lead)  # where the new one is behind the old one, it is said to be wrong
+    for place, (query, reference) in enumerate(pairs):
+        mark(project, query, reference, "match" if place < len(pairs) // 2 else "not_a_match")
+    assert min(marked_pairs(project).num_matches, marked_pairs(project).num_others) >= 30
+    for key, least, promoted in (("few", 1000, True), ("enough", 30, False)):
+        settings = project.config.model_dump(mode="json")
+        settings["evaluation"]["min_marks"] = least
+        asked = Project.open(write_settings(project.folder / f"{key}.yaml", settings), folder=project.folder)
+        set_champion(
+            tracker_of(project).client, asked.config.tracking.registered_model, one, how="hand", reason="again"
+        )
+        run, version = evaluated(asked, key, gain=6.0)
+        save_network(networks["new"], run.network_folder, metadata={})
+        decision = make_decision(asked, run, version)
+        assert decision.promoted is promoted, decision.reason
+    assert "worse on marks/marks" in decision.reason
+    assert decision.verdict is not None
+    assert decision.verdict.better
+    assert decision.verdict.target.value > 0
+    project.root.delete(MARKS_PLACE)
 
 
 def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:

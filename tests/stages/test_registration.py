@@ -8,20 +8,28 @@ import re
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.cli import app
 from hapvr.config import EvaluationConfig
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.search.marks import mark_pair
 from hapvr.seeding import torch_rng
 from hapvr.stages.calibration import broadest_task, calibrate, held_out_checks
 from hapvr.stages.evaluation import make_benchmark_scores, stored_scores
+from hapvr.stages.marking import mark
+from hapvr.stages.marks_benchmark import marked_pairs
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.registration import make_registered_model
 from hapvr.stages.training import TrainingRun, prepare_training
+from hapvr.storage.features import FeatureStore
+from hapvr.storage.manifest import read_manifest
 from tests.stages.data_projects import small_disk
 
 
@@ -43,9 +51,9 @@ def any_pairs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hapvr.stages.calibration.MIN_PAIRS", 1)
 
 
-def with_validation(project: Project, name: str | None) -> Project:
+def with_validation(project: Project, name: str | None, **values: int) -> Project:
     """The project with another validation benchmark, and no test benchmarks."""
-    evaluation = EvaluationConfig(benchmarks=(), validation=name)
+    evaluation = EvaluationConfig(benchmarks=(), validation=name, **values)
     return Project(project.config.model_copy(update={"evaluation": evaluation}), project.root, project.folder)
 
 
@@ -67,6 +75,54 @@ def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, r
     assert result.figure is not None
     line = result.figure.axes[0].lines[1]
     assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])
+
+
+@pytest.mark.usefixtures("any_pairs_do")
+def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: Project, run: TrainingRun) -> None:
+    """Below the wanted number they are counted and not used; those of test sources never are."""
+    manifest = read_manifest(small_project.root)
+    usable = FeatureStore(small_project.root, small_project.root.list_folders("features")).available()
+    train = sorted(set(manifest.filter(manifest["split"] == "train")["video_id"]) & set(usable))[:3]
+    test = sorted(set(manifest.filter(manifest["split"] == "test")["video_id"]) & set(usable))[:2]
+    before = calibrate(with_validation(small_project, "own-test"), run).calibration
+    assert before is not None
+    mark(small_project, train[0], train[1], "match")
+    mark(small_project, train[0], train[2], "not_a_match")
+    mark(small_project, *test, "match")
+    mark_pair(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
+    try:
+        assert marked_pairs(small_project).skipped == 1
+        few = calibrate(with_validation(small_project, "own-test"), run).calibration
+        assert few is not None
+        assert few.source["marks"] == {"matches": 1, "others": 1, "skipped": 2, "used": False}
+        assert (few.slope, few.num_matches) == (before.slope, before.num_matches)
+        used = calibrate(with_validation(small_project, "own-test", min_marks=1), run).calibration
+        assert used is not None
+        assert (used.num_matches, used.num_others) == (before.num_matches + 1, before.num_others + 1)
+        assert used.source["marks"]["used"]
+    finally:
+        small_project.root.delete(MARKS_PLACE)
+
+
+def test_the_marks_are_a_benchmark_that_evaluate_takes(small_project: Project, run: TrainingRun) -> None:
+    """`hapvr pairs benchmark` writes it; without a match it says what to do."""
+    usable = FeatureStore(small_project.root, small_project.root.list_folders("features")).available()
+    some = sorted(usable)[:3]
+    config = ["--config", str(small_project.folder / "config.yaml"), "--json"]
+    refused = CliRunner().invoke(app, ["pairs", "benchmark", *config])
+    assert refused.exit_code == 1
+    assert "mark some with `hapvr pairs mark`" in refused.output
+    mark(small_project, some[0], some[1], "match")
+    mark(small_project, some[1], some[2], "not_a_match")
+    try:
+        written = json.loads(CliRunner().invoke(app, ["pairs", "benchmark", *config]).stdout)
+        assert (written["matches"], written["others"], written["used"]) == (1, 1, False)
+        options = ["--features", small_project.root.url, "--model", str(run.network_folder), "--json"]
+        done = CliRunner().invoke(app, ["evaluate", "--benchmark", written["folder"], *options])
+        assert done.exit_code == 0, done.stderr
+        assert set(json.loads(done.stdout)["metrics"]) == {"marks"}
+    finally:
+        small_project.root.delete(MARKS_PLACE)
 
 
 def test_too_few_pairs_give_no_calibration_and_say_so(

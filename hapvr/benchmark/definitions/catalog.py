@@ -14,6 +14,7 @@ from hapvr.benchmark.definitions.clips import read_clips
 from hapvr.benchmark.definitions.evve import evve_tasks, read_evve
 from hapvr.benchmark.definitions.files import read_json
 from hapvr.benchmark.definitions.fivr import fivr_tasks, read_fivr
+from hapvr.benchmark.definitions.marks import MARKS, marks_tasks
 from hapvr.benchmark.definitions.stored import FORMAT_VERSION, TaskMaker, read_definition
 from hapvr.benchmark.definitions.svd import read_svd, svd_tasks
 from hapvr.benchmark.definitions.vcdb import read_vcdb, vcdb_tasks
@@ -25,6 +26,7 @@ KINDS: dict[str, TaskMaker] = {
     "svd": svd_tasks,
     "vcdb": vcdb_tasks,
     "cc_web_video": cc_web_video_tasks,
+    MARKS: marks_tasks,
 }
 
 
