@@ -22,6 +22,7 @@ from hapvr.commands import (
     stages,
     terminal,
     verify,
+    watch,
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -33,6 +34,7 @@ app.add_typer(pairs.app, name="pairs")
 app.command()(scoring.score)
 app.command()(search.search)
 app.command()(duplicates.duplicates)
+app.command()(watch.watch)
 app.command()(serving.serve)
 app.command()(evaluation.evaluate)
 app.command()(stages.download)

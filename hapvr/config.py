@@ -184,8 +184,55 @@ class QualityConfig(Settings):
 
 
 Job = Literal[
-    "find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index", "duplicates", "group", "sweep"
+    "find_videos",
+    "ingest",
+    "whiten",
+    "extract",
+    "retrain",
+    "describe",
+    "index",
+    "duplicates",
+    "group",
+    "watch",
+    "sweep",
 ]
+
+
+class WatchList(Settings):
+    """Queries that every shard is compared with: files, or the videos of a group of copies."""
+
+    name: SourceName
+    path: str | None = Field(
+        default=None, description="a folder of videos and pictures, or a text file with a path in each line"
+    )
+    group: str | None = Field(default=None, description="name of a group that `hapvr duplicates` lists")
+    min_probability: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.9, description="of a match; what people marked as one counts in any case"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> WatchList:
+        if (self.path is None) == (self.group is None):
+            raise ValueError(f"watch list {self.name}: wanted either `path` or `group`")
+        return self
+
+
+class WebhookConfig(Settings):
+    """Where matches of watch lists are posted, as JSON. No redirect is followed, and no proxy is used."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s]+$")]
+    timeout_s: Annotated[float, Field(gt=0, le=60)] = 10.0
+    retry_wait_s: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="before the second attempt; it doubles with each, without end"
+    )
+    max_wait_s: Annotated[float, Field(ge=0)] = Field(default=3600.0, description="longest wait between two attempts")
+
+
+class WatchConfig(Settings):
+    """Watch lists, and whom to tell of their matches."""
+
+    lists: tuple[WatchList, ...] = ()
+    webhook: WebhookConfig | None = Field(default=None, description="null: matches are rows and assets alone")
 
 
 class AutomationConfig(Settings):
@@ -240,6 +287,7 @@ class Config(Settings):
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()
     service: ServiceSettings = ServiceSettings()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -254,6 +302,9 @@ class Config(Settings):
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ValueError(f"source names must differ, repeated: {', '.join(repeated)}")
+        lists = [one.name for one in self.watch.lists]
+        if len(set(lists)) < len(lists):
+            raise ValueError(f"watch.lists: names must differ, found {', '.join(lists)}")
         for name in ("weak", "strong"):
             wanted, stored = getattr(self.train, f"{name}_views"), getattr(self.views, f"num_{name}")
             if self.train.source == "cached_views" and wanted > stored // self.views.num_windows:

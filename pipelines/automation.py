@@ -10,7 +10,18 @@ import dagster as dg
 
 from assets.partitions import SHARDS
 from assets.project import ProjectResource
-from pipelines.jobs import EXTRACTED, INGESTED, describe, duplicates, find_videos, group, index, retrain, run_tags
+from pipelines.jobs import (
+    EXTRACTED,
+    INGESTED,
+    describe,
+    duplicates,
+    find_videos,
+    group,
+    index,
+    retrain,
+    run_tags,
+    watch,
+)
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings
 
@@ -19,6 +30,8 @@ if TYPE_CHECKING:
 
 SETTINGS = automation_settings()
 SETTLE_S = 30.0
+# A tick may take a minute.
+DELIVER_S = 20.0
 SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
 DUPLICATES_STATUS = SENSOR_STATUS if SETTINGS.duplicates else dg.DefaultSensorStatus.STOPPED
 SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
@@ -155,6 +168,34 @@ def outdated_duplicates(
     return dg.RunRequest(job_name=group.name, run_key=f"{state.groups}-{last.timestamp if last else 0}")
 
 
+@dg.sensor(
+    name="unwatched_shards",
+    job=watch,
+    minimum_interval_seconds=SETTINGS.watch_every_s,
+    default_status=SENSOR_STATUS,
+    description="Starts `watch` for shards of the index that were not compared with the watch lists, and posts matches that wait.",
+)
+def unwatched_shards(
+    context: dg.SensorEvaluationContext, project: ProjectResource
+) -> list[dg.RunRequest] | dg.SkipReason:
+    from hapvr.stages.alerts import deliver_alerts
+    from hapvr.stages.watch_lists import unwatched_shards as compare
+
+    opened = project.open()
+    if not opened.config.watch.lists:
+        return dg.SkipReason("the configuration has no watch lists")
+    delivery = deliver_alerts(opened, limit_s=DELIVER_S)
+    if running := _running(context.instance, index.name):
+        return dg.SkipReason(f"run {running} is making the index")
+    registered = context.instance.get_dynamic_partitions(SHARDS.name or "")
+    wanted = {key: digest for key, digest in compare(opened).items() if key in registered}
+    if not wanted:
+        return dg.SkipReason(
+            f"all shards were compared; {delivery.delivered} matches were posted now, {delivery.waiting} wait. {delivery.problem}"
+        )
+    return [dg.RunRequest(partition_key=key, run_key=f"{key}-{digest}") for key, digest in wanted.items()]
+
+
 @dg.schedule(
     name="retrain_on_schedule",
     job=retrain,
@@ -208,4 +249,5 @@ sensors: list[dg.SensorDefinition] = [
     enough_new_videos,
     outdated_index,
     outdated_duplicates,
+    unwatched_shards,
 ]

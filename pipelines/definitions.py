@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets import duplicates, evaluation, features, frames, registry, search, training, videos, views
+from assets import duplicates, evaluation, features, frames, registry, search, training, videos, views, watch
 from pipelines import automation, monitoring
 from pipelines.jobs import jobs, on_request
 from pipelines.resources import pipes_client, project_resource
@@ -10,7 +10,7 @@ from pipelines.sweeps import sweep
 
 defs = dg.Definitions(
     assets=dg.load_assets_from_modules(
-        [videos, frames, features, views, training, evaluation, registry, search, duplicates]
+        [videos, frames, features, views, training, evaluation, registry, search, duplicates, watch]
     ),
     jobs=[*jobs, *on_request, sweep],
     schedules=automation.schedules,

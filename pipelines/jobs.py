@@ -1,6 +1,6 @@
 """Jobs in the order in which they are needed: find_videos, ingest, whiten, extract, retrain, describe, index.
 
-Those that `make demo` leaves to people come after: duplicates, group.
+Those that `make demo` leaves to people come after: duplicates, group, watch.
 """
 
 import json
@@ -94,5 +94,12 @@ group = dg.define_asset_job(
     description="Groups of copies over the pairs of all shards, and which copy to keep.",
     tags=run_tags("group") | {ONE_AT_A_TIME: "group"},
 )
+watch = dg.define_asset_job(
+    "watch",
+    selection=dg.AssetSelection.assets("watch_matches"),
+    partitions_def=SHARDS,
+    description="The queries of all watch lists are compared with a shard; matches are rows, and posted to a webhook if there is one.",
+    tags=run_tags("watch"),
+)
 jobs = [find_videos, ingest, whiten, extract, retrain, describe, index]
-on_request = [duplicates, group]
+on_request = [duplicates, group, watch]

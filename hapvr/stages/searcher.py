@@ -26,6 +26,8 @@ from hapvr.search.facts import CollectionFacts
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, SearchAnswer, coverage
 from hapvr.search.query import Part, Query, cut, thin
+from hapvr.search.shard_index import ShardIndex
+from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.stored import StoredVideos
 from hapvr.stages.project import Project
 from hapvr.stages.search_page import search_page
@@ -256,6 +258,23 @@ class Searcher:
             for found in result.found
             if calibration.probability(found.score.similarity) >= least_probability
         ]
+
+    def within(self, key: str) -> Searcher:
+        """A searcher of one shard, which is compared exactly: no other shard's video takes a place among the nearest.
+
+        Raises DataError and DamagedError where its descriptors cannot be read.
+        """
+        shard = descriptor_shard(self._project.root, self.current.digest, key)
+        shards = dict.fromkeys(self.videos_of(key), key)
+        return Searcher(
+            self._project,
+            replace(self._engine, index=ShardIndex(*searchable(shard)), num_videos=len(shards)),
+            shards=shards,
+            videos=self._videos,
+            current=self.current,
+            indexed=self.indexed,
+            warnings=self.warnings,
+        )
 
     def compare(self, video_id: str, other: str) -> Found:
         """Two videos of the collection, compared whole, with segments. Raises DataError where one has no features."""

@@ -30,11 +30,12 @@ ASSETS = {
     "search_index": ("search", None),
     "duplicate_pairs": ("search", "shards"),
     "duplicate_groups": ("search", None),
+    "watch_matches": ("search", "shards"),
 }
 
 
 def test_asset_keys_groups_and_partitions_are_stable() -> None:
-    """The fourteen assets, their groups and partitions: renaming one breaks users' schedules and links."""
+    """The fifteen assets, their groups and partitions: renaming one breaks users' schedules and links."""
     graph = defs.resolve_asset_graph()
     found = {}
     for key in graph.get_all_asset_keys():
@@ -54,6 +55,7 @@ JOBS = {
     "index": ["search_index"],
     "duplicates": ["duplicate_pairs"],
     "group": ["duplicate_groups"],
+    "watch": ["watch_matches"],
     "sweep": ["train_sweep"],
 }
 SENSORS = {
@@ -63,6 +65,7 @@ SENSORS = {
     "enough_new_videos": ("retrain", "STOPPED"),
     "outdated_index": (["describe", "index"], "STOPPED"),
     "outdated_duplicates": (["duplicates", "group"], "STOPPED"),
+    "unwatched_shards": ("watch", "STOPPED"),
     "fail_lost_runs": (None, "RUNNING"),
     "close_failed_training": (None, "RUNNING"),
     "close_canceled_training": (None, "RUNNING"),
@@ -78,6 +81,7 @@ CHECKS = {
     "search_index": {"recall"},
     "duplicate_pairs": {"calibrated"},
     "duplicate_groups": {"all_shards_compared"},
+    "watch_matches": {"queries_usable", "alerts_delivered"},
 }
 
 
@@ -87,7 +91,9 @@ def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
     assert {name: [node.name for node in job.nodes_in_topological_order] for name, job in found.items()} == JOBS
     for name, job in found.items():
         assert job.tags["dagster/retry_strategy"] == "FROM_FAILURE", name
-        assert (job.partitions_def is not None) == (name in ("ingest", "extract", "describe", "duplicates")), name
+        assert (job.partitions_def is not None) == (name in ("ingest", "extract", "describe", "duplicates", "watch")), (
+            name
+        )
     assert "hapvr/retry_wait_s" in found["retrain"].tags
 
 
@@ -158,7 +164,7 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
     }
     assert pooled == {
         "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores",
-        "frame_descriptors", "duplicate_pairs",
+        "frame_descriptors", "duplicate_pairs", "watch_matches",
     }  # fmt: skip
     settings = yaml.safe_load((CHECKOUT / "dagster_home" / "dagster.yaml").read_text())
     assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
@@ -173,9 +179,9 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
 def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() -> None:
     """A newcomer reads the graph: each asset says what it is; the demo's order is the graph's."""
     graph = defs.resolve_asset_graph()
-    order = [*demo.ASSETS, "duplicate_pairs", "duplicate_groups"]
+    order = [*demo.ASSETS, "duplicate_pairs", "duplicate_groups", "watch_matches"]
     assert set(demo.JOBS) == {job.name for job in jobs}
-    assert {job.name for job in on_request} == {"duplicates", "group"}
+    assert {job.name for job in on_request} == {"duplicates", "group", "watch"}
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description

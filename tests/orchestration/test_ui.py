@@ -42,7 +42,7 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
     try:
         body = json.dumps(ASSETS_QUERY).encode()
         answer = json.loads(wait_for(f"http://127.0.0.1:{dagster_port}/graphql", body=body))["data"]
-        assert len(answer["assetNodes"]) == 14
+        assert len(answer["assetNodes"]) == 15
         (location,) = answer["repositoriesOrError"]["nodes"]
         assert location["location"]["name"] == "hapvr"
         assert {"ingest", "extract", "retrain"} <= {job["name"] for job in location["jobs"]}

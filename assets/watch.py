@@ -1,0 +1,93 @@
+"""Watch lists: queries that every shard is compared with."""
+
+import dagster as dg
+
+from assets import checks, metadata
+from assets.partitions import GPU_POOL, SHARDS
+from assets.project import DATA_TEAM, ProjectResource
+from assets.search import search_index
+
+USABLE, DELIVERED = "queries_usable", "alerts_delivered"
+CHECKS = {
+    USABLE: "Every query of the watch lists could be read and shows something.",
+    DELIVERED: "The webhook has taken all matches, if there is one.",
+}
+REPLACE = "The other queries were compared. Replace or remove these, and materialise the asset again."
+WAIT = (
+    "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor unwatched_shards."
+)
+
+
+@dg.asset(
+    group_name="search",
+    kinds={"pytorch", "parquet"},
+    pool=GPU_POOL,
+    partitions_def=SHARDS,
+    deps=[search_index],
+    owners=[DATA_TEAM],
+    check_specs=checks.specs("watch_matches", CHECKS),
+    metadata=metadata.columns(
+        {
+            "watch_list": "string: its name in the configuration",
+            "query": "string: a file, or a video of the collection",
+            "video_id": "string: of the shard",
+            "query_sha256": "string: of the query's file",
+            "video_sha256": "string: of the video's file",
+            "similarity": "double: of the network, in [-1, 1]",
+            "probability": "double: of a match",
+            "query_start_s": "double: begin of the surest common part; null if none could be aligned",
+            "query_end_s": "double: its end",
+            "video_start_s": "double: begin of the surest common part",
+            "video_end_s": "double: its end",
+            "query_covered": "double: part of the query that the video shows",
+            "video_covered": "double: part of the video that the query shows",
+        }
+    ),
+    description="The queries of all watch lists, compared with the shard; matches are posted to the webhook if there is one.",
+)
+def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    from hapvr.progress import ProgressLines
+    from hapvr.stages.alerts import deliver_alerts
+    from hapvr.stages.searcher import Searcher
+    from hapvr.stages.watch_lists import make_watch_matches
+
+    opened = project.open()
+    progress = ProgressLines(context.log.info, "comparing queries")
+    made = make_watch_matches(opened, Searcher.open(opened), context.partition_key, progress=progress)
+    delivery = deliver_alerts(opened)
+    digest = opened.root.sha256(made.place)
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": len(made.table),
+            "matches": metadata.table(
+                made.table.drop("query_sha256", "video_sha256").sort("probability", descending=True)
+            ),
+            "new_alerts": made.announced,
+            "path": dg.MetadataValue.path(f"{opened.root.url}/{made.place}"),
+            "digest": digest,
+            "was_finished": not made.done,
+        },
+        data_version=dg.DataVersion(digest),
+        check_results=[
+            _check(USABLE, passed=not made.failed, remedy=REPLACE, failed=made.failed),
+            _check(
+                DELIVERED,
+                passed=not delivery.problem,
+                remedy=WAIT,
+                problem=delivery.problem,
+                waiting=delivery.waiting,
+            ),
+        ],
+    )
+
+
+def _check(name: str, *, passed: bool, remedy: str, **values: str | int | dict[str, str]) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=None if passed else remedy,
+        metadata={}
+        if passed
+        else {"remedy": remedy, **{key: dg.MetadataValue.json({key: value}) for key, value in values.items()}},
+    )

@@ -1,0 +1,90 @@
+"""Messages that wait to be delivered, in a SQLite file that survives a kill at any moment.
+
+watch/outbox.db     a row per message, for ever: its id, its text, how often it was tried, and when it was delivered
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hapvr.errors import DamagedError
+from hapvr.storage.filesystem import DataRoot
+
+PLACE = "watch/outbox.db"
+_TABLE = """CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+    next_s REAL NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', delivered_s REAL)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """id: the same for the same event. attempts: so far, all in vain. problem: of the last one."""
+
+    id: str
+    body: str
+    attempts: int
+    problem: str
+
+
+class Outbox:
+    """The messages of a data root. Raises DataError on an object store, DamagedError for a file that is no database."""
+
+    def __init__(self, root: DataRoot) -> None:
+        self._path = root.local_path(PLACE)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def put(self, messages: Mapping[str, str]) -> int:
+        """Keep messages (id -> text) until they are delivered; returns how many were new. An id that was ever put is
+        passed over, delivered or not."""
+        with self._open() as database:
+            before = database.total_changes
+            database.executemany("INSERT OR IGNORE INTO messages (id, body) VALUES (?, ?)", list(messages.items()))
+            return database.total_changes - before
+
+    def due(self, now_s: float) -> list[Message]:
+        """Undelivered messages whose wait is over, the oldest first."""
+        with self._open() as database:
+            rows = database.execute(
+                "SELECT id, body, attempts, problem FROM messages WHERE delivered_s IS NULL AND next_s <= ? ORDER BY number",
+                (now_s,),
+            ).fetchall()
+        return [Message(id=row[0], body=row[1], attempts=row[2], problem=row[3]) for row in rows]
+
+    def delivered(self, message_id: str, now_s: float) -> None:
+        """Never give this message again."""
+        self._update("delivered_s = ?, problem = ''", (now_s, message_id))
+
+    def failed(self, message_id: str, problem: str, *, next_s: float) -> None:
+        """Give this message again from `next_s` on."""
+        self._update("attempts = attempts + 1, problem = ?, next_s = ?", (problem[:500], next_s, message_id))
+
+    def counts(self) -> tuple[int, int]:
+        """How many messages were delivered, and how many wait."""
+        with self._open() as database:
+            delivered, total = database.execute("SELECT COUNT(delivered_s), COUNT(*) FROM messages").fetchone()
+        return int(delivered), int(total) - int(delivered)
+
+    def _update(self, change: str, values: tuple[object, ...]) -> None:
+        with self._open() as database:
+            database.execute(f"UPDATE messages SET {change} WHERE id = ?", values)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, on the disk when the block ends."""
+        try:
+            database = sqlite3.connect(self._path, timeout=60)
+            try:
+                database.execute("PRAGMA synchronous = FULL")
+                with database:
+                    database.execute(_TABLE)
+                    yield database
+            finally:
+                database.close()
+        except sqlite3.DatabaseError as error:
+            raise DamagedError(
+                f"watch: {self._path} cannot be used ({error}); restore it from a copy, or remove it: then every match is "
+                "announced again"
+            ) from error

@@ -1,0 +1,243 @@
+"""Stage 15: queries that every shard is compared with (asset `watch_matches`).
+
+watch_matches/<shard>/rows.parquet     a row per match of a query of a watch list with a video of the shard
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hapvr.config import WatchList
+from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, file_sha256
+from hapvr.scorer.pictures import is_picture
+from hapvr.search.current import CURRENT, CurrentIndex, current_index
+from hapvr.search.marks import read_marks
+from hapvr.search.outbox import Outbox
+from hapvr.stages.duplicates import GROUPS_PLACE, UNCALIBRATED
+from hapvr.stages.project import Project
+from hapvr.stages.searcher import Searcher, Wanted
+from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+from hapvr.video.sources import VIDEO_SUFFIXES
+
+STAGE = "watch_matches"
+FINGERPRINT = b"hapvr.fingerprint"
+SCHEMA = pa.schema(
+    [
+        ("watch_list", pa.string()),
+        ("query", pa.string()),
+        ("video_id", pa.string()),
+        ("query_sha256", pa.string()),
+        ("video_sha256", pa.string()),
+        ("similarity", pa.float64()),
+        ("probability", pa.float64()),
+        ("query_start_s", pa.float64()),
+        ("query_end_s", pa.float64()),
+        ("video_start_s", pa.float64()),
+        ("video_end_s", pa.float64()),
+        ("query_covered", pa.float64()),
+        ("video_covered", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class WatchQuery:
+    """A file, or a video of the collection (path None), of a list."""
+
+    watch_list: WatchList
+    name: str
+    sha256: str
+    path: Path | None
+
+
+@dataclass(frozen=True)
+class WatchMatches:
+    """table: matches of one shard, see SCHEMA. failed: query -> why it could not be used. done: False if the matches were
+    there already. announced: messages that were new to the outbox."""
+
+    key: str
+    table: pl.DataFrame
+    place: str
+    done: bool
+    announced: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def watch_queries(project: Project) -> list[WatchQuery]:
+    """All queries of all lists. Raises ConfigError for a path or group that is not there."""
+    return [query for one in project.config.watch.lists for query in _queries(project, one)]
+
+
+def make_watch_matches(
+    project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
+) -> WatchMatches:
+    """Compare all queries with a shard of the index; one that is unchanged is left alone.
+
+    The shard's own descriptors are compared exactly, so that other shards, however alike, take no place among the nearest.
+    Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
+    once for ever. Raises DataError for a shard that is not in the index, and for a model without calibration.
+    """
+    if searcher.scorer.calibration is None:
+        raise DataError(f"watch: {UNCALIBRATED}; register one that was evaluated on a validation benchmark")
+    if key not in searcher.indexed:
+        raise DataError(f"watch: shard {key} is not in the index; run `hapvr index update` first")
+    queries, place = watch_queries(project), _place(key)
+    wanted = _fingerprint(project, searcher.current, key, searcher.indexed[key], queries)
+    failed: dict[str, str] = {}
+    with project.root.lock(f"{STAGE}/{key}"):
+        stored = _stored(project.root, place)
+        done = stored is None or stored[0] != wanted
+        if stored is not None and not done:
+            table = stored[1]
+        else:
+            within = searcher.within(key)
+            rows: list[dict[str, Any]] = []
+            for number, query in enumerate(queries):
+                progress(number, len(queries))
+                try:
+                    rows += _compare(searcher, within, query)
+                except (VideoError, DataError) as error:
+                    failed[f"{query.watch_list.name}: {query.name}"] = str(error)
+            progress(len(queries), len(queries))
+            table = pa.Table.from_pylist(rows, schema=SCHEMA)
+            # A query that failed is tried again by the next run.
+            metadata = {FINGERPRINT: b"" if failed else wanted.encode()}
+            with project.root.write(place) as stream:
+                pq.write_table(table.replace_schema_metadata(metadata), stream, compression="zstd")
+    frame = pl.DataFrame(table)
+    announced = Outbox(project.root).put(_messages(frame)) if project.config.watch.webhook is not None else 0
+    return WatchMatches(key, frame, place, done, announced, failed)
+
+
+def unwatched_shards(project: Project) -> dict[str, str]:
+    """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks
+    for it. Raises as `watch_queries` does."""
+    queries = watch_queries(project)
+    if not queries or not project.root.exists(CURRENT):
+        return {}
+    current = current_index(project.root)
+    shards = current.open(project.root, project.config.search).status().shards
+    found = {}
+    for key, entry in sorted(shards.items()):
+        wanted = _fingerprint(project, current, key, entry.digest, queries)
+        stored = _stored(project.root, _place(key))
+        if stored is None or stored[0] != wanted:
+            found[key] = hashlib.sha256(f"{wanted} {current.since}".encode()).hexdigest()
+    return found
+
+
+def all_matches(project: Project) -> pl.DataFrame:
+    """The matches of all shards, the surest first."""
+    places = [_place(key) for key in project.root.list_folders(STAGE)]
+    tables = [stored[1] for place in places if (stored := _stored(project.root, place)) is not None]
+    table = pl.DataFrame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
+    return table.sort(["probability", "watch_list", "query", "video_id"], descending=[True, False, False, False])
+
+
+def _place(key: str) -> str:
+    return f"{STAGE}/{key}/rows.parquet"
+
+
+def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
+    if one.group is not None:
+        return _members(project, one, one.group)
+    path = project.path(Path(str(one.path)))
+    try:
+        if path.is_dir():
+            files = sorted(
+                file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file.name)
+            )
+        else:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+            files = [path.parent / line for line in lines if line and not line.startswith("#")]
+        return [WatchQuery(one, str(file), file_sha256(file), file) for file in files]
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"watch.lists: {one.name}: {path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
+        ) from error
+
+
+def _members(project: Project, one: WatchList, group: str) -> list[WatchQuery]:
+    if not project.root.exists(GROUPS_PLACE):
+        raise ConfigError(f"watch.lists: {one.name}: there are no groups yet; run `hapvr duplicates` first")
+    with (
+        project.root.open(GROUPS_PLACE) as file,
+        project.root.naming_damage(GROUPS_PLACE, remedy="run `hapvr duplicates`"),
+    ):
+        members = pl.read_parquet(file.read()).filter(pl.col("group") == group)
+    if members.is_empty():
+        raise ConfigError(f"watch.lists: {one.name}: there is no group {group!r}; `hapvr duplicates` lists them")
+    rows = members.select("video_id", "sha256").sort("video_id").iter_rows()
+    return [WatchQuery(one, video_id, sha256, None) for video_id, sha256 in rows]
+
+
+def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str, queries: Sequence[WatchQuery]) -> str:
+    settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
+    marks = [[mark.first, mark.second, mark.verdict] for mark in read_marks(project.root).rows()]
+    asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
+    state = {"network": current.digest, "model": current.model, "queries": asked, "marks": sorted(marks), **settings}
+    inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
+    return Provenance(STAGE, state, inputs).fingerprint
+
+
+def _stored(root: DataRoot, place: str) -> tuple[str, pa.Table] | None:
+    if not root.exists(place):
+        return None
+    try:
+        with root.open(place) as file, root.naming_damage(place, remedy="it is made again"):
+            table = pq.read_table(pa.BufferReader(file.read()))
+            return read_schema_metadata(table.schema, FINGERPRINT), table.select(SCHEMA.names)
+    except DamagedError:
+        return None
+
+
+def _compare(searcher: Searcher, within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
+    """Rows of one query. Raises VideoError and DataError where it cannot be used."""
+    read = searcher.read_id(query.name) if query.path is None else searcher.read(query.path)
+    least = query.watch_list.min_probability
+    number = len(within.answer(read, Wanted(top=within.num_videos, min_probability=least, segments=False)).matches)
+    if not number:
+        return []
+    rows = []
+    for match in within.answer(read, Wanted(top=number, min_probability=least)).matches:
+        first = match.segments[0] if match.segments else None
+        rows.append(
+            {
+                "watch_list": query.watch_list.name,
+                "query": query.name,
+                "video_id": match.reference,
+                "query_sha256": query.sha256,
+                "video_sha256": searcher.facts.of(match.reference).sha256,
+                "similarity": match.similarity,
+                "probability": match.probability,
+                "query_start_s": first and first.query_start_s,
+                "query_end_s": first and first.query_end_s,
+                "video_start_s": first and first.reference_start_s,
+                "video_end_s": first and first.reference_end_s,
+                "query_covered": match.query_covered,
+                "video_covered": match.reference_covered,
+            }
+        )
+    return rows
+
+
+def _messages(table: pl.DataFrame) -> Mapping[str, str]:
+    """Id -> JSON of every match."""
+    messages = {}
+    for row in table.iter_rows(named=True):
+        event = json.dumps([row["watch_list"], row["query_sha256"], row["video_sha256"]]).encode()
+        name = hashlib.sha256(event).hexdigest()[:32]
+        messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
+    return messages
