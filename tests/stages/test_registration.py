@@ -51,9 +51,9 @@ def any_pairs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hapvr.stages.calibration.MIN_PAIRS", 1)
 
 
-def with_validation(project: Project, name: str | None, **values: int) -> Project:
+def with_validation(project: Project, name: str | None, *, min_marks: int = 100) -> Project:
     """The project with another validation benchmark, and no test benchmarks."""
-    evaluation = EvaluationConfig(benchmarks=(), validation=name, **values)
+    evaluation = EvaluationConfig(benchmarks=(), validation=name, min_marks=min_marks)
     return Project(project.config.model_copy(update={"evaluation": evaluation}), project.root, project.folder)
 
 
@@ -88,7 +88,7 @@ def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: 
     assert before is not None
     mark(small_project, train[0], train[1], "match")
     mark(small_project, train[0], train[2], "not_a_match")
-    mark(small_project, *test, "match")
+    mark(small_project, test[0], test[1], "match")
     mark_pair(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
     try:
         assert marked_pairs(small_project).skipped == 1
