@@ -65,7 +65,7 @@ class FrozenFunction:
 
 
 class Executor:
-    """Runs a frozen function on batches of crops: [B, 3, S, S] uint8 -> [B, ..., C] float32 on `device`."""
+    """Runs a frozen function on batches of crops: [B, 3, S, S] uint8 -> [B, ..., C] float32, both on `device`."""
 
     def __init__(self, function: FrozenFunction, choice: ExecutorChoice, device: torch.device | str) -> None:
         """Moves the network to `device`. Raises ConfigError if OpenVINO is asked for on a GPU."""
@@ -96,7 +96,7 @@ class Executor:
             self._used[f"openvino {self._faster.version}"] = None
             return self._faster(frames)
         self._used["torch"] = None
-        return self._function.run(frames.to(self.device))
+        return self._function.run(frames)
 
     def decide(self) -> Executor:
         """Choose now, so that all frames are run by one executor. Returns itself."""

@@ -51,7 +51,8 @@ class Embedder:
         self._after = after
 
     def __call__(self, frames: Tensor) -> Tensor:
-        vectors = self.executor(frames if self._before is None else self._before(frames))
+        given = frames.to(self.executor.device)
+        vectors = self.executor(given if self._before is None else self._before(given))
         return (vectors if self._after is None else self._after(vectors)).cpu()
 
     def environment(self) -> dict[str, str]:
