@@ -16,6 +16,7 @@ from hapvr.features.settings import BackboneConfig, FeaturesConfig, TeacherConfi
 from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import DEFAULT_FAMILY, AnyNetworkSettings, NetworkSettings
+from hapvr.model.vvs.settings import VvsSettings
 from hapvr.scorer.settings import ServingConfig
 from hapvr.search.settings import SearchSettings
 from hapvr.serving.settings import ServiceSettings
@@ -312,6 +313,17 @@ class Config(Settings):
                     f"train.{name}_views {wanted} is more than the cached views of one window: views.num_{name} {stored} "
                     f"in {self.views.num_windows} windows; raise views.num_{name}, lower views.windows, or set "
                     f"train.source to online"
+                )
+        network = self.train.network
+        if isinstance(network, VvsSettings):
+            if network.distractor_discrimination and not self.features.pooled:
+                raise ValueError(
+                    "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors; set "
+                    "features.pooled: true, or train.network.distractor_discrimination: false"
+                )
+            if not self.train.repeat_short_clips:
+                raise ValueError(
+                    "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
                 )
         if self.evaluation.validation in self.evaluation.benchmarks:
             raise ValueError(f"validation benchmark {self.evaluation.validation!r} must not also be a test benchmark")

@@ -48,8 +48,11 @@ class FeatureReader(Protocol):
     def digests(self) -> dict[str, str]:
         """Digests that identify the features, by shard. Unfinished work on other features is not continued."""
 
-    def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """(id, features [T, R, D]) of the ids that have features, always in the same order."""
+    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(id, features [T, R, D]) of the ids that have features, always in the same order.
+
+        side: append pooled vectors and magnitudes, see `hapvr.model.side`.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +140,14 @@ def score_videos(
     scored = _finished_references(parts, plan)
     scorer = _Scorer(network, device=device, settings=settings, limits=limits)
     with torch.inference_mode():
-        embedded = {video: scorer.embed(video, features) for video, features in reader.read(found[0])}
+        embedded = {
+            video: scorer.embed(video, features) for video, features in reader.read(found[0], side=network.needs_side)
+        }
         query_ids = [video for video in found[0] if video in embedded]
         query = scorer.network.pack([embedded.pop(video) for video in query_ids])
         number = len(list(parts.glob("part-*.parquet")))
         remaining = [video for video in found[1] if video not in scored]
-        for part in _parts(reader, remaining, settings):
+        for part in _parts(reader, remaining, settings, side=network.needs_side):
             scores = scorer.score(
                 query, scorer.network.pack([scorer.embed(video, features) for video, features in part])
             )
@@ -200,11 +205,11 @@ def similarity_table(queries: Sequence[str], references: Sequence[str], scores: 
 
 
 def _parts(
-    reader: FeatureReader, references: Sequence[str], settings: ScoringSettings
+    reader: FeatureReader, references: Sequence[str], settings: ScoringSettings, *, side: bool
 ) -> Iterator[list[tuple[str, Tensor]]]:
     part: list[tuple[str, Tensor]] = []
     num_frames = 0
-    for video, features in reader.read(references):
+    for video, features in reader.read(references, side=side):
         part.append((video, features))
         num_frames += len(features)
         if len(part) >= settings.references_per_part or num_frames >= settings.frames_per_part:

@@ -19,7 +19,7 @@ from hapvr.features.executor import Executor, FrozenFunction
 from hapvr.features.settings import NUM_REGIONS
 from hapvr.features.teacher import Teacher
 from hapvr.features.whitening import Whitening
-from hapvr.model.side import join_side, split_side
+from hapvr.model.side import NUM_REGIONS, join_side, split_side
 
 Item = TypeVar("Item")
 
@@ -31,7 +31,7 @@ def separate_side(values: Tensor, side_dims: int) -> list[npt.NDArray[np.float32
     """What `region_embedder` made, as stored columns: regions [B, 9, D], and with side_dims > 0 pooled [B, C], magnitude [B]."""
     if not side_dims:
         return [values.numpy()]
-    regions, side = split_side(values, side_dims=side_dims, num_regions=NUM_REGIONS)
+    regions, side = split_side(values, side_dims=side_dims)
     return [regions.numpy(), side.pooled.numpy(), side.magnitude.numpy()]
 
 

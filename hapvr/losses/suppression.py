@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -39,7 +40,9 @@ def frame_loss(
 
 def saliency_loss(weights: Tensor, labels: Tensor) -> Tensor:
     """L_sa: binary cross-entropy of saliency weights in [0, 1] against labels 0 and 1, both [A, T], mean over frames."""
-    return F.binary_cross_entropy(weights, labels.to(weights.dtype))
+    smallest = torch.finfo(torch.float32).tiny
+    chosen = torch.where(labels > 0, weights.float(), 1 - weights.float())
+    return -chosen.clamp(min=smallest).log().mean()  # torch's own is refused in half precision
 
 
 def distractor_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -13,8 +13,14 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, family_of
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.vvs.network import VvsNetwork
+from hapvr.model.vvs.settings import VvsSettings
 
-FAMILIES: Mapping[str, type[NetworkSettings] | type[TcaSettings]] = {"similarity": NetworkSettings, "tca": TcaSettings}
+FAMILIES: Mapping[str, type[NetworkSettings] | type[TcaSettings] | type[VvsSettings]] = {
+    "similarity": NetworkSettings,
+    "tca": TcaSettings,
+    "vvs": VvsSettings,
+}
 """The settings of each family."""
 
 
@@ -43,4 +49,6 @@ def build_family(
         return SimilarityNetwork(settings, dims=dims, generator=generator)
     if isinstance(settings, TcaSettings):
         return ContextNetwork(settings, dims=dims, generator=generator)
+    if isinstance(settings, VvsSettings):
+        return VvsNetwork(settings, dims=dims, side_dims=side_dims, generator=generator)
     raise ArgumentError(f"family: {type(settings).__name__} is of no known family; add it to hapvr.model.families")

@@ -34,18 +34,6 @@ class Similarities:
     regularization: Tensor
 
 
-@dataclass(frozen=True)
-class Side:
-    """What a family may read of each frame beside its whitened regions.
-
-    pooled: [..., T, C], the mean of the regions before whitening, of unit norm; magnitude: [..., T], the norm of that mean
-    before any normalisation.
-    """
-
-    pooled: Tensor
-    magnitude: Tensor
-
-
 class FamilySettings(Protocol):
     """The settings of a network. family: the name that `train.network.family` gives it."""
 
@@ -64,7 +52,8 @@ class VideoNetwork(nn.Module, ABC):
     indexed, and matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools
     them in `pack` and `compare`.
 
-    dims: D, values per region of the features. needs_side: whether `embed` must be given `side`.
+    dims: D, values per region of the features. needs_side: whether `embed` reads pooled vectors and magnitudes, which the
+    features then carry behind the regions, see `hapvr.model.side`.
     """
 
     dims: int
@@ -85,13 +74,12 @@ class VideoNetwork(nn.Module, ABC):
         features: Tensor,
         *,
         mask: Tensor | None = None,
-        side: Side | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         """Embeddings [..., T, r, d] of features [..., T, R, D].
 
         mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
-        side: what else the family reads of the same frames. dtype: of the result; None: that of the weights. Raises
+        dtype: of the result; None: that of the weights. Raises
         ArgumentError for other shapes, and for a video without frames.
         """
 

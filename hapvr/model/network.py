@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, halve_mask, pad_to_min_frames
-from hapvr.model.family import PackedScorer, Side, Similarities, VideoNetwork
+from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
 from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
 from hapvr.model.packed import Limits
 from hapvr.model.pairwise import score_packed
@@ -71,12 +71,11 @@ class SimilarityNetwork(VideoNetwork):
         features: Tensor,
         *,
         mask: Tensor | None = None,
-        side: Side | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         """Attention-weighted regions, or their codes: the input of `compare`.
 
-        features: [..., T, R, D]. mask, side: not read, because each region is weighed by itself. dtype: of the result and of
+        features: [..., T, R, D]. mask: not read, because each region is weighed by itself. dtype: of the result and of
         the attention; None: that of the weights. Codes are always computed in the dtype of the weights, because rounding
         would turn bits over. Returns [..., T, R, D], or [..., T, R, bits] from a network with binary_bits. Raises
         ArgumentError for other shapes.

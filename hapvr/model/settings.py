@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.vvs.settings import VvsSettings
 from hapvr.settings import Rate, Settings
 
 Pooling = Literal["chamfer", "max"]
@@ -85,8 +86,15 @@ def family_of(settings: Any) -> str:
     return str(named)
 
 
+def needs_side(settings: AnyNetworkSettings) -> bool:
+    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.side`."""
+    return isinstance(settings, VvsSettings) and settings.distractor_discrimination
+
+
 AnyNetworkSettings = Annotated[
-    Annotated[NetworkSettings, Tag("similarity")] | Annotated[TcaSettings, Tag("tca")],
+    Annotated[NetworkSettings, Tag("similarity")]
+    | Annotated[TcaSettings, Tag("tca")]
+    | Annotated[VvsSettings, Tag("vvs")],
     Discriminator(family_of),
 ]
 """The settings of a network of any family."""

@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 
+NUM_REGIONS = 9
+"""R of features that carry a side."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -39,13 +42,12 @@ def join_side(regions: Tensor, side: Side) -> Tensor:
     return torch.cat([regions, padded.reshape(*values.shape[:-1], rows, dims)], dim=-2)
 
 
-def split_side(features: Tensor, *, side_dims: int, num_regions: int) -> tuple[Tensor, Side]:
-    """The inverse of `join_side`, as views. features: [..., R + k, D].
+def split_side(features: Tensor, *, side_dims: int) -> tuple[Tensor, Side]:
+    """The inverse of `join_side`, as views, for R = NUM_REGIONS. features: [..., R + k, D]; side_dims: C.
 
-    side_dims: C; num_regions: R. Raises ArgumentError for another number of rows: features without pooled vectors, or of
-    another backbone.
+    Raises ArgumentError for another number of rows: features without pooled vectors, or of another backbone.
     """
-    rows = side_rows(side_dims, features.shape[-1])
+    rows, num_regions = side_rows(side_dims, features.shape[-1]), NUM_REGIONS
     if features.shape[-2] != num_regions + rows:
         raise ArgumentError(
             f"features: got {features.shape[-2]} rows of {features.shape[-1]} values per frame, wanted {num_regions} regions "

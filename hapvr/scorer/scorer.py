@@ -19,6 +19,7 @@ from hapvr.features.extract import region_embedder
 from hapvr.features.whitening import Whitening
 from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import Limits
+from hapvr.model.side import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration
@@ -94,7 +95,7 @@ class VideoScorer:
         self.calibration = calibration
         self.warning = warning
         self._reader = VideoReader(
-            region_embedder(backbone, whitening, device),
+            region_embedder(backbone, whitening, device, side=self.network.needs_side),
             crop_px=backbone.crop_px,
             batch_frames=batch_frames,
             sampling=sampling,
@@ -107,7 +108,7 @@ class VideoScorer:
 
     def features(self, path: Path) -> Tensor:
         """Region features [T, 9, D] of a file. Raises VideoError."""
-        return self._video(path).regions
+        return self._video(path).regions[:, :NUM_REGIONS]
 
     def frame_similarity(self, query: Path, reference: Path) -> Tensor:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""

@@ -31,7 +31,8 @@ MAX_CACHED_FAILURES = 4096
 
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
-    """Features of the sampled frames of one video. regions: [T, R, D] float32 on the CPU; clock: their times."""
+    """Features of the sampled frames of one video. regions: [T, R, D] float32 on the CPU, with their side where the network
+    reads it; clock: their times."""
 
     regions: Tensor
     clock: Clock

@@ -24,12 +24,19 @@ class StoredVideos:
     """Features by video id. Any thread may read."""
 
     def __init__(
-        self, root: DataRoot, shards: Mapping[str, str], *, require: Callable[[Mapping[str, Any]], None]
+        self,
+        root: DataRoot,
+        shards: Mapping[str, str],
+        *,
+        require: Callable[[Mapping[str, Any]], None],
+        side: bool = False,
     ) -> None:
-        """shards: video id -> shard. require: raises DataError for settings of features that the model does not take."""
+        """shards: video id -> shard. require: raises DataError for settings of features that the model does not take. side:
+        the network reads pooled vectors, which the regions then carry."""
         self._root = root
         self._shards = shards
         self._require = require
+        self._side = side
         self._open: OrderedDict[str, FeatureFile] = OrderedDict()
         self._guard = threading.Lock()
 
@@ -73,5 +80,5 @@ class StoredVideos:
         self._require(shard.require({}).settings)
         while len(self._open) >= MAX_OPEN_SHARDS:
             self._open.popitem(last=False)
-        self._open[key] = FeatureFile(shard)
+        self._open[key] = FeatureFile(shard, side=self._side)
         return self._open[key]

@@ -47,7 +47,7 @@ def make_descriptors(
     index = features.index()
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        file = FeatureFile(features)
+        file = FeatureFile(features, side=model.network.needs_side)
         for video_id in video_ids:
             regions, timestamps_s = file.read(video_id)
             with torch.inference_mode():
@@ -116,6 +116,7 @@ def _blank(
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
                 )
             with torch.inference_mode():
-                regions = region_embedder(backbone, whitening, device)(blank_pictures(backbone.crop_px))
+                embed = region_embedder(backbone, whitening, device, side=model.network.needs_side)
+                regions = embed(blank_pictures(backbone.crop_px))
             write_blank(root, model.digest, blank_descriptors(model.network, regions.to(device)))
     return read_blank(root, model.digest)

@@ -11,6 +11,7 @@ from hapvr.config import Config, TrainConfig
 from hapvr.config_file import load_config
 from hapvr.markdown import markdown_table
 from hapvr.model.settings import NetworkSettings
+from hapvr.model.vvs.settings import VvsSettings
 from hapvr.provenance import environment
 from hapvr.scorer.calibration import Calibration, CalibrationCheck
 from hapvr.stages.calibration import FRAME_QUANTILE, ModelCalibration
@@ -191,6 +192,11 @@ def _family_settings(train: TrainConfig) -> list[tuple[str, object]]:
             ("frame AP loss", f"{objective.frame_ap_loss}, weight {objective.frame_ap_weight:g}"),
             ("video AP loss", f"{objective.video_ap_loss}, weight {objective.video_ap_weight:g}"),
             ("InfoNCE weight", f"{objective.infonce_weight:g}"),
+        ]
+    if isinstance(network, VvsSettings):
+        return [
+            ("modules", ", ".join(network.modules()) or "none"),
+            ("margin of the triplets", f"{network.objective.margin:g}"),
         ]
     return [
         ("encoder layers, heads", f"{network.layers}, {network.heads}"),

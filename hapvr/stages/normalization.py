@@ -84,11 +84,11 @@ class _BackgroundFeatures:
         """Shard key -> digest, of both."""
         return self._queries.digests() | self._store.digests()
 
-    def read(self, video_ids: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """(id, features [T, R, D]); queries first."""
+    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(id, features [T, R, D]); queries first; side: as `FeatureStore`."""
         background = set(self.background)
-        yield from self._queries.read([video for video in video_ids if video not in background])
-        yield from self._store.read([video for video in video_ids if video in background])
+        yield from self._queries.read([video for video in video_ids if video not in background], side=side)
+        yield from self._store.read([video for video in video_ids if video in background], side=side)
 
 
 def _chosen(store: FeatureStore, definition: BenchmarkDefinition, max_videos: int) -> tuple[str, ...]:

@@ -107,7 +107,8 @@ class Searcher:
             )
         index = current.open(root, settings)
         shards = index.videos()
-        videos = StoredVideos(root, shards, require=load_similarity_model(folder).require_features)
+        require = load_similarity_model(folder).require_features
+        videos = StoredVideos(root, shards, require=require, side=scorer.network.needs_side)
         videos.check()
         engine = SearchEngine(
             scorer=scorer,

@@ -25,6 +25,7 @@ from hapvr.features.whitening import (
     whitening_provenance,
 )
 from hapvr.model.published import import_pca
+from hapvr.model.side import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, file_sha256
 from hapvr.seeding import numpy_rng

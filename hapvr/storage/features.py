@@ -64,15 +64,15 @@ class FeatureFile:
         self._side = VideoSide(shard, file) if side else None
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
-        """(regions [T, R, D] as they are stored, seconds [T]) of a video. Raises DataError if it has none."""
-        return self._regions.read(video_id), self.times(video_id)
+        """(regions [T, R, D] with their side, seconds [T]) of a video. Raises DataError if it has none."""
+        return self.regions(video_id), self.times(video_id)
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
         times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
         return times
 
-    def regions(self, video_id: str, first: int, last: int) -> npt.NDArray[Any]:
+    def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with their side. Raises DataError if it has none."""
         regions = self._regions.read(video_id, first, last)
         return regions if self._side is None else self._side.join(video_id, regions, first, last)

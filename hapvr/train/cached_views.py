@@ -14,6 +14,7 @@ from hapvr.config import Config
 from hapvr.errors import DataError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.model.settings import needs_side
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.storage.filesystem import DataRoot
@@ -62,12 +63,16 @@ class CachedViews(Dataset[Batch]):
         self._settings = config.train
         self._rates = config.pseudo_labels
         self._wanted = {"weak": config.train.weak_views, "strong": config.train.strong_views}
+        self._side = needs_side(config.train.network)
+        self.side_dims = 0
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         self._files: list[tuple[ViewFile, ViewFile, LabelFile]] | None = None
         _same_features(root, self._shard_keys)
         for number, key in enumerate(self._shard_keys):
-            for row in _matching_rows(root, key, config.views):
+            file = ViewFile(Shard(root, VIEWS_STAGE, key), side=self._side)
+            self.side_dims = file.side_dims if self._side else 0
+            for row in _matching_rows(root, key, file, config.views):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
         self._uses_stored_labels = all(
@@ -177,7 +182,7 @@ class CachedViews(Dataset[Batch]):
             allow_open_files(FILES_PER_SHARD * len(self._shard_keys))
             self._files = [
                 (
-                    ViewFile(Shard(self._root, VIEWS_STAGE, key)),
+                    ViewFile(Shard(self._root, VIEWS_STAGE, key), side=self._side),
                     ViewFile(Shard(self._root, EMBEDDINGS_STAGE, key)),
                     LabelFile(Shard(self._root, LABELS_STAGE, key)),
                 )
@@ -228,13 +233,13 @@ def _linked_videos(rows: Mapping[str, Sequence[ViewRow]]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _matching_rows(root: DataRoot, key: str, config: ViewsConfig) -> list[ViewRow]:
-    """The views of a shard; refused unless features, embeddings and labels are of the same views, drawn as configured."""
+def _matching_rows(root: DataRoot, key: str, file: ViewFile, config: ViewsConfig) -> list[ViewRow]:
+    """The views of a shard, of that file; refused unless features, embeddings and labels are of the same views, drawn as configured."""
     views, embeddings, labels = (Shard(root, stage, key) for stage in (VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE))
     found = views.require({"drawing": DRAWING_VERSION, "views": config.model_dump(mode="json")})
     embeddings.require({name: found.settings[name] for name in ("drawing", "views", "sampling", "crop_px")})
     made_from = labels.require({}).inputs[EMBEDDINGS_STAGE]
-    rows = ViewFile(views).rows
+    rows = file.rows
     if made_from != embeddings.data_digest() or rows != ViewFile(embeddings).rows:
         raise DataError(
             f"training: training_views and pseudo_labels of shard {key} are not of the same views; materialise both again"

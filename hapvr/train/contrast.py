@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -61,7 +60,6 @@ class ContrastTraining(FamilyTraining):
         first_row: int = 0,
         num_frames: Tensor | None = None,
         shown: Tensor | None = None,
-        side: Mapping[str, Tensor] | None = None,
         batch_number: int = 0,
     ) -> StepOutput:
         """The loss, how many anchors had no negative, and cosines [B, B] of all clips. Frame labels are not read."""

@@ -13,11 +13,13 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_published
 from hapvr.model.settings import AnyNetworkSettings
 from hapvr.model.tca.network import ContextNetwork
+from hapvr.model.vvs.network import VvsNetwork
 from hapvr.seeding import torch_rng
 from hapvr.train.contrast import ContrastTraining
 from hapvr.train.family import FamilyTraining
 from hapvr.train.gather import Gather
 from hapvr.train.similarity import TrainingModule
+from hapvr.train.suppression import SuppressionTraining
 
 
 def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, side_dims: int = 0) -> VideoNetwork:
@@ -57,4 +59,6 @@ def build_training(
         return TrainingModule(network, Objective(settings.objective), gather=gather)
     if isinstance(network, ContextNetwork):
         return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos, gather=gather)
+    if isinstance(network, VvsNetwork):
+        return SuppressionTraining(network, settings, gather=gather)
     raise ArgumentError(f"family: {type(network).__name__} has no training; add it to hapvr.train.families")

@@ -40,12 +40,11 @@ class FamilyTraining(nn.Module, ABC):
         first_row: int = 0,
         num_frames: Tensor | None = None,
         shown: Tensor | None = None,
-        side: Mapping[str, Tensor] | None = None,
         batch_number: int = 0,
     ) -> StepOutput:
         """Terms of a batch, whose fields `hapvr.train.batch.Batch` explains, as containers that DDP looks into.
 
-        side: what `needs_side` asks for, under the names of `Side`. batch_number: counts the batches of the training; random
+        batch_number: counts the batches of the training; random
         draws are functions of the seed and of it, never of torch's global generator, so that a training that goes on ends
         as an uninterrupted one. Gradients that DDP averages over processes are those of one process with the whole batch.
         Raises ArgumentError for values that are not finite.

@@ -127,7 +127,9 @@ def train(
 
 def _fresh(config: Config, source: Source, fabric: Fabric) -> TrainingState:
     settings = config.train
-    network = build_network(settings.network, dims=config.whitening.dims, seed=settings.seed)
+    network = build_network(
+        settings.network, dims=config.whitening.dims, seed=settings.seed, side_dims=source.side_dims
+    )
     optimizer = build_optimizer(network, settings.optimizer)
     return TrainingState(
         network=network,

@@ -18,6 +18,7 @@ from hapvr.features.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
+from hapvr.model.settings import needs_side
 from hapvr.seeding import derive_seed
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
@@ -80,7 +81,9 @@ class OnlineViews(Dataset[DrawnClips]):
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self._device = device
-        self._embed_regions = region_embedder(backbone, whitening, device)
+        side = needs_side(config.train.network)
+        self.side_dims = len(whitening.mean) if side else 0
+        self._embed_regions = region_embedder(backbone, whitening, device, side=side)
         self._embed_frames = teacher_embedder(teacher, device)
         for embed in (self._embed_regions, self._embed_frames):
             embed.executor.decide()  # so that a resumed run sees the values of an uninterrupted one

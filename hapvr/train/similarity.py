@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -37,7 +36,6 @@ class TrainingModule(FamilyTraining):
         first_row: int = 0,
         num_frames: Tensor | None = None,
         shown: Tensor | None = None,
-        side: Mapping[str, Tensor] | None = None,
         batch_number: int = 0,
     ) -> StepOutput:
         """Total, terms and counts of the objective and video similarities [B, B]. Nothing is drawn."""

@@ -18,6 +18,8 @@ class Source(Protocol):
     """Item `number` is what data workers make of a batch; `finish` does the rest in the training process."""
 
     sampler: BatchSampler
+    side_dims: int
+    """C of the pooled vectors that regions carry, 0 where they carry none."""
 
     @property
     def identity(self) -> dict[str, str]:

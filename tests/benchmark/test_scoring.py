@@ -38,7 +38,7 @@ class Features:
     def digests(self):
         return {"memory": self.digest}
 
-    def read(self, video_ids):
+    def read(self, video_ids, *, side=False):
         wanted = set(video_ids)
         for number, (video, features) in enumerate(item for item in self.features.items() if item[0] in wanted):
             if self.fail_after is not None and number == self.fail_after:

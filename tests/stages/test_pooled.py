@@ -33,7 +33,7 @@ def test_side_comes_back(side_dims: int, dims: int) -> None:
     side = Side(torch.randn(3, 5, side_dims, generator=generator).half(), torch.rand(3, 5, generator=generator).half())
     joined = join_side(regions, side)
     assert joined.shape == (3, 5, 9 + side_rows(side_dims, dims), dims)
-    found, beside = split_side(joined, side_dims=side_dims, num_regions=9)
+    found, beside = split_side(joined, side_dims=side_dims)
     assert torch.equal(found, regions)
     assert torch.equal(beside.pooled, side.pooled)
     assert torch.equal(beside.magnitude, side.magnitude)
@@ -41,7 +41,7 @@ def test_side_comes_back(side_dims: int, dims: int) -> None:
 
 def test_features_without_side_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"features\.pooled"):
-        split_side(torch.zeros(2, 9, 32), side_dims=960, num_regions=9)
+        split_side(torch.zeros(2, 9, 32), side_dims=960)
 
 
 def test_the_backbone_gives_both_at_once() -> None:
@@ -70,7 +70,7 @@ def test_stored_features_have_their_side(pooled_project: Project, small_project:
     found = dict(store.read(sorted(store.available()), side=True))
     assert found.keys() == wanted.keys()
     for video_id, values in found.items():
-        regions, side = split_side(values, side_dims=CHANNELS, num_regions=9)
+        regions, side = split_side(values, side_dims=CHANNELS)
         assert torch.equal(regions, wanted[video_id])
         assert_close(side.pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
         assert bool((side.magnitude > 0).all())
@@ -87,7 +87,7 @@ def test_stored_views_have_their_side(pooled_project: Project, small_project: Pr
         assert (plain.side_dims, file.side_dims) == (0, CHANNELS if file.rows else file.side_dims)
         for video_id in file.video_ids:
             assert torch.equal(file.read(video_id), plain.read(video_id))
-            regions, side = split_side(with_side.read(video_id), side_dims=CHANNELS, num_regions=9)
+            regions, side = split_side(with_side.read(video_id), side_dims=CHANNELS)
             assert torch.equal(regions, plain.read(video_id))
             assert_close(side.pooled.float().norm(dim=-1), torch.ones(regions.shape[:2]), rtol=2e-3, atol=2e-3)
 

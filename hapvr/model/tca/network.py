@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding
-from hapvr.model.family import PackedScorer, Side, Similarities, VideoNetwork
+from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import NetworkSettings
@@ -64,14 +64,13 @@ class ContextNetwork(VideoNetwork):
         features: Tensor,
         *,
         mask: Tensor | None = None,
-        side: Side | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
 
         features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector.
-        mask: bool [..., T], real frames, at least one per video; padding is never attended to. side: not read. dtype: of the
-        result. Raises ArgumentError for other shapes and for videos without frames.
+        mask: bool [..., T], real frames, at least one per video; padding is never attended to. dtype: of the result.
+        Raises ArgumentError for other shapes and for videos without frames.
         """
         if features.ndim < 3 or features.shape[-1] != self.dims or 0 in features.shape:
             raise ArgumentError(

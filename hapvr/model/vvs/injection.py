@@ -27,14 +27,15 @@ class Injection:
 
     def apply(self, clips: Tensor, distractors: Tensor) -> Tensor:
         """Insert frames into clips. clips: [N, T, ...]; distractors: [N, n, ...]. Returns [N, T + n, ...]."""
-        longer = clips[:, self.source.clamp(min=0)]
-        inserted = self.inserted
-        longer[:, inserted] = distractors.to(longer.dtype)
+        source = self.source.to(clips.device)
+        longer = clips[:, source.clamp(min=0)]
+        longer[:, source < 0] = distractors.to(longer.dtype)
         return longer
 
     def labels(self, own: Tensor) -> Tensor:
         """Labels of all frames. own: int8 [N, T], of the clips' frames. Returns int8 [N, T + n], 0 for inserted ones."""
-        return own[:, self.source.clamp(min=0)].masked_fill(self.inserted, 0)
+        source = self.source.to(own.device)
+        return own[:, source.clamp(min=0)].masked_fill(source < 0, 0)
 
 
 def block_injection(num_frames: int, count: int, position: int) -> Injection:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import pad_to_min_frames
+from hapvr.model.clips import check_clips, clear_padding, pad_to_min_frames
+from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
 from hapvr.model.layers import Comparator
+from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
+from hapvr.model.side import split_side
 from hapvr.model.similarity import frame_similarity
 from hapvr.model.vvs.distractor import DistractorNetwork, kept_frames
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
@@ -37,8 +41,11 @@ class Anchors:
     saliency: Tensor | None
 
 
-class VvsNetwork(nn.Module):
+class VvsNetwork(VideoNetwork):
     """Distractor discrimination, temporal saliency and topic guidance, each of which the settings can leave out.
+
+    An embedding holds weighted frame vectors [T, 1, D], whose sum points where the vector of the video does; those of frames
+    that were left out are 0.
 
     dims: D, values per region. side_dims: C, values of a frame's pooled vector, 0 where distractor
     discrimination is off. generator: draws the weights and leaves
@@ -46,7 +53,7 @@ class VvsNetwork(nn.Module):
     """
 
     def __init__(
-        self, settings: VvsSettings, *, dims: int, side_dims: int, generator: torch.Generator | None = None
+        self, settings: VvsSettings, *, dims: int, side_dims: int = 0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         if dims < 1:
@@ -57,6 +64,7 @@ class VvsNetwork(nn.Module):
                 "features.pooled: true and make features and views again, or distractor_discrimination: false"
             )
         self.settings, self.dims, self.side_dims = settings, dims, side_dims
+        self.needs_side = settings.distractor_discrimination
         self.distractor: DistractorNetwork | None = None
         self.comparator: Comparator | None = None
         self.saliency: TemporalSaliency | None = None
@@ -76,6 +84,71 @@ class VvsNetwork(nn.Module):
     def scoring_settings(self) -> dict[str, Any]:
         """Everything but the weights that decides a vector, as values of JSON; stored beside the weights."""
         return {"dims": self.dims, "side_dims": self.side_dims, **self.settings.scoring()}
+
+    @property
+    def embedding_dims(self) -> int:
+        """D."""
+        return self.dims
+
+    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
+
+        features: [..., T, R, D], with their side where distractors are told from content. mask: bool [..., T], real frames
+        first and one or more per video; None: all are real. dtype: of the result. Returns [..., T, 1, D], 0 at padding. Raises
+        ArgumentError as `frame_vectors` does.
+        """
+        if features.ndim < 3:
+            raise ArgumentError(
+                f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.dims}]"
+            )
+        videos = features.reshape(-1, *features.shape[-3:])
+        vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
+        for number, video in enumerate(videos):
+            length = len(video) if mask is None else int(mask.reshape(len(videos), -1)[number].sum())
+            vectors[number, :length] = self.frame_vectors(*self._split(video[:length]))
+        shaped = vectors.reshape(*features.shape[:-2], 1, self.dims)
+        return shaped if dtype is None else shaped.to(dtype)
+
+    def compare(
+        self,
+        query: Tensor,
+        reference: Tensor,
+        *,
+        query_mask: Tensor | None = None,
+        reference_mask: Tensor | None = None,
+    ) -> Similarities:
+        """Products of the videos' vectors, and cosines of their frames' vectors.
+
+        query: [Q, T, 1, D]; reference: [N, T', 1, D]; masks: bool [Q, T] and [N, T'], real frames first. Raises ArgumentError
+        for shapes that disagree and values that are not finite.
+        """
+        clips = []
+        for name, video, mask in (("query", query, query_mask), ("reference", reference, reference_mask)):
+            check_clips(name, video, mask, dims=self.dims)
+            clips.append(clear_padding(video, mask)[:, :, 0].float())
+        first, second = (F.normalize(clip, dim=-1) for clip in clips)
+        frame = torch.einsum("qtd,nsd->qnts", first, second)
+        video = _video_vectors(clips[0]) @ _video_vectors(clips[1]).T
+        return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
+
+    @torch.inference_mode()
+    def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
+        """[T, T'], cosines of frame vectors, 0 for frames that were left out. query: [T, 1, D], reference: [T', 1, D]."""
+        first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
+        return first @ second.T
+
+    @torch.inference_mode()
+    def self_similarity(self, video: Tensor) -> Tensor:
+        """[T], 1, or 0 for frames that were left out. video: [T, 1, D]."""
+        return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
+
+    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
+        """The unit vector of each video, from embeddings [T, 1, D] of any lengths."""
+        return PackedVideos.from_videos([_video_vectors(video[None, :, 0].float())[:, None] for video in videos])
+
+    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
+        """Products of what `pack` gave, in float32."""
+        return _products
 
     @torch.no_grad()
     def frame_vectors(self, regions: Tensor, pooled: Tensor | None = None) -> Tensor:
@@ -143,6 +216,12 @@ class VvsNetwork(nn.Module):
         raw: Tensor = self.comparator(maps.squeeze(1))
         return raw
 
+    def _split(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        if not self.needs_side:
+            return features, None
+        regions, side = split_side(features, side_dims=self.side_dims)
+        return regions, side.pooled
+
     def _vectors(self, means: Tensor, saliency: Tensor | None) -> Tensor:
         weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)
         if saliency is not None:
@@ -164,3 +243,13 @@ class VvsNetwork(nn.Module):
             )
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
         return kept_frames(torch.sigmoid(logits), threshold=self.settings.distractor.threshold)
+
+
+def _video_vectors(frames: Tensor) -> Tensor:
+    """Unit vectors [N, D] of weighted frame vectors [N, T, D]."""
+    return F.normalize(frames.sum(1), dim=-1)
+
+
+@torch.inference_mode()
+def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
+    return query.frames[:, 0] @ reference.frames[:, 0].T

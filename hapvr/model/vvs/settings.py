@@ -106,8 +106,9 @@ class SuppressionObjective(Settings):
 
 
 class VvsSettings(Settings):
-    """VVS (Jo et al., AAAI 2024), with a switch for each row of its ablations."""
+    """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its ablations."""
 
+    family: Literal["vvs"] = "vvs"
     distractor_discrimination: bool = Field(
         default=True, description="drop frames without content; needs pooled vectors"
     )
@@ -118,6 +119,11 @@ class VvsSettings(Settings):
     topic: TopicSettings = Field(default_factory=TopicSettings)
     injection: InjectionSettings = Field(default_factory=InjectionSettings)
     objective: SuppressionObjective = Field(default_factory=SuppressionObjective)
+
+    def modules(self) -> tuple[str, ...]:
+        """The modules that are not left out."""
+        names = ("distractor_discrimination", "temporal_saliency", "topic_guidance")
+        return tuple(name for name in names if getattr(self, name))
 
     def scoring(self) -> dict[str, Any]:
         """The settings that decide an embedding, as values of JSON. What only training uses is left out."""

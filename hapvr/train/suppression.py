@@ -1,0 +1,199 @@
+"""How VVS trains on unlabelled clips: a weak view with distractor frames inserted finds its video's strong view."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hapvr.config import TrainConfig
+from hapvr.labels.saliency import saliency_labels
+from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
+from hapvr.model.clips import check_clips
+from hapvr.model.side import Side, split_side
+from hapvr.model.vvs.injection import Injection, draw_injection
+from hapvr.model.vvs.network import Anchors, VvsNetwork
+from hapvr.model.vvs.settings import VvsSettings
+from hapvr.seeding import numpy_rng
+from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
+from hapvr.train.gather import Gather
+
+
+class SuppressionTraining(FamilyTraining):
+    """Clips to the four losses of VVS (VVS 3.5).
+
+    The anchors are the weak views; each meets every strong view of its video. Its negative is the clip of the batch with the
+    most similar vector that shares no video and no donor with it. The distractor frames are those of a small magnitude of
+    other videos in the batch, so no list of them is kept; number and places of insertions are drawn once per batch, and
+    batch normalisation sees the maps of all anchors of a process at once.
+
+    With several processes each compares its own clips alone: normalisation and the choice of negatives make N processes
+    differ from one with the whole batch. Their gradients are averaged.
+    """
+
+    network: VvsNetwork
+
+    def __init__(self, network: VvsNetwork, settings: TrainConfig, *, gather: Gather | None = None) -> None:
+        super().__init__(network)
+        self._settings = settings
+        self._gather = gather
+
+    def forward(
+        self,
+        regions: Tensor,
+        labels: Tensor,
+        frame_labels: Tensor,
+        pair_index: Tensor,
+        first_row: int = 0,
+        num_frames: Tensor | None = None,
+        shown: Tensor | None = None,
+        batch_number: int = 0,
+    ) -> StepOutput:
+        """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
+        settings, device = self._settings, regions.device
+        check_clips("clips", regions, None, dims=self.network.dims)
+        own = slice(first_row, first_row + len(regions))
+        labels = labels[own, own]
+        side = None
+        if self.network.needs_side:
+            regions, side = split_side(regions, side_dims=self.network.side_dims)
+        weak, strong = _pairs(len(regions), settings.weak_views, settings.strong_views, device)
+        with drawing_by(settings.seed, "dropout", batch_number, first_row, device=device):
+            anchors, injected = self._anchors(regions, side, labels, batch_number, first_row)
+            vectors = self.network.vectors(regions)
+        anchor_rows = weak[:: settings.strong_views]
+        negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
+        place = torch.arange(len(anchor_rows), device=device).repeat_interleave(settings.strong_views)
+        usable = has_negative[place]
+        terms = self._terms(anchors, regions, vectors, injected, place[usable], strong[usable], negative[place[usable]])
+        weights = _weights(self.network.settings)
+        total = sum((weights[name] * term for name, term in terms.items()), start=0 * anchors.vectors.sum())
+        counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
+        with torch.no_grad():
+            every = vectors.detach() if self._gather is None else self._gather(vectors.detach())
+            if self._gather is not None:  # the gradient is that of the own anchors, the value that of all
+                of_all = self._gather(total.reshape(1)).mean() - total
+        if self._gather is not None:
+            total = total + of_all
+        return total, {name: term.detach() for name, term in terms.items()}, counts, every @ every.T
+
+    def _anchors(
+        self, regions: Tensor, side: Side | None, labels: Tensor, batch_number: int, first_row: int
+    ) -> tuple[Anchors, Tensor | None]:
+        """The weak views with distractors in them, and the label of each of their frames; None without discrimination."""
+        settings = self._settings
+        views = settings.weak_views + settings.strong_views
+        rows = (torch.arange(len(regions), device=regions.device) % views < settings.weak_views).nonzero().flatten()
+        if side is None:
+            return self.network.anchors(regions[rows], None), None
+        rules = self.network.settings.injection
+        parts = (settings.seed, "injection", batch_number, first_row)
+        injection = draw_injection(regions.shape[1], rules, numpy_rng(*parts))
+        easy = easy_frames(side.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
+        chosen = draw_distractors(
+            easy, labels[rows], count=int(injection.inserted.sum()), several=rules.frames == "several", parts=parts
+        )
+        clips = injection.apply(regions[rows], regions.flatten(0, 1)[chosen])
+        pooled = injection.apply(side.pooled[rows], side.pooled.flatten(0, 1)[chosen])
+        return self.network.anchors(clips, pooled), _frame_labels(
+            injection, easy[rows] if rules.ignore_own else None, rows
+        )
+
+    def _terms(
+        self,
+        anchors: Anchors,
+        regions: Tensor,
+        vectors: Tensor,
+        injected: Tensor | None,
+        anchor: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+    ) -> dict[str, Tensor]:
+        """The losses whose weights are above 0, unweighted; those of triplets where there is a triplet."""
+        objective, margin = self.network.settings.objective, self.network.settings.objective.margin
+        terms: dict[str, Tensor] = {}
+        if len(anchor) and self.network.topic is not None and objective.video_weight:
+            similar = [(anchors.vectors[anchor] * vectors[other]).sum(-1) for other in (positive, negative)]
+            terms["video"] = video_triplet(similar[0], similar[1], margin=margin)
+        if len(anchor) and anchors.saliency is not None:
+            clips = anchors.regions[anchor]
+            maps = self.network.refined_maps(clips, regions[positive])
+            if objective.frame_weight:
+                others = self.network.refined_maps(clips, regions[negative])
+                weight = objective.regularization_weight
+                terms["frame"] = frame_loss(maps, others, margin=margin, regularization_weight=weight)
+            if objective.saliency_weight:
+                rule = self.network.settings.saliency.label_rule
+                salient = saliency_labels(maps, num_frames=clips.shape[1], rule=rule)
+                terms["saliency"] = saliency_loss(anchors.saliency[anchor], salient)
+        if injected is not None and anchors.confidence_logits is not None and objective.distractor_weight:
+            terms["distractor"] = distractor_loss(anchors.confidence_logits, injected)
+        return terms
+
+
+def _weights(settings: VvsSettings) -> dict[str, float]:
+    objective = settings.objective
+    return {
+        "video": objective.video_weight,
+        "frame": objective.frame_weight,
+        "saliency": objective.saliency_weight,
+        "distractor": objective.distractor_weight,
+    }
+
+
+def _pairs(num_clips: int, num_weak: int, num_strong: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of anchor and positive of every pair of a weak and a strong view of one video; a video's weak views come first."""
+    views = num_weak + num_strong
+    first = torch.arange(0, num_clips, views, device=device)
+    weak = torch.arange(num_weak, device=device).repeat_interleave(num_strong)
+    strong = torch.arange(num_weak, views, device=device).repeat(num_weak)
+    return (first[:, None] + weak).flatten(), (first[:, None] + strong).flatten()
+
+
+@torch.no_grad()
+def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """For each anchor the clip with the most similar vector among its negatives, and whether it has one.
+
+    anchors: unit vectors [A, D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for negatives. Returns int64 [A], and
+    bool [A].
+    """
+    similarity = (anchors @ clips.T).masked_fill(labels >= 0, -torch.inf)
+    return similarity.argmax(1), (labels < 0).any(1)
+
+
+@torch.no_grad()
+def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: float) -> Tensor:
+    """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
+
+    max_magnitude: the limit; None: the quantile of `easy_rate` of these frames.
+    """
+    limit = torch.quantile(magnitude.float(), easy_rate) if max_magnitude is None else max_magnitude
+    easy = magnitude < limit
+    return easy | (magnitude == magnitude.min()) if not bool(easy.any()) else easy
+
+
+def draw_distractors(
+    easy: Tensor, labels: Tensor, *, count: int, several: bool, parts: tuple[int | str, ...]
+) -> Tensor:
+    """Frames to insert into each anchor, as indices int64 [A, count] into the frames of all clips in order.
+
+    easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none.
+    several: each is drawn by itself; otherwise one is repeated. parts: seed the draw.
+    """
+    rng = numpy_rng(*parts, "frames")
+    rows = []
+    for label in labels:
+        candidates = (easy & (label < 0)[:, None]).flatten().nonzero().flatten()
+        if not len(candidates):
+            candidates = easy.flatten().nonzero().flatten()
+        drawn = torch.from_numpy(rng.integers(len(candidates), size=count if several else 1)).to(candidates.device)
+        rows.append(candidates[drawn].expand(count))
+    return torch.stack(rows)
+
+
+def _frame_labels(injection: Injection, easy: Tensor | None, rows: Tensor) -> Tensor:
+    """Labels int8 [A, T + n]: 1 content, 0 inserted, -1 an own frame that may be a distractor too."""
+    length = int((~injection.inserted).sum())
+    own = torch.ones(len(rows), length, dtype=torch.int8, device=rows.device)
+    if easy is not None:
+        own = own.masked_fill(easy, -1)
+    return injection.labels(own)
