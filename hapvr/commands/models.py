@@ -31,7 +31,7 @@ app = typer.Typer(no_args_is_help=True, help="Published checkpoints and the vers
 @exit_codes
 def import_(
     file: Annotated[
-        Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS or ViSiL, or a PCA (.pth, .npz).")
+        Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz).")
     ],
     out: Annotated[Path, typer.Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
     dims: Annotated[
@@ -40,21 +40,23 @@ def import_(
     symmetric_chamfer: Annotated[
         bool, typer.Option("--symmetric-chamfer", help="The file is ViSiL_sym; its tensors look like those of ViSiL_v.")
     ] = False,
-    pca: Annotated[bool, typer.Option("--pca", help="The file is a PCA (mean, d, V): make it the whitening.")] = False,
+    pca: Annotated[
+        bool, typer.Option("--pca", help="Make the PCA of the file (mean, d, V, or VVS's) the whitening.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
     from hapvr.model.checkpoint import save_network
-    from hapvr.model.published import import_published
+    from hapvr.model.released import import_released
     from hapvr.stages.whitening import import_whitening
     from hapvr.storage.filesystem import DataRoot
 
     if pca:
-        whitening = import_whitening(DataRoot(out), file, dims=dims or 512)
+        whitening = import_whitening(DataRoot(out), file, dims=dims)
         facts = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
         show(facts, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in facts.items()))
         return
-    network, report = import_published(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
+    network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
     save_network(network, out, metadata={"import": report.as_metadata()})
     result: dict[str, Any] = {"folder": str(out), **report.as_metadata()}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))

@@ -40,9 +40,10 @@ def frame_loss(
 
 def saliency_loss(weights: Tensor, labels: Tensor) -> Tensor:
     """L_sa: binary cross-entropy of saliency weights in [0, 1] against labels 0 and 1, both [A, T], mean over frames."""
-    smallest = torch.finfo(torch.float32).tiny
-    chosen = torch.where(labels > 0, weights.float(), 1 - weights.float())
-    return -chosen.clamp(min=smallest).log().mean()  # torch's own is refused in half precision
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    chosen = torch.where(labels > 0, weights, 1 - weights)
+    # torch's own function refuses to run under autocast
+    return -chosen.clamp(min=torch.finfo(torch.float32).tiny).log().mean()
 
 
 def distractor_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from hapvr.model.archive import plain_values, read_archive
 from hapvr.model.checkpoint import describe_mismatches
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.model.vvs.published import is_vvs, vvs_pca
 from hapvr.settings import explain
 
 COMPARATOR_PREFIXES = {
@@ -111,21 +112,26 @@ def import_published(
 
 @dataclass(frozen=True)
 class PublishedPca:
-    """mean [C]; eigenvectors [C, D], columns by falling eigenvalue; eigenvalues [D]; float32."""
+    """mean [C]; eigenvectors [C, D], columns by falling eigenvalue; eigenvalues [D]; float32. eps: what the release adds to
+    eigenvalues, None where it does not say."""
 
     mean: Tensor
     eigenvectors: Tensor
     eigenvalues: Tensor
+    eps: float | None = None
 
 
 def import_pca(file: Path, *, dims: int | None = None) -> PublishedPca:
-    """Read a released PCA: a .pth or .npz file with mean [C], d [C] and V [C, C].
+    """Read a released PCA: a .pth or .npz file with mean [C], d [C] and V [C, C], or a checkpoint of VVS, which has its own.
 
-    dims: how many of the largest eigenvalues are kept. Raises DataError, which names the array that is missing or does not
+    dims: how many of the largest eigenvalues are kept, None for all. Raises DataError, which names the array that is missing or does not
     fit, and ArgumentError for more dims than the file has.
     """
     content = read_archive(file).content
     arrays = content if isinstance(content, Mapping) else {}
+    eps = None
+    if is_vvs(content):
+        arrays, eps = vvs_pca(content), 0.0
     for name in ("mean", "d", "V"):
         if not isinstance(arrays.get(name), Tensor):
             raise DataError(f"import: {file} has no array {name!r}; wanted mean [C], d [C] and V [C, C] of a PCA")
@@ -139,8 +145,10 @@ def import_pca(file: Path, *, dims: int | None = None) -> PublishedPca:
     kept = len(values) if dims is None else dims
     if not 1 <= kept <= len(values):
         raise ArgumentError(f"dims: got {dims}, wanted 1 to {len(values)}, the eigenvalues in {file}")
+    if eps == 0 and not bool((values > 0).all()):
+        raise DataError(f"import: {file}: variances of the PCA that are not above 0; the file is damaged")
     order = values.argsort(descending=True)[:kept]
-    return PublishedPca(mean.float(), vectors[:, order].float().contiguous(), values[order].float())
+    return PublishedPca(mean.float(), vectors[:, order].float().contiguous(), values[order].float(), eps)
 
 
 def _find_state(content: object, file: Path) -> dict[str, Tensor]:

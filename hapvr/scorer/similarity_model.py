@@ -14,7 +14,7 @@ from hapvr.errors import DataError
 from hapvr.features.whitening import whitening_from_bytes
 from hapvr.model.checkpoint import DESCRIPTION_FILE, load_network
 from hapvr.model.family import VideoNetwork
-from hapvr.model.published import import_published
+from hapvr.model.released import import_released
 from hapvr.provenance import Provenance
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_description
 from hapvr.storage.side import without_side
@@ -53,7 +53,7 @@ def load_similarity_model(place: Path) -> SimilarityModel:
     Raises DataError saying which of these were looked for.
     """
     if place.is_file():
-        return SimilarityModel(network=import_published(place)[0], place=place, feature_settings=None)
+        return SimilarityModel(network=import_released(place)[0], place=place, feature_settings=None)
     if (place / DESCRIPTION_FILE).is_file():
         return SimilarityModel(network=load_network(place)[0], place=place, feature_settings=None)
     if (place / SCORER_FILE).is_file():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hapvr.config import WhiteningConfig
 from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import Backbone, center_crop, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
@@ -24,8 +25,10 @@ from hapvr.features.whitening import (
     save_whitening,
     whitening_provenance,
 )
+from hapvr.model.archive import read_archive
 from hapvr.model.published import import_pca
 from hapvr.model.side import NUM_REGIONS
+from hapvr.model.vvs.published import is_vvs
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, file_sha256
 from hapvr.seeding import numpy_rng
@@ -87,14 +90,20 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
     return WhiteningResult(whitening, provenance, done=True)
 
 
-def import_whitening(root: DataRoot, file: Path, *, dims: int) -> Whitening:
-    """Make a published PCA (.pth or .npz with mean, d, V) the whitening of a data root; fitting then leaves it alone.
+def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whitening:
+    """Make a published PCA the whitening of a data root; fitting then leaves it alone.
 
+    file: .pth or .npz with mean, d, V, or a checkpoint of VVS. dims: None for all that a checkpoint of VVS has, and for 512 of
+    another file.
     Raises DataError for a file that holds something else, ArgumentError for more dims than it has.
     """
+    if dims is None and not is_vvs(read_archive(file).content):
+        dims = WhiteningConfig().dims
     pca = import_pca(file, dims=dims)
     whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues)
-    settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": dims}
+    if pca.eps is not None:
+        whitening = replace(whitening, eps=pca.eps)
+    settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
     counts = {"num_regions": "0", "num_shards": "0"}
     save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))
     return whitening

@@ -22,11 +22,12 @@ LOOK_AHEAD = 64
 class Batch:
     """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
 
-    regions: [b, T, R, D], of the clips of this process, with their side where the family reads it. labels: int8 [B, B], 1
-    where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this process, self pairs included.
-    frame_labels: int8 [P, T, T], their pseudo labels. video_ids, view_index: int64 [B], of all B clips. num_frames: int64
-    [B], the frames of each before it repeats itself, or None where the repetitions count too. shown: int64 [B, 2], the
-    videos that each clip shows, its own and its donor (-1: none), as numbers that are the same in all batches.
+    regions: [b, T, R, D], of the clips of this process, with their side where the family reads it. labels: int8 [B,
+    B], 1 where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows
+    belong to this process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids,
+    view_index: int64 [B], of all B clips. num_frames: int64 [B], the frames of each before it repeats itself, or None
+    where the repetitions count too. shown: int64 [B, 2], the videos that each clip shows, its own and its donor (-1:
+    none), as numbers that are the same in all batches.
     """
 
     regions: Tensor

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from hapvr.model.vvs.settings import VvsSettings
+
+NETWORKS = {"tsm_tgm_model": "swg", "ddm_model": "ddm"}
+"""The two networks of a file, and how they are called here: suppression weights and distractor network."""
+
+COMPONENTS = "swg/pca_layer.components"
+IGNORED = ("pca_layer.", "zero", "gamma", "saliency_thr")
+"""Tensors that are no weights. The PCA is read by itself; the others are constants of the losses."""
+
 PREFIXES = {
     "ddm/ddm_layer": "distractor.layer",
     "swg/topic_guidance_layer.weight_comperator_layer.": "topic.",
@@ -30,3 +44,54 @@ def own_name(published: str) -> str | None:
                     name = after + name.removeprefix(before)
             return name
     return None
+
+
+def is_vvs(content: object) -> bool:
+    """Whether what a file holds is a checkpoint of VVS."""
+    return isinstance(content, Mapping) and any(isinstance(content.get(name), Mapping) for name in NETWORKS)
+
+
+def vvs_tensors(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Tensor], list[str]]:
+    """The tensors of a checkpoint by published name, the own name of each weight, those that are no weights, and unknown ones."""
+    tensors = {
+        f"{short}/{str(name).removeprefix('module.')}": value
+        for network, short in NETWORKS.items()
+        for name, value in (content.get(network) or {}).items()
+        if isinstance(value, Tensor)
+    }
+    ignored = {name: value for name, value in tensors.items() if name.partition("/")[2].startswith(IGNORED)}
+    names = {name: own for name in tensors if name not in ignored and (own := own_name(name)) is not None}
+    return tensors, names, ignored, [name for name in tensors if name not in names and name not in ignored]
+
+
+def vvs_settings(weights: Mapping[str, Tensor]) -> tuple[VvsSettings, int]:
+    """The settings that weights under own names show, and C of their pooled vectors, 0 without a distractor network.
+
+    Raises pydantic's ValidationError for sizes that no network has.
+    """
+    values: dict[str, Any] = {
+        "distractor_discrimination": any(name.startswith("distractor.") for name in weights),
+        "temporal_saliency": any(name.startswith("saliency.") for name in weights),
+        "topic_guidance": any(name.startswith("topic.") for name in weights),
+    }
+    side_dims = 0
+    if "distractor.layer1.weight" in weights and "distractor.layer2.weight" in weights:
+        first, second = weights["distractor.layer1.weight"], weights["distractor.layer2.weight"]
+        values["distractor"] = {"hidden": (first.shape[0], second.shape[0])}
+        side_dims = first.shape[-1]
+    if "saliency.conv1.weight" in weights:
+        values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
+    if values["topic_guidance"]:
+        values["topic"] = {"hierarchy": "topic.join.weight" in weights}
+    return VvsSettings.model_validate(values), side_dims
+
+
+def vvs_pca(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The PCA of a checkpoint under the names of other releases: mean [C], V [C, D] and d [D], the variances."""
+    ignored = vvs_tensors(content)[2]
+    found = {
+        name: ignored[f"{COMPONENTS.rpartition('.')[0]}.{theirs}"]
+        for name, theirs in (("mean", "mean"), ("V", "components"), ("d", "denominator"))
+        if f"{COMPONENTS.rpartition('.')[0]}.{theirs}" in ignored
+    }
+    return found | ({"d": found["d"].double().square()} if "d" in found else {})
