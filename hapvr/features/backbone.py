@@ -228,7 +228,7 @@ DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
 
 
 def frame_side(vectors: Tensor) -> Side:
-    """Of `Backbone.regions_and_means` [B, 10, C] the pooled vector [B, C] and the magnitude [B] (VVS 3.1 and 3.2)."""
+    """Of `Backbone.regions_and_means` [B, 10, C] the pooled vector [B, C] and the magnitude [B]."""
     regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
     return Side(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
 

@@ -1,4 +1,4 @@
-"""Which frames of an anchor are salient: those that a positive clip shows as well (VVS 3.3)."""
+"""Which frames of an anchor are salient: those that a positive clip shows as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four losses of VVS: triplets of videos and of frame maps, saliency and distractors (VVS Eq. i to viii)."""
+"""The four losses of VVS: triplets of videos and of frame maps, saliency and distractors."""
 
 from __future__ import annotations
 

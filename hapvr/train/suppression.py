@@ -19,7 +19,7 @@ from hapvr.train.gather import Gather
 
 
 class SuppressionTraining(FamilyTraining):
-    """Clips to the four losses of VVS (VVS 3.5).
+    """Clips to the four losses of VVS.
 
     The anchors are the weak views; each meets every strong view of its video. Its negative is the clip of the batch with the
     most similar vector that shares no video and no donor with it. The distractor frames are those of a small magnitude of

@@ -177,7 +177,7 @@ def score_slowly(path, *, delay_s):
     features = Features(random_features(definition.video_ids))
     read = features.read
 
-    def slow_read(video_ids):
+    def slow_read(video_ids, *, side=False):
         for item in read(video_ids):
             time.sleep(delay_s)
             yield item

@@ -1,4 +1,4 @@
-"""Distractor discrimination: a confidence per frame that it shows content, from its pooled vector (VVS 3.2)."""
+"""Distractor discrimination: a confidence per frame that it shows content, from its pooled vector."""
 
 from __future__ import annotations
 

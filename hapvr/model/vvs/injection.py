@@ -1,4 +1,4 @@
-"""Distractor frames inserted into clips, with the label of every frame (VVS 3.2)."""
+"""Distractor frames inserted into clips, with the label of every frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VVS: the vector of a video, and what its training compares (Jo et al., AAAI 2024, section 3)."""
+"""VVS: the vector of a video, and what its training compares (Jo et al., AAAI 2024)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporal saliency: a weight per frame from the video's self-similarities around it (VVS 3.3)."""
+"""Temporal saliency: a weight per frame from the video's self-similarities around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic guidance: a weight per frame from how near it is to the whole video, refined along time (VVS 3.4)."""
+"""Topic guidance: a weight per frame from how near it is to the whole video, refined along time."""
 
 from __future__ import annotations
 
