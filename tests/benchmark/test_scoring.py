@@ -162,7 +162,7 @@ def score_made_on_reading(path, *, num_references):
     definition = make_definition(num_references=num_references)
     reader = Features(dict.fromkeys(definition.video_ids))
 
-    def read(video_ids):
+    def read(video_ids, *, side=False):
         for video in video_ids:
             yield video, torch.randn(100, REGIONS, 256, generator=torch_rng(video)).half()
 
