@@ -42,12 +42,13 @@ def markdown() -> str:
 def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
     yield path, model
     for name, field in model.model_fields.items():
-        inner = f"{path}.{name}" if path else name
+        section, condition, kind = path.partition("` with ")
+        inner = f"{section}.{name}{condition}{kind}" if path else name
         models = list(_models(field.annotation))
         for found in models:
-            kind = next(iter(found.model_fields), "")
-            tag = get_args(found.model_fields[kind].annotation) if len(models) > 1 else ()
-            yield from _sections(found, f"{inner}` with `{kind}: {tag[0]}" if tag else inner)
+            first = next(iter(found.model_fields), "")
+            tag = get_args(found.model_fields[first].annotation) if len(models) > 1 else ()
+            yield from _sections(found, f"{inner}` with `{first}: {tag[0]}" if tag else inner)
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

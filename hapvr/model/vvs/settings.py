@@ -114,11 +114,11 @@ class VvsSettings(Settings):
     )
     temporal_saliency: bool = True
     topic_guidance: bool = True
-    distractor: DistractorSettings = Field(default_factory=DistractorSettings)
-    saliency: SaliencySettings = Field(default_factory=SaliencySettings)
-    topic: TopicSettings = Field(default_factory=TopicSettings)
-    injection: InjectionSettings = Field(default_factory=InjectionSettings)
-    objective: SuppressionObjective = Field(default_factory=SuppressionObjective)
+    distractor: DistractorSettings = DistractorSettings()
+    saliency: SaliencySettings = SaliencySettings()
+    topic: TopicSettings = TopicSettings()
+    injection: InjectionSettings = InjectionSettings()
+    objective: SuppressionObjective = SuppressionObjective()
 
     def modules(self) -> tuple[str, ...]:
         """The modules that are not left out."""
