@@ -108,7 +108,8 @@ class VideoScorer:
 
     def features(self, path: Path) -> Tensor:
         """Region features [T, 9, D] of a file. Raises VideoError."""
-        return self._video(path).regions[:, :NUM_REGIONS]
+        regions = self._video(path).regions
+        return regions[:, :NUM_REGIONS] if self.network.needs_side else regions
 
     def frame_similarity(self, query: Path, reference: Path) -> Tensor:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""
