@@ -39,7 +39,7 @@ from hapvr.features.weights import (
     state_sha256,
     stated_settings,
 )
-from hapvr.model.side import NUM_REGIONS, Side
+from hapvr.model.side import Side
 
 GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)

@@ -19,7 +19,7 @@ from hapvr.features.executor import Executor, FrozenFunction
 from hapvr.features.settings import NUM_REGIONS
 from hapvr.features.teacher import Teacher
 from hapvr.features.whitening import Whitening
-from hapvr.model.side import NUM_REGIONS, join_side, split_side
+from hapvr.model.side import join_side, split_side
 
 Item = TypeVar("Item")
 

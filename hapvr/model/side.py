@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hapvr.config import NUM_REGIONS
 from hapvr.errors import ArgumentError
-
-NUM_REGIONS = 9
-"""R of features that carry a side."""
 
 
 @dataclass(frozen=True)

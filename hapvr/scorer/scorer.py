@@ -16,10 +16,10 @@ from torch import Tensor
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.features.backbone import Backbone
 from hapvr.features.extract import region_embedder
+from hapvr.features.settings import NUM_REGIONS
 from hapvr.features.whitening import Whitening
 from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import Limits
-from hapvr.model.side import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration

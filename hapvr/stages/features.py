@@ -14,7 +14,6 @@ from hapvr.features.backbone import Backbone, center_crop, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder, separate_side
 from hapvr.features.images import decode_frames
 from hapvr.features.whitening import Whitening, load_whitening
-from hapvr.model.side import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project

@@ -30,7 +30,6 @@ from hapvr.features.teacher import load_teacher
 from hapvr.features.views import ViewDrawer, plan_cached_views
 from hapvr.features.whitening import load_whitening
 from hapvr.labels.pseudo import pseudo_labels
-from hapvr.model.side import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.features import feature_settings, pooled_dims
 from hapvr.stages.frames import open_frames

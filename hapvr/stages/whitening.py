@@ -27,7 +27,6 @@ from hapvr.features.whitening import (
 )
 from hapvr.model.archive import read_archive
 from hapvr.model.published import import_pca
-from hapvr.model.side import NUM_REGIONS
 from hapvr.model.vvs.published import is_vvs
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, file_sha256

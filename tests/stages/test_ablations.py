@@ -14,6 +14,7 @@ from hapvr.errors import ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.losses.registry import RANKING_LOSSES
+from hapvr.model.side import Side, join_side
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.sweeps import Row, read_rows
@@ -28,15 +29,18 @@ ROWS = [pytest.param(row, id=f"{table}-{row.title}") for table, rows in TABLES.i
 
 
 def config_of(row: Row) -> Config:
-    return load_config(CHECKOUT / "configs" / "paper.yaml", overrides=row.overrides)
+    return load_config(CHECKOUT / "configs" / "paper.yaml", overrides={"features.pooled": True, **row.overrides})
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
     """Network and objective of the row's settings give a finite total, and gradients that are finite and not all zero."""
     config = config_of(row)
-    network = build_network(config.train.network, dims=8, seed=0)
+    network = build_network(config.train.network, dims=8, seed=0, side_dims=12)
     regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
+    if network.needs_side:
+        pooled = F.normalize(torch.randn(6, 8, 12, generator=torch_rng(0, "pooled")), dim=-1)
+        regions = join_side(regions, Side(pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80))
     labels = video_pair_labels([{name} for name in "aabbcc"])
     pairs = positive_pairs(labels, include_self=True)
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
@@ -53,13 +57,13 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
-def test_each_row_trains_for_some_steps(row: Row, small_project: Project, tmp_path: Path) -> None:
+def test_each_row_trains_for_some_steps(row: Row, pooled_project: Project, tmp_path: Path) -> None:
     """On real views, with the small project's data and the row's settings; every logged loss is finite."""
     overrides = {**row.overrides, "train.steps": 3, "train.video_rate": 1.0}
     if overrides.get("train.contrast.bank_size"):
         overrides["train.contrast.bank_size"] = 4  # the project has four training videos
-    config = load_config(small_project.folder / "config.yaml", overrides=overrides)
-    run(small_project, tmp_path, config)
+    config = load_config(pooled_project.folder / "pooled.yaml", overrides=overrides)
+    run(pooled_project, tmp_path, config)
     losses = [line["loss/total"] for line in read_history(tmp_path)]
     assert losses
     assert torch.isfinite(torch.tensor(losses)).all()

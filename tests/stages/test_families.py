@@ -20,21 +20,21 @@ from hapvr.stages.training import finish_training, prepare_training, run_trainin
 from hapvr.storage.filesystem import DataRoot
 
 
-def project_of(small_project: Project, folder: Path, family: str) -> Project:
+def project_of(pooled_project: Project, folder: Path, family: str) -> Project:
     """The small project with all its data in a folder of its own, and one more line in its configuration."""
-    source = small_project.root.local
+    source = pooled_project.root.local
     assert source is not None
     shutil.copytree(source, folder / "data", ignore=shutil.ignore_patterns("mlflow", "models", "search"))
     overrides = {"train.network.family": family, "data_root": str(folder / "data")}
-    config = load_config(small_project.folder / "config.yaml", overrides=overrides)
+    config = load_config(pooled_project.folder / "pooled.yaml", overrides=overrides)
     return Project(config, DataRoot(str(folder / "data")), folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"similarity"}))
-def test_family_goes_through_the_chain(small_project: Project, tmp_path: Path, family: str) -> None:
+def test_family_goes_through_the_chain(pooled_project: Project, tmp_path: Path, family: str) -> None:
     """A pair of files has a similarity, the same file one of nearly 1, and a file of the collection finds itself."""
-    project = project_of(small_project, tmp_path, family)
+    project = project_of(pooled_project, tmp_path, family)
     run = prepare_training(project, f"family-{family}", tags={})
     run_training(project, run)
     assert finish_training(project, run)["steps"] == project.config.train.steps
