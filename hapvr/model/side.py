@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.config import NUM_REGIONS
 from hapvr.errors import ArgumentError
+from hapvr.features.settings import NUM_REGIONS
 
 
 @dataclass(frozen=True)

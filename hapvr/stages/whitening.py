@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hapvr.config import WhiteningConfig
 from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import Backbone, center_crop, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.features.images import decode_frames
+from hapvr.features.settings import WhiteningConfig
 from hapvr.features.whitening import (
     STAGE,
     Whitening,
