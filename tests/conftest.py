@@ -181,6 +181,14 @@ def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pyt
 
 
 @pytest.fixture(scope="session")
+def searchable(make_once: MakeOnce) -> Path:
+    """The folder of a project with an index, made by `tests.stages.search_projects.searchable_project`; only to be read."""
+    from tests.stages.search_projects import searchable_project
+
+    return make_once("searchable project", searchable_project)
+
+
+@pytest.fixture(scope="session")
 def pooled_project(
     small_project: Project, clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory
 ) -> Project:
@@ -218,13 +226,12 @@ def open_small_project(clips: Path, folder: Path) -> Project:
     return Project.open(config, folder=folder)
 
 
-def make_data(project: Project) -> None:
-    """All stages up to pseudo labels."""
+def make_feature_data(project: Project) -> list[str]:
+    """All stages up to features; returns the shards of the training split."""
     from hapvr.stages.features import make_features
     from hapvr.stages.frames import make_frames
     from hapvr.stages.manifest import make_manifest
     from hapvr.stages.videos import make_videos
-    from hapvr.stages.views import make_views_and_labels
     from hapvr.stages.whitening import make_whitening
 
     manifest = make_manifest(project)
@@ -234,5 +241,12 @@ def make_data(project: Project) -> None:
     make_whitening(project, list(manifest.training_shards))
     for key in manifest.shards:
         make_features(project, key)
-    for key in manifest.training_shards:
+    return list(manifest.training_shards)
+
+
+def make_data(project: Project) -> None:
+    """All stages up to pseudo labels."""
+    from hapvr.stages.views import make_views_and_labels
+
+    for key in make_feature_data(project):
         make_views_and_labels(project, key)

@@ -16,8 +16,8 @@ from playwright.sync_api import ConsoleMessage, Page, Route, expect
 from tests.browser.conftest import screenshot
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes
-from tests.serving.served import GONE, Client, copied, fill_collection, serving
-from tests.stages.searchable import LONG
+from tests.serving.served import GONE, Client, fill_collection, serving
+from tests.stages.search_projects import LONG, copied
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 

@@ -16,14 +16,14 @@ from hapvr.cli import app
 from hapvr.stages.project import Project
 from tests.commands.test_hostile_values import HOSTILE
 from tests.scorer.bundles import write_scenes
-from tests.stages.searchable import LONG, searchable_project
+from tests.stages.search_projects import LONG, copied
 
 VSC_COLUMNS = ["query_id", "ref_id", "query_start", "query_end", "ref_start", "ref_end", "score"]
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return searchable_project(tmp_path_factory.mktemp("searchable"))
+def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return copied(searchable, tmp_path_factory.mktemp("search"))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) 
     """By id, by file and by digest; a search leaves out what does not match."""
     assert "no pair is marked" in call(project, "pairs", "list")
     copy = tmp_path / "renamed.mp4"
-    shutil.copy(project.folder / "videos" / "short.mp4", copy)
+    shutil.copy(project.path(project.config.sources[0].path) / "short.mp4", copy)
     call(project, "pairs", "mark", copy, "in/trips/copy of short.mp4", "not-a-match")
     found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0]["matches"]
     assert "in/trips/copy of short.mp4" not in [match["reference"] for match in found]

@@ -9,7 +9,8 @@ import pytest
 
 from hapvr.stages.project import Project
 from tests.conftest import MakeOnce
-from tests.serving.served import Client, copied, fill_collection, serving
+from tests.serving.served import Client, fill_collection, serving
+from tests.stages.search_projects import copied
 
 
 @pytest.fixture(scope="session")

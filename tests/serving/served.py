@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from hapvr.stages.duplicates import make_duplicate_pairs
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher
 from tests.scorer.bundles import write_scenes
-from tests.stages.searchable import searchable_project
+from tests.stages.search_projects import searchable_project
 
 GONE = "in/gone.mp4"
 """A video that was deleted after it was indexed."""
@@ -32,15 +31,6 @@ def fill_collection(folder: Path) -> None:
     for key in searcher.shards():
         make_duplicate_pairs(project, searcher, key)
     gone.unlink()
-
-
-def copied(made: Path, folder: Path, **settings: Any) -> Project:
-    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `service.port`."""
-    shutil.copytree(made / "data", folder / "data")
-    text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / "data"), str(folder / "data"))
-    config = folder / "config.yaml"
-    config.write_text(text, encoding="utf-8")
-    return Project.open(config, folder=folder, overrides=settings)
 
 
 @dataclass(frozen=True)

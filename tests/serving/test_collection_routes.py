@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.serving.served import GONE, Client, copied, serving
+from tests.serving.served import GONE, Client, serving
+from tests.stages.search_projects import copied
 
 SHORT, COPY = "in/short.mp4", "in/trips/copy of short.mp4"
 

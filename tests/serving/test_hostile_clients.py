@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.scorer.bundles import write_scenes
-from tests.serving.served import Answer, Client, copied, serving
-from tests.stages.searchable import LONG
+from tests.serving.served import Answer, Client, serving
+from tests.stages.search_projects import LONG, copied
 
 HEAD = "POST /search?name=a.mp4 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/octet-stream\r\n{size}\r\n\r\n"
 MAX_BYTES = 300_000

@@ -13,7 +13,7 @@ from PIL import Image
 from hapvr.serving.known_pairs import after
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Client
-from tests.stages.searchable import LONG
+from tests.stages.search_projects import LONG
 
 SHORT, COPY, PART = "in/short.mp4", "in/trips/copy of short.mp4", "in/trips/part.mp4"
 

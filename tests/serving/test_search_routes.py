@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from tests.scorer.bundles import scene, write_scenes
-from tests.serving.served import Client, copied, serving
-from tests.stages.searchable import LONG
+from tests.serving.served import Client, serving
+from tests.stages.search_projects import LONG, copied
 from tests.stages.test_searcher import black
 
 

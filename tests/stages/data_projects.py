@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hapvr.stages.project import Project
 from hapvr.storage.filesystem import LOCKS_FOLDER
-from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.conftest import small_settings, write_settings
 
 
 def folder_settings(videos: Path, data_root: Path | str, **changes: Any) -> dict[str, Any]:
@@ -50,17 +46,3 @@ def small_disk(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def run_elsewhere(config: Path, stage: str) -> list[int]:
-    """Run a stage of `stage_server.py` in a process of its own; what the server answered."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("stage_server.py"))],
-        input=json.dumps({"config": str(config), "stage": stage}) + "\n\n",
-        capture_output=True,
-        text=True,
-        cwd=CHECKOUT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)},
-        check=True,
-    )
-    return [int(line) for line in done.stdout.split()]

@@ -1,25 +1,70 @@
-"""Projects whose collection can be indexed, and networks that stand for champions."""
+"""Small collections that can be indexed and searched, by the real stages, and networks that stand for champions."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.scorer.bundle import write_bundle
+from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
-from tests.conftest import small_settings
-from tests.stages.data_projects import open_project
+from hapvr.stages.search_index import update_index
+from hapvr.stages.search_model import search_model
+from tests.conftest import make_feature_data, small_settings
+from tests.scorer.bundles import write_scenes
+from tests.stages.data_projects import folder_settings, open_project
 
 DIMS = 32
+LONG = range(100, 140)
+"""Pictures of long.mp4, a second each."""
 
 
-def network_folder(folder: Path, *, seed: int = 0) -> Path:
+def write_collection(folder: Path) -> Path:
+    """long: 40 pictures; part: 12 of them within others; copy: those of short; others: their own."""
+    write_scenes(folder / "long.mp4", list(LONG))
+    write_scenes(folder / "trips" / "part.mp4", [200, 201, *range(110, 122), 202, 203])
+    write_scenes(folder / "short.mp4", list(range(300, 308)))
+    write_scenes(folder / "trips" / "copy of short.mp4", list(range(300, 308)), fps=6)
+    for number in range(5):
+        write_scenes(folder / f"other {number}.mp4", list(range(400 + 20 * number, 410 + 20 * number)))
+    return folder
+
+
+def calibration() -> Calibration:
+    """As if matches had similarities about 0.8, others about 0.2; the threshold of segments lies between."""
+    steps = [step / 100 for step in range(20)]
+    return fit_calibration(
+        [0.7 + step for step in steps], [0.1 + step for step in steps] * 4, source={}, frame_threshold=0.6
+    )
+
+
+def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | None = None) -> Path:
     """A similarity network of seeded weights, as `--model` takes it."""
-    network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search"))
+    network = SimilarityNetwork(settings or NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search"))
     return save_network(network, folder / f"network-{seed}", metadata={})
+
+
+def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool = True) -> Path:
+    """A bundle for the features of a project; without comparator, and seed 0 without attention, it needs no training."""
+    return write_bundle(
+        folder / f"bundle-{seed}",
+        network_folder=network_folder(
+            folder, seed=seed, settings=NetworkSettings(comparator=False, attention=seed > 0)
+        ),
+        backbone=load_backbone(project.config.backbone),
+        backbone_config=project.config.backbone,
+        whitening=load_whitening(project.root),
+        sampling=project.config.sampling,
+        provenance={},
+        calibration=calibration() if calibrated else None,
+    )
 
 
 def copied_project(small_project: Project, folder: Path, **search: object) -> Project:
@@ -30,3 +75,23 @@ def copied_project(small_project: Project, folder: Path, **search: object) -> Pr
         shutil.copytree(source / stage, folder / "data" / stage)
     videos = small_project.path(small_project.config.sources[0].path)
     return open_project(folder, small_settings(videos, folder / "data") | {"search": search})
+
+
+def searchable_project(folder: Path) -> Project:
+    """A project in `folder` with an index over the videos of `write_collection`."""
+    videos = write_collection(folder / "videos")
+    settings = folder_settings(videos, folder / "data")
+    settings["whitening"] = {"dims": DIMS, "max_regions": 2000}
+    project = open_project(folder, settings)
+    make_feature_data(project)
+    update_index(project, search_model(project, str(bundle_of(project, folder))))
+    return project
+
+
+def copied(made: Path, folder: Path, **settings: Any) -> Project:
+    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `service.port`."""
+    shutil.copytree(made / "data", folder / "data")
+    text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / "data"), str(folder / "data"))
+    config = folder / "config.yaml"
+    config.write_text(text, encoding="utf-8")
+    return Project.open(config, folder=folder, overrides=settings)

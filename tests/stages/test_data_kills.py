@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,8 +16,9 @@ import pytest
 
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.filesystem import DataRoot
-from tests.conftest import CHECKOUT, write_clip, write_settings
-from tests.stages.data_projects import digests, folder_settings, run_elsewhere
+from tests.conftest import write_clip, write_settings
+from tests.stages.data_projects import digests, folder_settings
+from tests.stages.kills import StageServer, kill_after, kill_often, run_elsewhere, stage_server
 from tests.video.site import serve
 
 pytestmark = pytest.mark.slow
@@ -34,7 +32,6 @@ FOLDERS = {
     "training_views": ("training_views",),
     "pseudo_labels": ("teacher_embeddings", "pseudo_labels"),
 }
-KILLS = 20
 KILLS_IN_A_ROW = 5
 
 
@@ -44,22 +41,13 @@ class Stages:
 
     config: Path
     root: Path
-    server: subprocess.Popen[str]
+    server: StageServer
     calm: dict[str, dict[str, str]]
     seconds: dict[str, float]
 
-    def start(self, stage: str) -> int:
-        """Begin a stage; returns the process id."""
-        return int(self._ask(json.dumps({"config": str(self.config), "stage": stage})))
-
-    def status(self) -> int:
-        """Wait for the end of the stage begun last: 0, or what `waitpid` says."""
-        return int(self._ask(""))
-
-    def finish(self, stage: str) -> None:
-        """Run a stage to its end."""
-        self.start(stage)
-        assert self.status() == 0
+    def finish(self, stage: str) -> float:
+        """Run a stage to its end; returns the seconds."""
+        return self.server.finish(self.config, stage)
 
     def listing(self) -> list[tuple[str, int]]:
         """Files of the data root with their sizes."""
@@ -71,13 +59,6 @@ class Stages:
                 except FileNotFoundError:
                     continue
         return sorted(found)
-
-    def _ask(self, line: str) -> str:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(line + "\n")
-        self.server.stdin.flush()
-        return self.server.stdout.readline()
 
 
 @pytest.fixture(scope="module")
@@ -92,25 +73,12 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         (folder / "list.csv").write_text("url\n" + "".join(f"{site.address}/{name}.mp4\n" for name in "ab"))
         settings["sources"] += [{"kind": "list", "name": "web", "path": str(folder / "list.csv")}]
         config = write_settings(folder / "config.yaml", settings)
-        server = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("stage_server.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=CHECKOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)},
-        )
-        made = Stages(config, folder / "data", server, {}, {})
-        for stage in FOLDERS:
-            made.start(stage)
-            started = time.monotonic()
-            assert made.status() == 0
-            made.seconds[stage] = time.monotonic() - started
-            made.calm[stage] = content(made.root, stage)
-        yield made
-        assert server.stdin is not None
-        server.stdin.close()
-        assert server.wait(timeout=60) == 0
+        with stage_server() as server:
+            made = Stages(config, folder / "data", server, {}, {})
+            for stage in FOLDERS:
+                made.seconds[stage] = made.finish(stage)
+                made.calm[stage] = content(made.root, stage)
+            yield made
 
 
 def content(root: Path, stage: str) -> dict[str, str]:
@@ -129,23 +97,22 @@ def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> No
     rng = random.Random(stage)
     assert stages.calm[stage]
     clear(stages, stage)
-    kills = number = 0
     most_changes = 8
-    while kills < KILLS:
-        number += 1
-        pid = stages.start(stage)
+
+    def kill(pid: int, number: int) -> None:
+        nonlocal most_changes
         if number % 2:
             most_changes = max(2, kill_at_change(stages, pid, rng.randint(1, most_changes)))
         else:
-            time.sleep(rng.uniform(0, stages.seconds[stage]))
-            os.kill(pid, signal.SIGKILL)
-        ended = stages.status()
-        kills += ended == signal.SIGKILL
-        if ended == 0 or kills % KILLS_IN_A_ROW == 0:
-            stages.finish(stage)
-            assert content(stages.root, stage) == stages.calm[stage]
-            clear(stages, stage)
-    stages.finish(stage)
+            kill_after(pid, rng.uniform(0, stages.seconds[stage]))
+
+    def after_end() -> None:
+        assert content(stages.root, stage) == stages.calm[stage]
+        clear(stages, stage)
+
+    kill_often(
+        stages.server, lambda: (stages.config, stage), kill=kill, kills_in_a_row=KILLS_IN_A_ROW, after_end=after_end
+    )
 
 
 def clear(stages: Stages, stage: str) -> None:
@@ -174,12 +141,12 @@ def is_running(pid: int) -> bool:
 def test_two_runs_at_once_make_a_shard_once(stages: Stages, stage: str) -> None:
     """The second waits for the first and finds the shard finished; the bytes are those of one run alone."""
     shutil.rmtree(stages.root / stage)
-    lines: list[int] = []
-    thread = threading.Thread(target=lambda: lines.extend(run_elsewhere(stages.config, stage)))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(run_elsewhere(stages.config, stage)))
     thread.start()
     while not (stages.root / ".locks" / f"{stage}-in-00000.lock").exists():
         time.sleep(0.01)
     stages.finish(stage)
     thread.join()
-    assert lines[1] == 0
+    assert codes == [0]
     assert content(stages.root, stage) == stages.calm[stage]

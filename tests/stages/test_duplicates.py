@@ -25,16 +25,17 @@ from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
+from tests.conftest import make_feature_data
 from tests.scorer.bundles import write_scenes
-from tests.stages.searchable import bundle_of, make_features_of, searchable_project
+from tests.stages.search_projects import bundle_of, copied
 
 LIKELY = 0.5
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """With a third copy of short.mp4, of equal bytes, and pairs that were looked for."""
-    project = searchable_project(tmp_path_factory.mktemp("searchable"))
+def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """With pairs that were looked for."""
+    project = copied(searchable, tmp_path_factory.mktemp("duplicates"))
     make_all(project)
     return project
 
@@ -74,28 +75,28 @@ def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
 
 
 def index(project: Project, bundle: Path) -> None:
-    make_features_of(project)
+    make_feature_data(project)
     update_index(project, search_model(project, str(bundle)))
 
 
 @pytest.fixture(scope="module")
-def grown(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A copy that had nothing to do, then got a shard with an excerpt and a file of equal bytes."""
     folder = tmp_path_factory.mktemp("grown")
     videos, data = folder / "videos", folder / "data"
-    shutil.copytree(project.folder / "videos", videos)
+    shutil.copytree(searchable / "videos", videos)
     shutil.copytree(project.folder / "data", data)
     config = (project.folder / "config.yaml").read_text().replace(str(project.folder / "data"), str(data))
-    (folder / "config.yaml").write_text(config.replace(str(project.folder / "videos"), str(videos)))
-    copied = Project.open(folder / "config.yaml", folder=folder)
-    assert outdated_duplicates(copied).uncompared == {}
-    assert not any(make_all(copied))
+    (folder / "config.yaml").write_text(config.replace(str(searchable / "videos"), str(videos)))
+    changed = Project.open(folder / "config.yaml", folder=folder)
+    assert outdated_duplicates(changed).uncompared == {}
+    assert not any(make_all(changed))
     write_scenes(videos / "z new excerpt.mp4", list(range(300, 306)), fps=5)
     shutil.copy(videos / "other 1.mp4", videos / "z same bytes.mp4")
-    index(copied, project.folder / "bundle-0")
-    assert len(outdated_duplicates(copied).uncompared) == 1
-    assert sum(make_all(copied)) == 1
-    return copied
+    index(changed, searchable / "bundle-0")
+    assert len(outdated_duplicates(changed).uncompared) == 1
+    assert sum(make_all(changed)) == 1
+    return changed
 
 
 def test_only_what_is_new_is_looked_through(grown: Project) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +15,12 @@ import pytest
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.stages.project import Project
-from tests.conftest import CHECKOUT, small_settings, write_settings
-from tests.stages.data_projects import run_elsewhere
+from tests.conftest import small_settings, write_settings
+from tests.stages.kills import StageServer, kill_after, kill_often, run_elsewhere, stage_server
 from tests.stages.search_projects import copied_project, network_folder
 
 pytestmark = pytest.mark.slow
 
-KILLS = 20
 KILLS_IN_A_ROW = 4
 SEARCH = {"index": {"min_indexed_rows": 64, "list_rows": 16, "code_bits": 5, "probed_lists": 64, "refine_factor": 8}}
 Answers = dict[str, list[tuple[str, float, float]]]
@@ -39,32 +32,17 @@ class Updates:
 
     project: Project
     configs: dict[str, Path]
-    server: subprocess.Popen[str]
+    server: StageServer
     calm: dict[str, Answers]
     held: dict[str, dict[str, int]]
     seconds: float
 
-    def start(self, config: str) -> int:
-        """Begin an update; returns the process id."""
-        return int(self._ask(json.dumps({"config": str(self.configs[config]), "stage": "index"})))
-
-    def status(self) -> int:
-        """Wait for the end of the update begun last: 0, or what `waitpid` says."""
-        return int(self._ask(""))
-
-    def finish(self, config: str) -> None:
-        self.start(config)
-        assert self.status() == 0
+    def finish(self, config: str) -> float:
+        """Run an update to its end; returns the seconds."""
+        return self.server.finish(self.configs[config], "index")
 
     def index(self) -> FrameIndex:
         return current_index(self.project.root).open(self.project.root, self.project.config.search)
-
-    def _ask(self, line: str) -> str:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(line + "\n")
-        self.server.stdin.flush()
-        return self.server.stdout.readline()
 
 
 def queries() -> np.ndarray:
@@ -92,26 +70,13 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
         search = SEARCH | {"descriptors": {"max_frozen_similarity": similarity}}
         settings = small_settings(videos, folder / "data") | {"search": search}
         configs[name] = write_settings(folder / f"{name}.yaml", settings)
-    server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("stage_server.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=CHECKOUT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)},
-    )
-    made = Updates(project, configs, server, {}, {}, 0.0)
-    for name in configs:
-        made.start(name)
-        began = time.monotonic()
-        assert made.status() == 0
-        made.seconds = time.monotonic() - began
-        made.calm[name] = answers(made.index())
-        made.held[name] = {key: entry.frames for key, entry in made.index().status().shards.items()}
-    yield made
-    assert server.stdin is not None
-    server.stdin.close()
-    assert server.wait(timeout=60) == 0
+    with stage_server() as server:
+        made = Updates(project, configs, server, {}, {}, 0.0)
+        for name in configs:
+            made.seconds = made.finish(name)
+            made.calm[name] = answers(made.index())
+            made.held[name] = {key: entry.frames for key, entry in made.index().status().shards.items()}
+        yield made
 
 
 def check_whole(updates: Updates) -> None:
@@ -132,40 +97,45 @@ def check_whole(updates: Updates) -> None:
 def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: str) -> None:
     """Twenty kills at random times, of builds from nothing and of updates that replace every shard."""
     rng = random.Random(kind)
-    wanted, kills = "all", 0
-    if kind == "build":
+    wanted = "all"
+
+    def remove() -> None:
         shutil.rmtree(updates.project.root.local_path("search"))
-    while kills < KILLS:
-        pid = updates.start(wanted)
-        time.sleep(rng.uniform(0, updates.seconds))
-        os.kill(pid, signal.SIGKILL)
-        ended = updates.status()
-        kills += ended == signal.SIGKILL
+
+    def after_end() -> None:
+        nonlocal wanted
         check_whole(updates)
-        if ended == 0 or kills % KILLS_IN_A_ROW == 0:
-            updates.finish(wanted)
-            check_whole(updates)
-            assert answers(updates.index()) == updates.calm[wanted]
-            if kind == "build":
-                shutil.rmtree(updates.project.root.local_path("search"))
-            else:
-                wanted = "fewer" if wanted == "all" else "all"
-    updates.finish(wanted)
+        assert answers(updates.index()) == updates.calm[wanted]
+        if kind == "build":
+            remove()
+        else:
+            wanted = "fewer" if wanted == "all" else "all"
+
+    if kind == "build":
+        remove()
+    kill_often(
+        updates.server,
+        lambda: (updates.configs[wanted], "index"),
+        kill=lambda pid, _: kill_after(pid, rng.uniform(0, updates.seconds)),
+        kills_in_a_row=KILLS_IN_A_ROW,
+        after_kill=lambda: check_whole(updates),
+        after_end=after_end,
+    )
 
 
 def test_readers_see_one_version_while_two_updates_run(updates: Updates) -> None:
     """Two updates of different configurations at once: one waits for the other; every answer is of one of the two."""
     updates.finish("all")
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.extend(run_elsewhere(updates.configs["fewer"], "index")))
+    thread = threading.Thread(target=lambda: codes.append(run_elsewhere(updates.configs["fewer"], "index")))
     thread.start()
-    updates.start("fewer")
+    updates.server.start(updates.configs["fewer"], "index")
     seen = 0
     while thread.is_alive():
         check_whole(updates)
         seen += 1
     thread.join()
-    assert updates.status() == 0
-    assert codes[1] == 0
+    assert updates.server.status() == 0
+    assert codes == [0]
     assert seen > 3
     assert answers(updates.index()) == updates.calm["fewer"]

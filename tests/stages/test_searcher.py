@@ -24,12 +24,13 @@ from hapvr.stages.searcher import Searcher, Wanted
 from hapvr.storage.shards import Shard
 from tests.conftest import CHECKOUT, write_sound
 from tests.scorer.bundles import scene, write_scenes
-from tests.stages.searchable import LONG, bundle_of, searchable_project
+from tests.stages.search_projects import LONG, bundle_of, copied
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return searchable_project(tmp_path_factory.mktemp("searchable"))
+def project(searchable: Path) -> Project:
+    """Only to be read."""
+    return Project.open(searchable / "config.yaml", folder=searchable)
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +38,10 @@ def searcher(project: Project) -> Searcher:
     return Searcher.open(project)
 
 
-@pytest.fixture
-def copied(project: Project, tmp_path: Path) -> Project:
+@pytest.fixture(name="copied")
+def _copied(searchable: Path, tmp_path: Path) -> Project:
     """A copy that a test may change."""
-    shutil.copytree(project.folder / "data", tmp_path / "data")
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        (project.folder / "config.yaml").read_text().replace(str(project.folder / "data"), str(tmp_path / "data"))
-    )
-    return Project.open(config, folder=tmp_path)
+    return copied(searchable, tmp_path)
 
 
 def names(matches: tuple[Match, ...]) -> list[str]:
