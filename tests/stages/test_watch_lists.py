@@ -19,9 +19,9 @@ from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
 from hapvr.stages.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
-from tests.conftest import write_settings
+from tests.conftest import make_feature_data, write_settings
 from tests.scorer.bundles import scene, write_scenes
-from tests.stages.searchable import LONG, make_features_of, searchable_project
+from tests.stages.search_projects import LONG, searchable_project
 
 WEBHOOK: dict[str, object] = {"url": "http://127.0.0.1:9/nobody"}
 
@@ -78,7 +78,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert unwatched_shards(project) == {}
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
-    make_features_of(project)
+    make_feature_data(project)
     update_index(project, search_model(project, str(watched.folder / "bundle-0")))
     assert len(unwatched_shards(project)) == 1
     again = compare(project)
