@@ -9,12 +9,16 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError
 
+VideoPairs = Collection[tuple[str, str]]
+"""Pairs of different videos, by id; the order of the two says nothing."""
 
-def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
+
+def video_pair_labels(sources: Sequence[Collection[str]], mined: VideoPairs = ()) -> Tensor:
     """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3).
 
-    sources: for each of B clips the ids of the videos it shows, two for video-in-video. Returns int8 [B, B], symmetric,
-    1 on the diagonal.
+    sources: for each of B clips the ids of the videos it shows, two for video-in-video. mined: pairs of videos that show
+    the same footage or incident. Clips of such a pair are labelled 1 too; clips that only a chain of pairs joins are
+    labelled 0, which the losses ignore. Returns int8 [B, B], symmetric, 1 on the diagonal.
     """
     for position, ids in enumerate(sources):
         if isinstance(ids, str) or not ids:
@@ -25,7 +29,20 @@ def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
     shows = torch.zeros(len(sources), len(known), dtype=torch.int32)
     for position, ids in enumerate(sources):
         shows[position, [known[video] for video in ids]] = 1
-    return torch.where(shows @ shows.T > 0, 1, -1).to(torch.int8)
+    labels = torch.where(shows @ shows.T > 0, 1, -1).to(torch.int8)
+    inside = [(known[one], known[other]) for one, other in mined if one in known and other in known]
+    if not inside:
+        return labels
+    joined = torch.eye(len(known), dtype=torch.int32)
+    for one, other in inside:
+        joined[one, other] = joined[other, one] = 1
+    direct = shows @ joined @ shows.T > 0
+    for _ in range(len(known).bit_length()):  # each round doubles the length of the chains
+        joined = (joined @ joined).clamp(max=1)
+    chained = shows @ joined @ shows.T > 0
+    labels[chained] = 0
+    labels[direct] = 1
+    return labels
 
 
 def positive_pairs(labels: Tensor, *, include_self: bool = False) -> Tensor:

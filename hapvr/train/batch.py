@@ -160,6 +160,29 @@ class BatchSampler:
         return part
 
 
+def largest_group(batch_videos: int) -> int:
+    """Videos of a batch that mined pairs may keep together; the rest of the batch gives their negatives."""
+    return max(2, batch_videos // 4)
+
+
+def join_groups(groups: Iterable[Sequence[str]], pairs: Iterable[tuple[str, str]], *, largest: int) -> list[list[str]]:
+    """Groups of videos that stay together, joined by pairs in their order unless a group would have more than `largest`.
+
+    groups: disjoint, taken as they are even if they are larger. Videos of no group and no pair are left out.
+    """
+    group_of: dict[str, list[str]] = {}
+    for group in groups:
+        members = list(group)
+        group_of |= dict.fromkeys(members, members)
+    for pair in pairs:
+        one, other = (group_of.setdefault(video_id, [video_id]) for video_id in pair)
+        if one is not other and len(one) + len(other) <= largest:
+            one.extend(other)
+            group_of |= dict.fromkeys(other, one)
+    unique = {id(group): sorted(group) for group in group_of.values() if len(group) > 1}
+    return list(unique.values())
+
+
 def _part_of_groups(video_ids: set[str], groups: Iterable[Sequence[str]], rate: float) -> list[tuple[str, ...]]:
     """All groups, single videos included, or the first of a fixed order that hold this part of the videos; sorted."""
     grouped = [tuple(sorted(group)) for group in groups]

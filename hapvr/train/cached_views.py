@@ -29,7 +29,7 @@ from hapvr.storage.views import (
     ViewFile,
     ViewRow,
 )
-from hapvr.train.batch import Batch, BatchSampler
+from hapvr.train.batch import Batch, BatchSampler, join_groups, largest_group
 
 FILES_PER_SHARD = 3
 """Views, embeddings and labels."""
@@ -43,7 +43,8 @@ class CachedViews(Dataset[Batch]):
 
     With `train.gather` a batch is that of all ranks, whose clips are compared with each other; without it, that of one
     rank alone. Pseudo labels are the stored ones, or made from the stored embeddings where `pseudo_labels` has other
-    settings than those. Raises DataError without training videos, with a single one, or where views and labels do not
+    settings than those. mined: pairs of videos that are labelled as positive, the surest first; they are drawn into the same
+    batch where its size allows that. Raises DataError without training videos, with a single one, or where views and labels do not
     belong together.
     """
 
@@ -53,6 +54,7 @@ class CachedViews(Dataset[Batch]):
         shard_keys: Sequence[str],
         config: Config,
         *,
+        mined: Sequence[tuple[str, str]] = (),
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -65,6 +67,7 @@ class CachedViews(Dataset[Batch]):
         self._wanted = {"weak": config.train.weak_views, "strong": config.train.strong_views}
         self._side = needs_side(config.train.network)
         self.side_dims = 0
+        self._mined = tuple(mined)
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         self._files: list[tuple[ViewFile, ViewFile, LabelFile]] | None = None
@@ -87,7 +90,9 @@ class CachedViews(Dataset[Batch]):
             config.train,
             rank=rank,
             world_size=world_size,
-            groups=_linked_videos(self._rows),
+            groups=join_groups(
+                _linked_videos(self._rows), mined, largest=largest_group(config.train.batch_videos // world_size)
+            ),
             alone={video_id for video_id in self._rows if self._usable_windows(video_id, ())},
         )
 
@@ -109,10 +114,12 @@ class CachedViews(Dataset[Batch]):
         together = set(videos)
         chosen = {video_id: self._choose(video_id, number, together) for video_id in videos}
         rows = [self._rows[video_id][index] for video_id in videos for index in chosen[video_id]]
-        labels = video_pair_labels([{row.video_id, row.donor_id} - {""} for row in rows])
+        sources = [{row.video_id, row.donor_id} - {""} for row in rows]
+        labels = video_pair_labels(sources, self._mined)
         views = sum(self._wanted.values())
         first, end = own.start * views, own.stop * views
-        pairs = positive_pairs(labels, include_self=True)
+        # A mined pair says nothing of frames.
+        pairs = positive_pairs(video_pair_labels(sources), include_self=True)
         pairs = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < end)]
         return Batch(
             regions=torch.cat([self._open(video)[0].read(video)[chosen[video]] for video in videos[own]]),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def train(
     root: DataRoot,
     training_shards: list[str],
     *,
+    mined: Sequence[tuple[str, str]] = (),
     folder: Path,
     fabric: Fabric,
     validate: Validate | None,
@@ -62,19 +64,21 @@ def train(
 ) -> TrainingResult:
     """Train until `train.steps`, going on from the newest checkpoint in `folder`, and write the best network there.
 
+    mined: pairs of training videos that are labelled as positive, the surest first.
     validate: network -> metrics, of which "mean" chooses the best; without it the last weights are the result.
     open_logger: called on rank 0 with the first step; gets losses, learning rate, gradient norm, validation and batches.
     Raises DataError for unusable data or checkpoints, NotFiniteError, OutOfMemoryError, CompilerError, and
     TrainingStoppedError after SIGTERM.
     """
     settings = config.train
-    source = open_source(config, root, training_shards, fabric)
+    source = open_source(config, root, training_shards, fabric, mined=mined)
     state = _fresh(config, source, fabric)
     identity = {
         "train": settings.content(),
         "views": config.views.model_dump(mode="json"),
         "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
         "data": source.identity,
+        **({"mined_pairs": _pairs_digest(mined)} if mined else {}),
     }
     with only_writer(folder, fabric), stop_flag() as stop_asked:
         if settings.compile:
@@ -123,6 +127,10 @@ def train(
         if fabric.is_global_zero:
             _write_result(folder, state, result, digest(settings, config.views, config.pseudo_labels))
     return result
+
+
+def _pairs_digest(pairs: Sequence[tuple[str, str]]) -> str:
+    return hashlib.sha256(json.dumps(list(pairs)).encode()).hexdigest()
 
 
 def _fresh(config: Config, source: Source, fabric: Fabric) -> TrainingState:

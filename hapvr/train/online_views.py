@@ -24,7 +24,7 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import FrameFile, frames_digest
 from hapvr.storage.shards import Shard
-from hapvr.train.batch import Batch, BatchSampler
+from hapvr.train.batch import Batch, BatchSampler, join_groups, largest_group
 from hapvr.train.gather import Gather
 
 
@@ -42,6 +42,7 @@ class OnlineViews(Dataset[DrawnClips]):
     """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
 
     In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch.
+    mined: as for `CachedViews`.
     gather: from all ranks, where they compare their clips with each other. Raises DataError without training videos or with a single one.
     """
 
@@ -52,6 +53,7 @@ class OnlineViews(Dataset[DrawnClips]):
         config: Config,
         *,
         device: torch.device,
+        mined: Sequence[tuple[str, str]] = (),
         rank: int = 0,
         world_size: int = 1,
         gather: Gather | None = None,
@@ -77,7 +79,14 @@ class OnlineViews(Dataset[DrawnClips]):
                 )
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
-        self.sampler = BatchSampler.from_settings(self._shard_of, config.train, rank=rank, world_size=world_size)
+        self._mined = tuple(mined)
+        self.sampler = BatchSampler.from_settings(
+            self._shard_of,
+            config.train,
+            rank=rank,
+            world_size=world_size,
+            groups=join_groups((), mined, largest=largest_group(config.train.batch_videos // world_size)),
+        )
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self._device = device
@@ -129,7 +138,7 @@ class OnlineViews(Dataset[DrawnClips]):
                 size_px=self._config.backbone.crop_px,
             )
         frames = [self._drawer.draw(plan)[1].frames for plan in plans[own]]
-        labels = video_pair_labels([{plan.video_id, plan.donor_id} - {""} for plan in plans])
+        labels = video_pair_labels(_sources(plans), self._mined)
         return DrawnClips(torch.stack(frames), labels, own.start, tuple(plans))
 
     def __getitem__(self, number: int) -> DrawnClips:
@@ -149,7 +158,8 @@ class OnlineViews(Dataset[DrawnClips]):
         first, end = item.first_row, item.first_row + len(item.frames)
         if self._gather is not None:
             embeddings = self._gather(embeddings.float().to(self._device)).cpu()
-        pairs = positive_pairs(item.labels, include_self=True)
+        # A mined pair says nothing of frames.
+        pairs = positive_pairs(video_pair_labels(_sources(item.plans)), include_self=True)
         pairs = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < end)]
         labels = [
             pseudo_labels(embeddings[query].float(), embeddings[reference].float(), self._config.pseudo_labels)
@@ -177,6 +187,11 @@ class OnlineViews(Dataset[DrawnClips]):
     def __getstate__(self) -> dict[str, object]:
         # Data workers only draw: each opens its own files, and the networks stay behind.
         return self.__dict__ | {"_drawer": None, "_embed_regions": None, "_embed_frames": None, "_gather": None}
+
+
+def _sources(plans: Sequence[ViewPlan]) -> list[set[str]]:
+    """The videos that each clip shows."""
+    return [{plan.video_id, plan.donor_id} - {""} for plan in plans]
 
 
 def _content(settings: dict[str, str]) -> str:

@@ -33,14 +33,31 @@ class Source(Protocol):
         ...
 
 
-def open_source(config: Config, root: DataRoot, training_shards: Sequence[str], fabric: Fabric) -> Source:
-    """The source that `train.source` names. Raises DataError for data that is missing or does not belong together."""
+def open_source(
+    config: Config,
+    root: DataRoot,
+    training_shards: Sequence[str],
+    fabric: Fabric,
+    *,
+    mined: Sequence[tuple[str, str]] = (),
+) -> Source:
+    """The source that `train.source` names. mined: pairs of videos that are labelled as positive, the surest first.
+
+    Raises DataError for data that is missing or does not belong together.
+    """
     rank, world_size = fabric.global_rank, fabric.world_size
     if config.train.source == "cached_views":
-        return CachedViews(root, training_shards, config, rank=rank, world_size=world_size)
+        return CachedViews(root, training_shards, config, mined=mined, rank=rank, world_size=world_size)
     from hapvr.train.online_views import OnlineViews  # loads both frozen networks' libraries
 
     gather = gather_of(fabric) if config.train.gather else None
     return OnlineViews(
-        root, training_shards, config, device=fabric.device, gather=gather, rank=rank, world_size=world_size
+        root,
+        training_shards,
+        config,
+        device=fabric.device,
+        mined=mined,
+        gather=gather,
+        rank=rank,
+        world_size=world_size,
     )
