@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
@@ -47,3 +49,30 @@ def test_positive_pairs_refuse_a_matrix_that_is_not_square() -> None:
     """The error gives the shape."""
     with pytest.raises(ArgumentError, match=r"labels: got shape \(2, 3\)"):
         positive_pairs(torch.ones(2, 3, dtype=torch.int8))
+
+
+def test_mined_pairs_are_positive_and_chains_are_ignored() -> None:
+    """a and b, b and c are mined: a and c are neither positive nor negative; d is a negative of all; pairs elsewhere do nothing."""
+    sources = [("a",), ("b",), ("c",), ("d",), ("a", "d")]
+    found = video_pair_labels(sources, [("b", "a"), ("b", "c"), ("d", "absent"), ("x", "y")])
+    assert found.tolist() == [
+        [1, 1, 0, -1, 1],
+        [1, 1, 1, -1, 1],
+        [0, 1, 1, -1, 0],
+        [-1, -1, -1, 1, 1],
+        [1, 1, 0, 1, 1],
+    ]
+    assert torch.equal(found, found.T)
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]), max_size=8))
+def test_labels_of_mined_pairs_against_a_walk(pairs: list[tuple[int, int]]) -> None:
+    """1 for a pair, 0 for what a walk over pairs reaches, -1 for the rest."""
+    found = video_pair_labels([(str(number),) for number in range(8)], [(str(one), str(other)) for one, other in pairs])
+    for start in range(8):
+        reached = {start}
+        for _ in range(8):
+            reached |= {b for a, b in [*pairs, *(pair[::-1] for pair in pairs)] if a in reached}
+        for end in range(8):
+            paired = start == end or (start, end) in pairs or (end, start) in pairs
+            assert found[start, end] == (1 if paired else 0 if end in reached else -1)
