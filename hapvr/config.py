@@ -67,6 +67,17 @@ class TrainConfig(Settings):
         description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
         "with the video, and the rest is masked",
     )
+    mined_pairs: bool = Field(
+        default=False,
+        description="pairs of training videos that `hapvr duplicates` found, or that people marked, are positives, too",
+    )
+    mined_probability: Annotated[float, Field(ge=0.5, lt=1)] = Field(
+        default=0.95, description="the least probability of a mined pair that nobody marked"
+    )
+    mined_precision: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.9,
+        description="mined pairs are refused if fewer of those that are found in the validation benchmark are right",
+    )
     video_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         default=1.0, description="part of the training videos that is used; the same videos for every seed"
     )

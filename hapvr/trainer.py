@@ -20,6 +20,7 @@ from hapvr.tracking.progress import progress_logger
 from hapvr.tracking.training import tracked_training
 from hapvr.train.guards import TrainingStoppedError
 from hapvr.train.loop import train
+from hapvr.train.mined_pairs import read_mined_pairs
 from hapvr.train.report import History, Logger, Loggers
 
 STOPPED = 3
@@ -34,6 +35,7 @@ def main() -> int:
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
     record = read_json_object(folder / RUN_NAME, keys=RECORD_KEYS, remedy="start the training again")
+    mined = read_mined_pairs(folder)
     settings = project.config.train
     device = choose_device(project.config.device)
     fabric = Fabric(
@@ -66,6 +68,7 @@ def main() -> int:
                     project.config,
                     project.root,
                     record["shards"],
+                    mined=() if mined is None else mined.pairs,
                     folder=folder,
                     fabric=fabric,
                     validate=validator,

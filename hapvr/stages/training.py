@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
 from hapvr.tracking.lineage import LINEAGE_FILE, data_digest
 from hapvr.tracking.runs import Tracker
 from hapvr.tracking.training import LATE_TAG, Outbox
+from hapvr.train.mined_pairs import MinedPairs, read_mined_pairs, write_mined_pairs
 from hapvr.train.report import HISTORY_NAME, RESULT_NAME
 
 MODELS = "models"
@@ -94,6 +95,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     config_path = folder / CONFIG_NAME
     with write_atomic(config_path) as part:
         part.write_text(dump_config(project.config), encoding="utf-8")
+    mined = _mined_pairs(project, shards, folder) if project.config.train.mined_pairs else None
     digests = data_digests(project, shards)
     tracker = tracker_of(project)
     config = project.config.model_dump(mode="json", exclude={"sources", "data_root", "tracking"})
@@ -110,6 +112,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     )
     tracker.file(run_id, config_path, "config")
     record = {"data_digests": digests, "weights": identities, "environment": environment()}
+    if mined is not None:
+        record["mined_pairs"] = mined.summary()
     tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     tracker.dataset(
         run_id,
@@ -124,6 +128,18 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
             json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
         )
     return TrainingRun(key, folder, run_id)
+
+
+def _mined_pairs(project: Project, shards: Sequence[str], folder: Path) -> MinedPairs:
+    """The pairs of a run, which keeps them when it goes on. Raises what `find_mined_pairs` raises."""
+    stored = read_mined_pairs(folder)
+    if stored is not None:
+        return stored
+    from hapvr.stages.mined_pairs import find_mined_pairs  # loads the search
+
+    found = find_mined_pairs(project, shards)
+    write_mined_pairs(folder, found)
+    return found
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, Task
 from hapvr.cli import app
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, DataError
 from hapvr.stages.duplicates import (
     GROUPS_PLACE,
     PAIRS_STAGE,
@@ -21,6 +22,7 @@ from hapvr.stages.duplicates import (
     outdated_duplicates,
 )
 from hapvr.stages.marking import mark, unmark
+from hapvr.stages.mined_pairs import find_mined_pairs, probe
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
@@ -191,3 +193,37 @@ def test_the_command_lists_groups_and_pairs(project: Project, tmp_path: Path) ->
     rows = json.loads(call("--pairs", "--json", "--kind", "overlap"))["pairs"]
     assert [(row["first"], row["second"]) for row in rows] == [("in/long.mp4", "in/trips/part.mp4")]
     assert "0 pairs" in call("--pairs", "--in", "elsewhere/")
+
+
+def test_pairs_are_mined_for_training(project: Project) -> None:
+    """Sure pairs, the surest first; a person's "no match" is never mined; shards that were not compared are named."""
+    (key,) = Searcher.open(project).shards()
+    copies, part = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
+    found = find_mined_pairs(project, [key])
+    assert found.pairs[0] == copies
+    assert set(found.pairs) <= {copies, part}
+    assert (found.probe_pairs, found.probe_precision) == (0, None)
+    mark(project, *copies, "not_a_match")
+    try:
+        assert copies not in find_mined_pairs(project, [key]).pairs
+    finally:
+        unmark(project, *copies)
+    with pytest.raises(
+        DataError, match=r"shard new-00000 are not compared with the collection yet; run `hapvr duplicates`"
+    ):
+        find_mined_pairs(project, [key, "new-00000"])
+
+
+def test_mined_pairs_are_probed_by_labels(project: Project) -> None:
+    """Pairs of a query and a database video count, in both orders, and those without a label are wrong."""
+    copies, part = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
+    definition = BenchmarkDefinition(
+        name="probe",
+        kind="clips",
+        queries=(copies[1], part[0]),
+        database=(copies[0], part[1]),
+        labels=pl.DataFrame([(copies[1], copies[0], "DS")], schema=LABEL_SCHEMA, orient="row"),
+        tasks=(Task(name="DSVR", metric="mAP", positives=frozenset({"DS"})),),
+    )
+    found = duplicate_pairs(project, Searcher.open(project), min_probability=LIKELY)
+    assert probe(definition, found) == (2, 1)

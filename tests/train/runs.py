@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,22 @@ from hapvr.train.loop import TrainingResult, Validate, train
 from hapvr.train.report import History, Logger
 
 
-def cached_views(project: Project, *, rank: int = 0, world_size: int = 1, **changes: Any) -> CachedViews:
+def cached_views(
+    project: Project, *, mined: Sequence[tuple[str, str]] = (), rank: int = 0, world_size: int = 1, **changes: Any
+) -> CachedViews:
     """All training views of a project, with changes of its training settings."""
     config = with_train(project, **changes)
-    return CachedViews(project.root, training_shards(project), config, rank=rank, world_size=world_size)
+    shards = training_shards(project)
+    return CachedViews(project.root, shards, config, mined=mined, rank=rank, world_size=world_size)
 
 
 def run(
-    project: Project, folder: Path, config: Config | None = None, *, validate: Validate | None = None
+    project: Project,
+    folder: Path,
+    config: Config | None = None,
+    *,
+    mined: Sequence[tuple[str, str]] = (),
+    validate: Validate | None = None,
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
 
@@ -34,7 +43,16 @@ def run(
     fabric = Fabric(accelerator="cpu", devices=1)
     config = config or project.config
     shards = training_shards(project)
-    return train(config, project.root, shards, folder=folder, fabric=fabric, validate=validate, open_logger=open_logger)
+    return train(
+        config,
+        project.root,
+        shards,
+        mined=mined,
+        folder=folder,
+        fabric=fabric,
+        validate=validate,
+        open_logger=open_logger,
+    )
 
 
 def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
