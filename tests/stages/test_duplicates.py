@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -197,21 +198,23 @@ def test_the_command_lists_groups_and_pairs(project: Project, tmp_path: Path) ->
 
 def test_pairs_are_mined_for_training(project: Project) -> None:
     """Sure pairs, the surest first; a person's "no match" is never mined; shards that were not compared are named."""
-    (key,) = Searcher.open(project).shards()
+    evaluation = project.config.evaluation.model_copy(update={"validation": None})
+    project = replace(project, config=project.config.model_copy(update={"evaluation": evaluation}))
+    keys = Searcher.open(project).shards()
     copies, part = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
-    found = find_mined_pairs(project, [key])
+    found = find_mined_pairs(project, keys)
     assert found.pairs[0] == copies
     assert set(found.pairs) <= {copies, part}
     assert (found.probe_pairs, found.probe_precision) == (0, None)
     mark(project, *copies, "not_a_match")
     try:
-        assert copies not in find_mined_pairs(project, [key]).pairs
+        assert copies not in find_mined_pairs(project, keys).pairs
     finally:
         unmark(project, *copies)
     with pytest.raises(
         DataError, match=r"shard new-00000 are not compared with the collection yet; run `hapvr duplicates`"
     ):
-        find_mined_pairs(project, [key, "new-00000"])
+        find_mined_pairs(project, [*keys, "new-00000"])
 
 
 def test_mined_pairs_are_probed_by_labels(project: Project) -> None:
