@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.features.backbone import load_backbone
+from hapvr.features.extract import teacher_embedder
 from hapvr.features.settings import BackboneConfig, FileWeights, RandomWeights, TeacherConfig, TorchScriptWeights
 from hapvr.features.teacher import load_teacher
 from hapvr.features.weights import normalize_pixels
@@ -97,7 +98,7 @@ def test_a_teacher_may_see_frames_of_another_side(frames: Tensor) -> None:
     same = load_teacher(TeacherConfig(architecture="vit_tiny_patch16_224", weights=RANDOM), crop_px=112)
     small = F.interpolate(frames.float(), size=(112, 112), mode="bilinear", antialias=True).round().to(torch.uint8)
     with torch.inference_mode():
-        torch.testing.assert_close(own.embed(frames), same.embed(small))
+        torch.testing.assert_close(teacher_embedder(own, "cpu")(frames), teacher_embedder(same, "cpu")(small))
     assert own.settings == same.settings | {"crop_px": 112}
 
 
