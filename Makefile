@@ -8,8 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VIDEOS ?=
-# Two workers with a thread each: on two cores that is faster than one worker with two.
-PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(MEASURED) -m pytest --numprocesses 2 --dist loadfile
+# Two workers with a thread each: on two cores that is faster than one worker with two. A worker that dies ends the run,
+# since xdist would wait for ever for what it left.
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(MEASURED) -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
