@@ -114,6 +114,7 @@ class TrainConfig(Settings):
     def content(self) -> dict[str, Any]:
         """What determines the weights; the rest only says how the work is done, and may change when a run goes on."""
         how = {"data_workers", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints"}
+        how |= {"mined_pairs", "mined_probability", "mined_precision"}  # the pairs that they give are compared instead
         family = self.network.family
         unused = {section for section, families in SECTION_FAMILIES.items() if family not in families}
         content = self.model_dump(mode="json", exclude=how | unused)

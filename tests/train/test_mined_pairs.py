@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hapvr.errors import DamagedError
+from hapvr.config import TrainConfig
+from hapvr.errors import DamagedError, DataError
 from hapvr.stages.project import Project
 from hapvr.train.batch import BatchSampler, join_groups, largest_group
 from hapvr.train.mined_pairs import MINED_NAME, MinedPairs, read_mined_pairs, write_mined_pairs
@@ -54,6 +55,13 @@ def test_a_training_with_mined_pairs_learns_something_else(small_project: Projec
         run(small_project, tmp_path / name, mined=mined)
     assert same_weights(tmp_path / "mined", tmp_path / "again")
     assert not same_weights(tmp_path / "mined", tmp_path / "plain")
+    with pytest.raises(DataError, match="mined_pairs"):
+        run(small_project, tmp_path / "mined")
+
+
+def test_a_training_from_before_there_were_mined_pairs_goes_on() -> None:
+    """The pairs are compared with those of a checkpoint, not the settings that they come from."""
+    assert not [name for name in TrainConfig().content() if name.startswith("mined")]
 
 
 def test_the_file_of_a_run(tmp_path: Path) -> None:
