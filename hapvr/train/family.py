@@ -45,8 +45,8 @@ class FamilyTraining(nn.Module, ABC):
         """Terms of a batch, whose fields `hapvr.train.batch.Batch` explains, as containers that DDP looks into.
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
-        torch's global generator, so that a training that goes on ends as an uninterrupted one. Gradients that DDP averages over processes are those of one process with the whole batch.
-        Raises ArgumentError for values that are not finite.
+        torch's global generator, so that a training that goes on ends as an uninterrupted one. Gradients that DDP averages
+        over processes are those of one process with the whole batch. Raises ArgumentError for values that are not finite.
         """
 
     def extra_state(self) -> dict[str, Tensor]:
