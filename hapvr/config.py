@@ -132,6 +132,10 @@ class TrackingConfig(Settings):
     uri: str | None = None
     experiment: str = "hapvr"
     registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "hapvr"
+    onnx: bool = Field(
+        default=True,
+        description="also write registered models as ONNX files, which installations without torch score with",
+    )
 
 
 class GateConfig(Settings):

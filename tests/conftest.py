@@ -100,6 +100,7 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
         },
         "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation"},
+        "tracking": {"onnx": False},  # it takes longer than all the rest of a registration
     }
 
 

@@ -54,6 +54,7 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
         ("starlette", {Path("hapvr/serving")}),
         ("uvicorn", {Path("hapvr/serving")}),
         ("openvino", {Path("hapvr/features/openvino_network.py")}),
+        ("onnxruntime", {Path("hapvr/scorer/onnx_networks.py")}),
     ],
 )
 def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:

@@ -8,6 +8,7 @@ backbone.safetensors      the frozen weights, so that neither hub nor cache is n
                           HAPVR_BACKBONE_FILE, and its digest must be the recorded one
 whitening.safetensors
 network/                  network.safetensors, network.json
+onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent where scorer.json says why
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration, calibration_from_json
+from hapvr.scorer.onnx_networks import FOLDER as ONNX_FOLDER
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
@@ -65,13 +67,18 @@ def write_bundle(
     calibration: Calibration | None = None,
     card: str = "",
     warning: str = "",
+    onnx: Mapping[str, Any] | None = None,
+    onnx_folder: Path | None = None,
 ) -> Path:
     """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
 
-    card: Markdown. warning: a sentence that goes with every answer of the model.
+    card: Markdown. warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
+    `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    if onnx_folder is not None:
+        shutil.move(onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
     shutil.copytree(network_folder, folder / NETWORK_FOLDER)
     if backbone.identity.source != TORCHSCRIPT:
         state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
@@ -94,6 +101,7 @@ def write_bundle(
         "batch_frames": backbone_config.batch_frames,
         "provenance": dict(provenance),
         "warning": warning,
+        "onnx": dict(onnx or {"reason": "it was not asked for"}),
     }
     with write_atomic(folder / SCORER_FILE) as part:
         part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")

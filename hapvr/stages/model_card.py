@@ -34,9 +34,10 @@ def model_card(
     calibrated: ModelCalibration,
     checks: Sequence[CalibrationCheck],
     tags: Mapping[str, str],
+    onnx: Mapping[str, Any],
 ) -> str:
     """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the calibration on benchmarks;
-    tags: of the registration."""
+    tags: of the registration; onnx: see `write_bundle`."""
     record = run_record(run)
     parts = [
         f"# Model card: {project.config.tracking.registered_model}, training run {run.key}",
@@ -54,6 +55,8 @@ def model_card(
         calibration_markdown(calibrated, checks),
         "## Limits",
         _bullets(_limits(project, record, scores, calibrated)),
+        "## ONNX",
+        _onnx(onnx),
         "## Use",
         _use(project),
         "## Origin",
@@ -276,6 +279,23 @@ def _limits(
     else:
         notes.append("Segments use a frame threshold that was not fitted on data.")
     return notes
+
+
+def _onnx(onnx: Mapping[str, Any]) -> str:
+    if "files" not in onnx:
+        return f"None: {onnx['reason']}. `hapvr score` needs the full installation for this model."
+    check = onnx["check"]
+    rows = [
+        (f"onnx/{name}", f"{said['bytes'] / 1e6:.1f} MB", f"`{said['sha256']}`") for name, said in onnx["files"].items()
+    ]
+    return "\n\n".join(
+        [
+            f"The frozen network with its whitening, and the similarity network, in opset {onnx['opset']} for videos of any "
+            f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
+            f"features, similarities of ONNX Runtime and torch differ by {check['largest_difference']:.1g} at most.",
+            markdown_table(("file", "size", "SHA-256"), rows),
+        ]
+    )
 
 
 def _use(project: Project) -> str:

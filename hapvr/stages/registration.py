@@ -15,6 +15,7 @@ from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_check
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.gate import Decision, make_decision
 from hapvr.stages.model_card import card_summary, model_card
+from hapvr.stages.onnx_export import export_onnx
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
 from hapvr.tracking.lineage import data_digest
@@ -50,10 +51,12 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     calibrated = calibrate(project, run)
     fitted = calibrated.calibration
     checks = held_out_checks(project, run, fitted) if fitted is not None else ()
-    card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags)
     backbone = load_backbone(project.config.backbone)
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
     record = run_record(run)
+    onnx_folder = run.folder / "exported"
+    onnx = export_onnx(project, run, onnx_folder, backbone=backbone, calibration=fitted)
+    card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx)
     bundle = write_bundle(
         run.folder / "bundle",
         network_folder=run.network_folder,
@@ -66,6 +69,8 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         calibration=fitted,
         card=card,
         warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
+        onnx=onnx,
+        onnx_folder=onnx_folder if "files" in onnx else None,
     )
     tracker = tracker_of(project)
     if calibrated.figure is not None:

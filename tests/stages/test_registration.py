@@ -17,6 +17,7 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.provenance import file_sha256
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import mark_pair
 from hapvr.seeding import torch_rng
@@ -31,6 +32,8 @@ from hapvr.stages.training import TrainingRun, prepare_training
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.manifest import read_manifest
 from tests.stages.data_projects import small_disk
+
+NO_ONNX = {"reason": "tracking.onnx is false"}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +150,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
     (check,) = checks = held_out_checks(small_project, run, other)
     tags = {"dagster.run_id": "abc"}
-    card = model_card(small_project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags)
+    card = model_card(small_project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=NO_ONNX)
     record = json.loads((run.folder / "run.json").read_text())
     assert record["data_digests"]["whitening"][:12] in card
     assert "| own-train | train | " in card
@@ -172,10 +175,12 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         calibrated=calibrate(with_validation(small_project, None), run),
         checks=(),
         tags={},
+        onnx=NO_ONNX,
     )
     assert "None: the configuration names no validation benchmark" in without
     assert "The column `probability` is empty" in without
     assert "Measured on no benchmark only" in without
+    assert "None: tracking.onnx is false. `hapvr score` needs the full installation" in without
 
 
 def test_broadest_task_has_the_most_labels() -> None:
@@ -193,3 +198,20 @@ def test_full_disk_is_named_with_the_way_on(small_project: Project, run: Trainin
     with small_disk(100), pytest.raises(DataError, match="; materialise registered_model again"):
         make_registered_model(project, run, tags={})
     assert make_registered_model(project, run, tags={}).version >= 1
+
+
+@pytest.mark.slow
+def test_a_registered_model_is_also_written_as_onnx(small_project: Project, run: TrainingRun) -> None:
+    """The files are in the bundle, were compared with torch on the project's own videos, and the card has their digests."""
+    project = with_validation(small_project, None)
+    tracking = project.config.tracking.model_copy(update={"onnx": True})
+    project = Project(project.config.model_copy(update={"tracking": tracking}), project.root, project.folder)
+    made = make_registered_model(project, run, tags={})
+    said = json.loads((made.bundle / "scorer.json").read_text())["onnx"]
+    assert said["check"]["pairs_of_frames"] == said["check"]["pairs_of_features"] == 16
+    assert 0 <= said["check"]["largest_difference"] <= 1e-4
+    assert said["opset"] == 18
+    for name, file in said["files"].items():
+        assert file_sha256(made.bundle / "onnx" / name) == file["sha256"]
+        assert file["sha256"] in made.card
+    assert not (run.folder / "exported" / "onnx").exists()

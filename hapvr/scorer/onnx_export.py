@@ -1,0 +1,258 @@
+"""Write a model's networks as ONNX files, and check them against torch on real pairs. `hapvr.scorer.onnx_networks` runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hapvr.errors import HapvrError
+from hapvr.features.backbone import Backbone
+from hapvr.features.whitening import Whitening
+from hapvr.model.family import VideoNetwork
+from hapvr.model.layers import Comparator
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.model.similarity import reduce_regions
+from hapvr.provenance import file_sha256
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.onnx_networks import BACKBONE, COMPARE, EMBED, FILES, FOLDER, FRAMES, ONNXNetworks
+
+OPSET = 18
+TOLERANCE = 1e-4
+"""Largest difference of a similarity to torch's at which the files are kept."""
+
+SCORING = (
+    "spatial_rate", "spatial_pooling", "temporal_rate", "temporal_pooling", "symmetric_chamfer", "symmetric", "comparator",
+    "min_frames",
+)  # fmt: skip
+"""Settings of the network that whoever runs the files needs."""
+
+
+class NoONNX(HapvrError):
+    """This model cannot be written as ONNX; the message says why, as the end of a sentence."""
+
+
+def write_onnx(
+    folder: Path,
+    *,
+    backbone: Backbone,
+    whitening: Whitening,
+    network: VideoNetwork,
+    frames: Sequence[Tensor],
+    features: Sequence[Tensor],
+    calibration: Calibration | None = None,
+) -> dict[str, Any]:
+    """Write <folder>/onnx, and return what scorer.json says of it: opset, settings, size and digest of each file, the check.
+
+    frames: crops [N, 3, S, S] uint8 of real videos; features: [T, R, D] of real videos. All pairs of the ones and all pairs
+    of the others are scored by torch and by ONNX Runtime. Raises NoONNX for a model that is not exported, and where a
+    similarity differs by more than TOLERANCE; nothing is left then.
+    """
+    if not isinstance(network, SimilarityNetwork):
+        raise NoONNX("only networks of the family `similarity` are exported")
+    if backbone.precision != "float32":
+        raise NoONNX(f"its backbone runs in {backbone.precision}, and only float32 is exported")
+    place = folder / FOLDER
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        _export(place, backbone, whitening, network, calibration)
+        record: dict[str, Any] = {
+            "opset": OPSET,
+            "settings": {name: network.settings.model_dump(mode="json")[name] for name in SCORING},
+            "files": {
+                name: {"sha256": file_sha256(place / name), "bytes": (place / name).stat().st_size} for name in FILES
+            },
+        }
+        record["check"] = _checked(ONNXNetworks(folder, record), backbone, whitening, network, frames, features)
+        if not record["check"]["largest_difference"] <= TOLERANCE:
+            raise NoONNX(f"its similarities differ from torch's by {record['check']['largest_difference']:.2g}")
+    except BaseException:
+        shutil.rmtree(place)
+        raise
+    return record
+
+
+class RegionGraph(nn.Module):
+    """Frames [B, 3, S, S] uint8 -> whitened regions [B, R, D]."""
+
+    def __init__(self, backbone: Backbone, whitening: Whitening) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.network = backbone.network
+        self.mean = nn.Buffer(whitening.mean)
+        self.scale = nn.Buffer(whitening.eigenvectors * torch.rsqrt(whitening.eigenvalues + whitening.eps))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return F.normalize((self.backbone.regions(frames) - self.mean) @ self.scale, dim=-1)
+
+
+class EmbedGraph(nn.Module):
+    """Regions [T, R, D] -> embedding [T, R, d]."""
+
+    def __init__(self, network: SimilarityNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, regions: Tensor) -> Tensor:
+        return self.network.embed(regions)
+
+
+class FrameGraph(nn.Module):
+    """Embeddings [T, R, d] and [T', R, d] -> frame similarities [T, T']."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def forward(self, query: Tensor, reference: Tensor) -> Tensor:
+        columns = reference.permute(2, 1, 0).flatten(1)
+        products = (query.flatten(0, 1) @ columns).reshape(
+            query.shape[0], query.shape[1], reference.shape[1], reference.shape[0]
+        )
+        return reduce_regions(
+            products,
+            rate=self.settings.spatial_rate,
+            pooling=self.settings.spatial_pooling,
+            symmetric=self.settings.symmetric_chamfer,
+        )
+
+
+class CompareGraph(nn.Module):
+    """Frame similarities [T, T'] -> refined [t, t'], similarity [], and with a calibration its logit []."""
+
+    def __init__(self, network: SimilarityNetwork, calibration: Calibration | None) -> None:
+        super().__init__()
+        self.settings = network.settings
+        self.comparator = network.comparator
+        self.calibration = calibration
+        # as a tensor it stays float64, in which rate * n rounds as it does in Python
+        self.rate = nn.Buffer(torch.tensor(network.settings.temporal_rate, dtype=torch.float64))
+
+    def forward(self, frame: Tensor) -> tuple[Tensor, ...]:
+        refined = frame if self.comparator is None else refine(self.comparator, frame)
+        similarity = self._chamfer(refined)
+        if self.calibration is None:
+            return refined, similarity
+        return refined, similarity, self.calibration.slope * similarity + self.calibration.intercept
+
+    def _chamfer(self, refined: Tensor) -> Tensor:
+        if self.settings.temporal_pooling == "max":
+            return refined.amax((0, 1))
+        forth = self._topk_mean(refined).mean()
+        if not self.settings.symmetric_chamfer:
+            return forth
+        return (forth + self._topk_mean(refined.T).mean()) / 2
+
+    def _topk_mean(self, values: Tensor) -> Tensor:
+        """`hapvr.model.similarity.topk_mean` for a number of columns that is not known when the graph is made."""
+        ordered = values.sort(dim=-1, descending=True).values
+        place = torch.arange(values.shape[1])
+        count = (torch.ones_like(values[0]).double().sum() * self.rate).round().clamp(min=1)
+        return torch.where(place < count, ordered, 0).sum(-1) / count.float()
+
+
+def refine(comparator: Comparator, frame: Tensor) -> Tensor:
+    """The comparator with hard-tanh in plain operations. [T, T'] -> [T // 4, T' // 4]."""
+    hidden = F.relu(F.max_pool2d(comparator.conv1(frame[None, None]), 2))
+    hidden = F.relu(F.max_pool2d(comparator.conv2(hidden), 2))
+    raw: Tensor = comparator.output(F.relu(comparator.conv3(hidden)))
+    return raw[0, 0].clamp(-1, 1)
+
+
+def _export(
+    place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork, calibration: Calibration | None
+) -> None:
+    some = torch.export.Dim.DYNAMIC
+    pixels = torch.zeros(2, 3, backbone.crop_px, backbone.crop_px, dtype=torch.uint8)
+    with torch.no_grad():
+        regions = RegionGraph(backbone, whitening)(pixels)
+        query, reference = (network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20))
+    outputs = ["refined", "similarity", *([] if calibration is None else ["logit"])]
+    graphs: Mapping[str, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], list[str]]] = {
+        BACKBONE: (RegionGraph(backbone, whitening), (pixels,), ({0: some},), ["frames"], ["regions"]),
+        EMBED: (EmbedGraph(network), (regions,), ({0: some},), ["regions"], ["embedding"]),
+        FRAMES: (
+            FrameGraph(network.settings),
+            (query, reference),
+            ({0: some}, {0: some}),
+            ["query", "reference"],
+            ["frame_similarity"],
+        ),
+        COMPARE: (
+            CompareGraph(network, calibration),
+            (torch.zeros(12, 20),),
+            ({0: some, 1: some},),
+            ["frame_similarity"],
+            outputs,
+        ),
+    }
+    for name, (graph, example, shapes, inputs, found) in graphs.items():
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")  # of the exporter's own use of torch
+                program = torch.onnx.export(
+                    graph.eval(),
+                    example,
+                    dynamo=True,
+                    dynamic_shapes=shapes,
+                    input_names=inputs,
+                    output_names=found,
+                    opset_version=OPSET,
+                    external_data=False,
+                    verbose=False,
+                )
+            assert program is not None
+            program.save(place / name)
+        except Exception as error:  # the exporter raises classes of its own and of torch's compiler
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            said = " ".join(str(cause).split())[:200] or type(cause).__name__
+            raise NoONNX(f"torch.onnx cannot export {name} ({said})") from error
+
+
+@torch.inference_mode()
+def _checked(
+    made: ONNXNetworks,
+    backbone: Backbone,
+    whitening: Whitening,
+    network: SimilarityNetwork,
+    frames: Sequence[Tensor],
+    features: Sequence[Tensor],
+) -> dict[str, Any]:
+    """How many pairs were scored by both, and how far they are apart at most."""
+    exact = dataclasses.replace(backbone, executor="torch")
+    pairs = [
+        (network.embed(whitening.apply(exact.regions(crops))), made.embed(made.regions(crops.numpy())))
+        for crops in frames
+    ]
+    of_frames = _differences(made, network, pairs)
+    stored = [video.float() for video in features]
+    of_features = _differences(made, network, [(network.embed(video), made.embed(video.numpy())) for video in stored])
+    differences = [*of_frames, *of_features]
+    return {
+        "pairs_of_frames": len(of_frames),
+        "pairs_of_features": len(of_features),
+        "largest_difference": float(np.max(differences)) if differences else float("nan"),
+    }
+
+
+def _differences(
+    made: ONNXNetworks, network: SimilarityNetwork, videos: Sequence[tuple[Tensor, np.ndarray[Any, Any]]]
+) -> list[float]:
+    found = []
+    for (query, own_query), (reference, own_reference) in itertools.product(videos, videos):
+        wanted = float(network.score(query[None], reference[None])[0, 0])
+        found.append(abs(float(made.similarities(own_query, [own_reference])[0]) - wanted))
+    return found

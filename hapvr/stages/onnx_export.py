@@ -1,0 +1,68 @@
+"""A trained model as ONNX files, checked on videos of the project."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hapvr.features.backbone import Backbone, center_crop
+from hapvr.features.images import decode_frames
+from hapvr.features.whitening import Whitening, load_whitening
+from hapvr.model.checkpoint import load_network
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.onnx_export import NoONNX, write_onnx
+from hapvr.stages.frames import open_frames
+from hapvr.stages.project import Project
+from hapvr.stages.training import TrainingRun
+from hapvr.storage.features import STAGE, FeatureStore
+from hapvr.storage.frames import STAGE as FRAMES_STAGE
+
+CHECKED_VIDEOS = 4
+CHECKED_FRAMES = 6
+"""Of each of these videos: torch takes half a second for a frame."""
+
+
+def export_onnx(
+    project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone, calibration: Calibration | None
+) -> dict[str, Any]:
+    """What `write_onnx` returns for the run's model, or `{"reason": ...}` where it cannot be exported or shall not be.
+
+    All pairs of the first CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
+    """
+    if not project.config.tracking.onnx:
+        return {"reason": "tracking.onnx is false"}
+    whitening = load_whitening(project.root)
+    try:
+        return write_onnx(
+            folder,
+            backbone=backbone,
+            whitening=whitening,
+            network=load_network(run.network_folder)[0],
+            frames=list(itertools.islice(_crops(project, backbone.crop_px), CHECKED_VIDEOS)),
+            features=list(itertools.islice(_features(project, whitening), CHECKED_VIDEOS)),
+            calibration=calibration,
+        )
+    except NoONNX as error:
+        return {"reason": str(error)}
+
+
+def _crops(project: Project, crop_px: int) -> Iterator[Tensor]:
+    """The first frames of each video, [N, 3, crop_px, crop_px] uint8."""
+    for key in sorted(project.root.list_folders(FRAMES_STAGE)):
+        with open_frames(project, key) as reader:
+            for video_id in reader.video_ids:
+                yield center_crop(decode_frames(reader.read(video_id).jpegs[:CHECKED_FRAMES]), crop_px)
+
+
+def _features(project: Project, whitening: Whitening) -> Iterator[Tensor]:
+    """The stored features of each video, [T, R, D], of the shards that are finished and have this whitening."""
+    for key in sorted(project.root.list_folders(STAGE)):
+        found = project.shard(STAGE, key).provenance()
+        if found is not None and found.settings.get("whitening") == whitening.sha256:
+            store = FeatureStore(project.root, [key])
+            for _, regions in store.read(sorted(store.available())[:CHECKED_VIDEOS]):
+                yield regions

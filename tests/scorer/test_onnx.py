@@ -1,0 +1,113 @@
+"""Bundles with ONNX files: written by torch, run by ONNX Runtime, and refused where they were changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hapvr.errors import DataError
+from hapvr.features.backbone import load_backbone
+from hapvr.features.whitening import fit_whitening
+from hapvr.model.families import build_family
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.scorer.onnx_export import NoONNX, write_onnx
+from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.seeding import torch_rng
+from tests.scorer.bundles import BACKBONE
+
+
+def parts(**settings: Any) -> dict[str, Any]:
+    """Arguments of `write_onnx`: noise as frames, of 1, 2 and 9 frames, and as features, of 1 to 70 frames."""
+    rng = torch_rng("onnx")
+    backbone = load_backbone(BACKBONE)
+    frames = [torch.randint(0, 256, (n, 3, 128, 128), generator=rng, dtype=torch.uint8) for n in (1, 2, 9)]
+    with torch.inference_mode():
+        regions = torch.cat([backbone.regions(crops) for crops in frames]).flatten(0, 1)
+    return {
+        "backbone": backbone,
+        "whitening": fit_whitening(regions.clone(), dims=32),
+        "network": SimilarityNetwork(NetworkSettings(**settings), dims=32, generator=torch_rng("onnx")).eval(),
+        "frames": frames,
+        "features": [F.normalize(torch.randn(n, 9, 32, generator=rng), dim=-1) for n in (1, 3, 20, 70)],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {
+            "symmetric": True,
+            "symmetric_chamfer": True,
+            "padding_mode": "replicate",
+            "attention_form": "cosine",
+            "temporal_rate": 0.3,
+            "spatial_rate": 0.5,
+            "min_frames": 8,
+        },
+        {
+            "comparator": False,
+            "attention": False,
+            "binary_bits": 16,
+            "temporal_pooling": "max",
+            "spatial_pooling": "max",
+        },
+    ],
+)
+def test_similarities_are_those_of_torch(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Each form of the network, videos of one frame to more than the comparator sees at once, and frames with themselves."""
+    given = parts(**settings)
+    record = write_onnx(tmp_path, **given)
+    assert record["check"]["pairs_of_frames"] == 9
+    assert record["check"]["pairs_of_features"] == 16
+    assert record["check"]["largest_difference"] < 1e-5
+    made, network = ONNXNetworks(tmp_path, record), given["network"]
+    rng = torch_rng("long")
+    long = [F.normalize(torch.randn(n, 9, 32, generator=rng), dim=-1) for n in (1500, 1100)]
+    first, second = (network.embed(video).detach() for video in long)
+    wanted = float(network.packed_scorer()(network.pack([first]), network.pack([second]))[0, 0])
+    assert made.similarities(first.numpy(), [second.numpy()])[0] == pytest.approx(wanted, abs=1e-5)
+    assert made.self_similarity(first.numpy()) == pytest.approx(network.self_similarity(first).numpy(), abs=1e-5)
+
+
+def test_models_that_are_not_exported_say_why(tmp_path: Path) -> None:
+    """Another family, and a backbone in half precision; no folder is left."""
+    given = parts()
+    other = build_family(TcaSettings(), dims=32)
+    with pytest.raises(NoONNX, match="only networks of the family `similarity`"):
+        write_onnx(tmp_path, **given | {"network": other})
+    half = dataclasses.replace(given["backbone"], precision="bfloat16")
+    with pytest.raises(NoONNX, match="runs in bfloat16"):
+        write_onnx(tmp_path, **given | {"backbone": half})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_files_that_differ_from_torch_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion that computes something else is found by the pairs, and removed."""
+    given = parts()
+    graph = "hapvr.scorer.onnx_export.RegionGraph.forward"
+    monkeypatch.setattr(graph, lambda self, frames: F.normalize(self.backbone.regions(frames) @ self.scale, dim=-1))
+    with pytest.raises(NoONNX, match=r"differ from torch's by 0\.|differ from torch's by \d"):
+        write_onnx(tmp_path, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changed_and_missing_files_are_refused(tmp_path: Path) -> None:
+    """A byte more, and no file."""
+    (tmp_path / "onnx").mkdir()
+    file = tmp_path / "onnx" / "embed.onnx"
+    record = {"settings": {}, "files": {"embed.onnx": {"sha256": "0" * 64, "bytes": 1}}}
+    with pytest.raises(DataError, match=r"embed\.onnx is missing"):
+        ONNXNetworks(tmp_path, record)
+    file.write_bytes(b"x")
+    with pytest.raises(DataError, match=r"embed\.onnx differs from what scorer\.json says; fetch the model again"):
+        ONNXNetworks(tmp_path, record)
