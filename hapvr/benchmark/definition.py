@@ -11,6 +11,7 @@ from typing import Literal
 
 import polars as pl
 
+from hapvr.benchmark.segments import SEGMENT_SCHEMA, boxes_by_pair
 from hapvr.errors import ArgumentError, DataError
 
 Metric = Literal["mAP", "micro-AP"]
@@ -63,7 +64,9 @@ class BenchmarkDefinition:
     labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
     exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id.
     videos: for a benchmark with files, columns video_id, path (relative to `folder`), role, group, edit; else None.
-    Raises DataError where ids repeat, a column is missing, or a label names an unknown video.
+    segments: SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does; None: not known.
+    Raises DataError where ids repeat, a column is missing, a label or segment names an unknown video, or a segment does
+    not end after it begins.
     """
 
     name: str
@@ -73,6 +76,7 @@ class BenchmarkDefinition:
     labels: pl.DataFrame
     tasks: tuple[Task, ...]
     exclusions: pl.DataFrame = field(default_factory=_empty_exclusions)
+    segments: pl.DataFrame | None = None
     videos: pl.DataFrame | None = None
     folder: Path | None = None
     provenance: dict[str, object] = field(default_factory=dict)
@@ -87,18 +91,25 @@ class BenchmarkDefinition:
             refuse_repeated_ids(ids, what=f"benchmark {self.name}: {role} ids")
         require_columns(self.labels, LABEL_SCHEMA, what=f"labels of benchmark {self.name}")
         require_columns(self.exclusions, EXCLUSION_SCHEMA, what=f"exclusions of benchmark {self.name}")
-        for column, known in (("query_id", self.queries), ("reference_id", self.database)):
-            unknown = set(self.labels[column].unique().to_list()) - set(known)
-            if unknown:
-                raise DataError(
-                    f"benchmark {self.name}: {len(unknown)} ids in labels.{column} are not in its "
-                    f"{'queries' if column == 'query_id' else 'database'}, e.g. {min(unknown)!r}; "
-                    "add the videos or drop their labels"
-                )
+        self._refuse_unknown_ids(self.labels, "labels")
+        if self.segments is not None:
+            require_columns(self.segments, SEGMENT_SCHEMA, what=f"segments of benchmark {self.name}")
+            self._refuse_unknown_ids(self.segments, "segments")
+            boxes_by_pair(self.segments, what=f"segments of benchmark {self.name}")
         if self.labels.is_duplicated().any():
             raise DataError(f"benchmark {self.name}: some labels are given twice; keep each (pair, label) once")
         if not self.tasks:
             raise DataError(f"benchmark {self.name}: no label gives any task a positive pair; check the labels")
+
+    def _refuse_unknown_ids(self, table: pl.DataFrame, what: str) -> None:
+        for column, known in (("query_id", self.queries), ("reference_id", self.database)):
+            unknown = set(table[column].unique().to_list()) - set(known)
+            if unknown:
+                raise DataError(
+                    f"benchmark {self.name}: {len(unknown)} ids in {what}.{column} are not in its "
+                    f"{'queries' if column == 'query_id' else 'database'}, e.g. {min(unknown)!r}; "
+                    f"add the videos or drop their {what}"
+                )
 
     @cached_property
     def video_ids(self) -> tuple[str, ...]:

@@ -83,12 +83,16 @@ def make(
     name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
     copies: Annotated[int, typer.Option(min=1, help="Edited copies per clip.")] = 4,
     edits: Annotated[
-        Literal["usual", "hard"], typer.Option(help="`hard`: each copy is altered by several strong edits.")
+        Literal["usual", "hard", "parts"],
+        typer.Option(
+            help="`hard`: each copy is altered by several strong edits. `parts`: a copy shows 3, 5, 10 or 30 s of the clip in "
+            "longer footage of another."
+        ),
     ] = "usual",
     seed: int = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found."""
+    """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found, and when."""
     from hapvr.corpus.clips_benchmark import make_clips_benchmark
 
     with progress_bar("copies") as progress:
@@ -99,6 +103,7 @@ def make(
         "folder": str(made.folder),
         "queries": made.num_queries,
         "database": made.num_database,
+        "segments": made.num_segments,
         "unusable": {str(file.path): file.reason for file in made.unusable},
     }
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))

@@ -7,22 +7,36 @@ differ: two recordings of one event, or one clip cut from another, would count a
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.clips import write_clips
-from hapvr.corpus.edits import EDITS, HARD_EDITS, LIGHT_EDITS, STRONG_EDITS, edit_video, find_edit
+from hapvr.benchmark.definitions.clips import is_complete, write_clips
+from hapvr.benchmark.segments import SEGMENT_SCHEMA
+from hapvr.corpus.edits import (
+    EDITS,
+    HARD_EDITS,
+    LIGHT_EDITS,
+    PART_EDITS,
+    PART_LENGTHS_S,
+    STRONG_EDITS,
+    edit_rows,
+    edit_video,
+    find_edit,
+)
 from hapvr.corpus.output import prepare_folder, write_mp4
+from hapvr.corpus.timeline import true_times
 from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, load_frames, without_repeats
 from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.files import write_atomic
+from hapvr.files import read_json_object, write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
@@ -34,16 +48,21 @@ COPIES_TIMEOUT_S = 3600.0
 COPIES_PER_CLIP = 4
 MAX_QUERIES = 100
 DISTRACTOR_RATE = 0.25
+TIMES_FOLDER = "times"
 _MAX_COPIES = 2 * len(LIGHT_EDITS)
 
 
 @dataclass(frozen=True)
 class CopyBenchmark:
-    """A `clips` benchmark on disk, and the input files that are not in it, with the reason."""
+    """A `clips` benchmark on disk, and the input files that are not in it, with the reason.
+
+    num_segments: stretches of queries that its copies show.
+    """
 
     folder: Path
     num_queries: int
     num_database: int
+    num_segments: int
     unusable: tuple[UnusableFile, ...]
 
 
@@ -77,7 +96,7 @@ def make_clips_benchmark(
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
     name: first part of the video ids. copies_per_clip: 1 to 14 edited copies of each query, half of them ND; with the hard
-    edits each query gets one copy of each.
+    edits each query gets one copy of each, with parts one of each length that it is longer than.
     distractor_rate: part of the clips, in [0, 1), that are no queries. Which clips and which edits depends on the
     clips' content and `seed` alone. progress: counts queries. Raises DataError for fewer than two different clips that
     can be decoded, ArgumentError for a number out of range.
@@ -105,7 +124,7 @@ def make_clips_benchmark(
         workers=workers,
         progress=progress,
     )
-    return CopyBenchmark(made.folder, made.num_queries, made.num_database, found.unusable + made.unusable)
+    return replace(made, unusable=found.unusable + made.unusable)
 
 
 def build_benchmark(
@@ -150,7 +169,7 @@ def build_benchmark(
         environment(),
     )
     prepare_folder(folder, fingerprint=provenance.fingerprint)
-    if not (folder / "benchmark.json").is_file():
+    if not is_complete(folder):
         failures: dict[str, tuple[str, str]] = {}
         limits = SamplingConfig(workers=workers, timeout_s=COPIES_TIMEOUT_S)
         for done, (task, failure) in enumerate(in_workers(make_copies, tasks, config=limits), start=1):
@@ -165,9 +184,14 @@ def build_benchmark(
             )
         for clip in (clip for group in (*usable, *distractors) for clip in group):
             _place(clip, folder / "videos" / original_file(clip))
-        table, labels = _tables(usable, distractors, tasks, name=name)
+        table, labels, segments = _tables(usable, distractors, tasks, name=name)
+        if labels.is_empty():
+            raise DataError(
+                f"benchmark {name}: no query has a copy; parts need queries that are longer and a clip that is none"
+            )
         facts = {**json.loads(provenance.to_json()), "unusable": failures}
-        write_clips(folder, name=name, videos=table, labels=labels, provenance=facts)
+        write_clips(folder, name=name, videos=table, labels=labels, segments=segments, provenance=facts)
+        shutil.rmtree(folder / TIMES_FOLDER)
     return _read_made(folder, queries)
 
 
@@ -182,28 +206,52 @@ def copy_file(clip: UserClip, kind: str) -> str:
 
 
 def make_copies(task: CopyTask) -> None:
-    """Decode a clip, edit it and encode the copies that are missing. Raises VideoError if it cannot be decoded."""
+    """Decode a clip, edit it and encode the copies that are missing. Raises VideoError if it cannot be decoded.
+
+    Writes the true times of all copies beside them, see `_times_file`.
+    """
     missing = [kind for kind in task.kinds if not (task.videos / copy_file(task.clip, kind)).is_file()]
-    if not missing:
+    times_file = _times_file(task)
+    if not missing and times_file.is_file():
         return
     frames, fps = load_frames(task.clip.path)
     donor = frames if task.donor is None else load_frames(task.donor.path)[0]
+    times = {}
+    for kind in task.kinds:
+        rows = edit_rows(kind, len(frames), num_donor=len(donor), fps=fps, rng=_copy_rng(task, kind))
+        times[kind] = true_times(rows, fps=fps)
+    with write_atomic(times_file) as part:
+        part.write_text(json.dumps(times), encoding="utf-8")
     for kind in missing:
-        rng = numpy_rng(task.seed, "copy", task.clip.sha256, kind)
-        edited = edit_video(kind, frames, donor=donor, fps=fps, rng=rng)
+        edited = edit_video(kind, frames, donor=donor, fps=fps, rng=_copy_rng(task, kind))
         write_mp4(task.videos / copy_file(task.clip, kind), edited, fps=fps, crf=find_edit(kind).crf)
+
+
+def _copy_rng(task: CopyTask, kind: str) -> np.random.Generator:
+    return numpy_rng(task.seed, "copy", task.clip.sha256, kind)
+
+
+def _times_file(task: CopyTask) -> Path:
+    """True times of a clip's copies, by kind, until the benchmark is complete."""
+    return task.videos.parent / TIMES_FOLDER / f"{task.clip.sha256}.json"
 
 
 def _task(
     clip: UserClip, donors: Sequence[UserClip], videos: Path, copies_per_clip: int, edits: CopyEdits, seed: int
 ) -> CopyTask:
-    """Draw different edits for one clip, half of them light, or take all hard ones; and the donor if one of them needs it.
+    """Draw different edits for one clip, half of them light, or take all hard ones or parts; and the donor if one needs it.
 
     Other donors leave the draw of a clip as it is, unless they are preferred to its own.
     """
     rng = numpy_rng(seed, "kinds", clip.sha256)
     if edits == "hard":
         kinds = tuple(kind for kind in HARD_EDITS if donors or not HARD_EDITS[kind].combines)
+    elif edits == "parts":
+        kinds = tuple(
+            kind
+            for kind, length_s in zip(PART_EDITS, PART_LENGTHS_S, strict=True)
+            if donors and length_s < (clip.duration_s or math.inf)
+        )
     else:
         strong = STRONG_EDITS if donors else [kind for kind in STRONG_EDITS if not EDITS[kind].combines]
         light = rng.permutation(LIGHT_EDITS)[: copies_per_clip // 2]
@@ -229,11 +277,12 @@ def _tables(
     tasks: Sequence[CopyTask],
     *,
     name: str,
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """videos.parquet and labels.parquet of the benchmark."""
-    kinds = {task.clip.file: task.kinds for task in tasks}
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """videos.parquet, labels.parquet and segments.parquet of the benchmark."""
+    tasks_of = {task.clip.file: task for task in tasks}
     rows: list[tuple[str, str, str, str, str]] = []
     labels: list[tuple[str, str, str]] = []
+    segments: list[tuple[str, str, float, float, float, float]] = []
 
     def add(file: str, *, role: str, clip: UserClip, edit: str) -> str:
         rows.append((f"{name}/{file}", f"videos/{file}", role, clip.file, edit))
@@ -241,16 +290,23 @@ def _tables(
 
     for first, *repeats in queries:
         query = add(original_file(first), role="query", clip=first, edit="none")
-        for kind in kinds[first.file]:
+        task = tasks_of[first.file]
+        times = read_json_object(_times_file(task), keys=task.kinds, remedy="remove the folder")
+        for kind in task.kinds:
             copy = add(copy_file(first, kind), role="database", clip=first, edit=kind)
             labels.append((query, copy, find_edit(kind).label))
+            segments += [(query, copy, *stretch) for stretch in times[kind]]
         for repeat in repeats:
             copy = add(original_file(repeat), role="database", clip=first, edit="same_file")
             labels.append((query, copy, "ND"))
+            if first.duration_s:
+                segments.append((query, copy, 0.0, first.duration_s, 0.0, first.duration_s))
     for clip in (clip for group in distractors for clip in group):
         add(original_file(clip), role="database", clip=clip, edit="none")
-    return pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"), pl.DataFrame(
-        labels, schema=LABEL_SCHEMA, orient="row"
+    return (
+        pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
+        pl.DataFrame(labels, schema=LABEL_SCHEMA, orient="row"),
+        pl.DataFrame(segments, schema=SEGMENT_SCHEMA, orient="row"),
     )
 
 
@@ -265,4 +321,5 @@ def _read_made(folder: Path, queries: Sequence[Sequence[UserClip]]) -> CopyBench
         for clip in group
         if group[0].file in failures
     )
-    return CopyBenchmark(folder, len(definition.queries), len(definition.database), unusable)
+    num_segments = 0 if definition.segments is None else len(definition.segments)
+    return CopyBenchmark(folder, len(definition.queries), len(definition.database), num_segments, unusable)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from hapvr.benchmark.definitions.clips import write_clips
+from hapvr.benchmark.definitions.clips import is_complete, write_clips
+from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.corpus.camera import film, make_camera
-from hapvr.corpus.edits import EDITS, NORMAL_CRF, broadcast, edit_video
+from hapvr.corpus.edits import EDITS, INTRO_S, NORMAL_CRF, broadcast, edit_rows, edit_video
 from hapvr.corpus.output import prepare_folder, write_mp4
 from hapvr.corpus.plan import SPAN_S, Clip, Footage, Split, label_table, plan_split, split_incidents, video_table
 from hapvr.corpus.scene import Scene, make_scene
 from hapvr.corpus.textures import Pixels
+from hapvr.corpus.timeline import Times, true_times
 from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
@@ -27,6 +31,7 @@ GENERATOR_VERSION = 2
 """Raised whenever the same arguments would give other pictures; corpora of another version are made again."""
 FPS = 12.0
 INCIDENT_TIMEOUT_S = 3600.0
+DONOR_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,13 @@ def make_demo_corpus(
         done += len(task.clips)
         progress(done, total)
     for split in ("validation", "test"):
-        if not (folders[split] / "benchmark.json").is_file():
+        if not is_complete(folders[split]):
             write_clips(
                 folders[split],
                 name=folders[split].name,
                 videos=video_table(plans[split], name=folders[split].name),
                 labels=label_table(plans[split], name=folders[split].name),
+                segments=_segment_table(plans[split], name=folders[split].name, seed=seed),
                 provenance=json.loads(provenance.to_json()),
             )
     return DemoCorpus(folders["train"], folders["validation"], folders["test"], provenance.fingerprint)
@@ -116,6 +122,29 @@ def render_incident(task: IncidentTask) -> None:
             write_mp4(task.videos / clip.file, edited, fps=FPS, crf=crf)
 
 
+def _segment_table(clips: Sequence[Clip], *, name: str, seed: int) -> pl.DataFrame:
+    """The true times of what copies show of their queries; footage of other cameras is no copy."""
+    rows = []
+    for query in (clip for clip in clips if clip.role == "query"):
+        for copy in clips:
+            if copy.role == "database" and copy.footage == query.footage:
+                pair = (f"{name}/{query.file}", f"{name}/{copy.file}")
+                rows += [(*pair, *times) for times in _copy_times(query, copy, seed=seed)]
+    return pl.DataFrame(rows, schema=SEGMENT_SCHEMA, orient="row")
+
+
+def _copy_times(query: Clip, copy: Clip, *, seed: int) -> list[Times]:
+    frames, donor = (max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S))
+    kind = "low_bitrate" if copy.edit == "none" else copy.edit
+    drawn = edit_rows(kind, frames, num_donor=donor, fps=FPS, rng=_edit_rng(copy, seed=seed))
+    starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
+    return true_times(drawn, fps=FPS, original_start_s=starts[0], copy_start_s=starts[1])
+
+
+def _edit_rng(clip: Clip, *, seed: int) -> np.random.Generator:
+    return numpy_rng(seed, "edit", clip.file)
+
+
 def _scene(incident: str, *, dressing: int, seed: int) -> Scene:
     return make_scene(seed=seed, incident=incident, dressing=dressing, duration_s=3 * SPAN_S)
 
@@ -127,14 +156,14 @@ def _take(scene: Scene, footage: Footage, *, seed: int) -> Pixels:
 
 
 def _film_donor(name: str, *, dressing: int, seed: int) -> Pixels:
-    """Six seconds of an incident that no query shows, for the edits that combine two videos."""
-    footage = Footage(f"{name}-donor", dressing, camera=0, start_s=0.0, duration_s=6.0)
+    """A few seconds of an incident that no query shows, for the edits that combine two videos."""
+    footage = Footage(f"{name}-donor", dressing, camera=0, start_s=0.0, duration_s=DONOR_S)
     return _take(_scene(footage.incident, dressing=dressing, seed=seed), footage, seed=seed)
 
 
 def _edited(clip: Clip, frames: Pixels, *, donor: Pixels, seed: int) -> tuple[Pixels, int]:
     """The clip's frames and x264 quality."""
-    rng = numpy_rng(seed, "edit", clip.file)
+    rng = _edit_rng(clip, seed=seed)
     edited, crf = frames, NORMAL_CRF
     for kind in (clip.edit, clip.touch_up):
         if kind is not None and kind != "none":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -16,11 +15,30 @@ from PIL import Image, ImageEnhance, ImageFilter
 
 from hapvr.corpus.drawing import NUM_CHANNELS, banner_layer, caption_layer, emoji_layer, logo_layer, overlay
 from hapvr.corpus.textures import Pixels
+from hapvr.corpus.timeline import (
+    NOTHING,
+    Rows,
+    compilation_rows,
+    cut_rows,
+    dropped_pieces,
+    every_other_row,
+    excerpt_rows,
+    fast_rows,
+    five_second_rows,
+    gap_rows,
+    part_rows,
+    pause_rows,
+    reversed_rows,
+    same_rows,
+    shuffled_rows,
+    slow_rows,
+)
 from hapvr.errors import ArgumentError
 
 Label = Literal["ND", "DS"]
 NORMAL_CRF = 27
 POOR_CRF = 40
+INTRO_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,16 +46,18 @@ class Edit:
     """One way to alter a video.
 
     label: FIVR's name for the result's relation to the original. crf: x264 quality. combines: whether the donor shows.
+    rows: see `edit_rows`; `apply` draws the same from an equal generator.
     """
 
     label: Label
     apply: Callable[[Pixels, Pixels, float, np.random.Generator], Pixels]
     crf: int = NORMAL_CRF
     combines: bool = False
+    rows: Callable[[int, int, float, np.random.Generator], Rows] = same_rows
 
 
 def edit_video(kind: str, frames: Pixels, *, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    """Apply the edit called `kind`, one of EDITS or HARD_EDITS.
+    """Apply the edit called `kind`, one of EDITS, HARD_EDITS or PART_EDITS.
 
     frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos.
     fps: of both. Returns [N' >= 1, H'', W'', 3]. ArgumentError where there are no frames or no such edit.
@@ -48,9 +68,14 @@ def edit_video(kind: str, frames: Pixels, *, donor: Pixels, fps: float, rng: np.
     return edit.apply(frames, donor, fps, rng)
 
 
+def edit_rows(kind: str, num_frames: int, *, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+    """Which frame of the original each frame of `edit_video`'s result shows, NOTHING where none; rng as it was there."""
+    return find_edit(kind).rows(num_frames, num_donor, fps, rng)
+
+
 def find_edit(kind: str) -> Edit:
     """The edit of that name. Raises ArgumentError if there is none."""
-    known = EDITS | HARD_EDITS
+    known = EDITS | HARD_EDITS | PART_EDITS
     if kind not in known:
         raise ArgumentError(f"edit: there is no {kind!r}; choose one of {', '.join(known)}")
     return known[kind]
@@ -139,72 +164,27 @@ def _blur(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -
     return np.stack([np.asarray(Image.fromarray(frame).filter(blur)) for frame in frames])
 
 
-def _pieces(count: int, fps: float) -> list[slice]:
-    """The video cut into pieces of about two seconds; at least two pieces where there are two frames."""
-    number = min(max(round(count / (2 * fps)), 2), count)
-    borders = [count * index // number for index in range(number + 1)]
-    return [slice(start, stop) for start, stop in pairwise(borders)]
+def _in_time(rows: Callable[[int, int, float, np.random.Generator], Rows]) -> Callable[..., Pixels]:
+    """An edit that shows frames of the original at other times and changes nothing else."""
 
+    def apply(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
+        return frames[rows(len(frames), len(donor), fps, rng)]
 
-def _shuffle(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    pieces = _pieces(len(frames), fps)
-    order = np.roll(np.arange(len(pieces)), 1) if len(pieces) < 4 else rng.permutation(len(pieces))
-    return np.concatenate([frames[pieces[int(index)]] for index in order])
-
-
-def _dropped(frames: Pixels, fps: float, rng: np.random.Generator) -> list[slice]:
-    """About a third of the pieces, never all of them."""
-    pieces = _pieces(len(frames), fps)
-    number = min(max(round(len(pieces) / 3), 1), len(pieces) - 1)
-    return [pieces[int(index)] for index in rng.permutation(len(pieces))[:number]]
+    return apply
 
 
 def _drop_blank(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
     result = frames.copy()
-    for piece in _dropped(frames, fps, rng):
-        result[piece] = 0
+    result[gap_rows(len(frames), len(donor), fps, rng) == NOTHING] = 0
     return result
 
 
 def _drop_noise(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
     result = frames.copy()
-    for piece in _dropped(frames, fps, rng):
+    for piece in dropped_pieces(len(frames), fps, rng):
         coarse = rng.integers(0, 256, (piece.stop - piece.start, 12, 16, 3), dtype=np.uint8)
         result[piece] = resized(coarse, width_px=frames.shape[2], height_px=frames.shape[1])
     return result
-
-
-def _drop_cut(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    kept = np.ones(len(frames), dtype=bool)
-    for piece in _dropped(frames, fps, rng):
-        kept[piece] = False
-    return frames[kept]
-
-
-def _fast_forward(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    return frames[:: int(rng.integers(2, 4))].copy()
-
-
-def _slow_motion(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    """Half speed, of the first two thirds only so that the result does not become long."""
-    return np.repeat(frames[: max(2 * len(frames) // 3, 1)], 2, axis=0)
-
-
-def _reverse(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    return frames[::-1].copy()
-
-
-def _pause(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    """One frame stands still for three seconds in the middle third."""
-    moment = int(len(frames) * rng.uniform(1 / 3, 2 / 3))
-    still = np.repeat(frames[moment : moment + 1], max(round(3 * fps), 1), axis=0)
-    return np.concatenate([frames[:moment], still, frames[moment:]])
-
-
-def _excerpt(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    length = max(int(len(frames) * rng.uniform(0.35, 0.5)), 1)
-    start = int(rng.integers(len(frames) - length + 1))
-    return frames[start : start + length].copy()
 
 
 def _video_in_video(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
@@ -225,10 +205,33 @@ def _inset(frames: Pixels, donor: Pixels, scale: float, rng: np.random.Generator
 
 def _compilation(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
     """An excerpt between two pieces of other footage."""
-    middle = _excerpt(frames, donor, fps, rng)
-    other = resized(donor[: max(round(5 * fps), 2)], width_px=frames.shape[2], height_px=frames.shape[1])
-    half = len(other) // 2
-    return np.concatenate([other[:half], middle, other[half:]])
+    rows = compilation_rows(len(frames), len(donor), fps, rng)
+    other = resized(donor[: int((rows == NOTHING).sum())], width_px=frames.shape[2], height_px=frames.shape[1])
+    return _around(frames, other, rows)
+
+
+def _around(frames: Pixels, other: Pixels, rows: Rows) -> Pixels:
+    """The frames of `rows`, and where these say nothing, those of other footage of the same size, from its first on."""
+    result = np.empty((len(rows), *frames.shape[1:]), np.uint8)
+    shown = rows != NOTHING
+    result[shown] = frames[rows[shown]]
+    result[~shown] = other[np.arange(int((~shown).sum())) % len(other)]
+    return result
+
+
+def _part(length_s: int) -> Edit:
+    """A part of it, touched up by a light edit, in longer footage of something else."""
+
+    def rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+        return part_rows(count, num_donor, fps, rng, length_s=length_s)
+
+    def apply(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
+        drawn = rows(len(frames), len(donor), fps, rng)
+        touched = EDITS[str(rng.choice(PART_TOUCHES))].apply(frames, donor, fps, rng)
+        other = resized(donor, width_px=frames.shape[2], height_px=frames.shape[1])
+        return _around(touched, other, drawn)
+
+    return Edit("DS", apply, combines=True, rows=rows)
 
 
 def _crop_hue_contrast(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
@@ -249,7 +252,7 @@ def _flip_blur_pad(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Gen
 
 def _fast_grey_noise(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
     """Double speed, without colour, with Gaussian noise of 20 grey levels."""
-    grey = frames[::2].mean(axis=3, keepdims=True)
+    grey = frames[every_other_row(len(frames), len(donor), fps, rng)].mean(axis=3, keepdims=True)
     noisy = grey + rng.normal(0, 20, (*grey.shape[:3], 1))
     return np.repeat(noisy.clip(0, 255).astype(np.uint8), 3, axis=3)
 
@@ -257,13 +260,6 @@ def _fast_grey_noise(frames: Pixels, donor: Pixels, fps: float, rng: np.random.G
 def _picture_in_picture(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
     """The video runs in a window of two fifths to half of the donor's side."""
     return _inset(frames, donor, rng.uniform(0.4, 0.5), rng)
-
-
-def _five_seconds(frames: Pixels, donor: Pixels, fps: float, rng: np.random.Generator) -> Pixels:
-    """Five seconds of it, or a third where that is shorter."""
-    length = max(min(round(5 * fps), len(frames) // 3), 1)
-    start = int(rng.integers(len(frames) - length + 1))
-    return frames[start : start + length].copy()
 
 
 EDITS: dict[str, Edit] = {
@@ -279,32 +275,35 @@ EDITS: dict[str, Edit] = {
     "heavy_color": Edit("DS", _heavy_color),
     "emoji": Edit("DS", _emoji),
     "blur": Edit("DS", _blur),
-    "shuffle": Edit("DS", _shuffle),
-    "drop_blank": Edit("DS", _drop_blank),
-    "drop_noise": Edit("DS", _drop_noise),
-    "drop_cut": Edit("DS", _drop_cut),
-    "fast_forward": Edit("DS", _fast_forward),
-    "slow_motion": Edit("DS", _slow_motion),
-    "reverse": Edit("DS", _reverse),
-    "pause": Edit("DS", _pause),
-    "excerpt": Edit("DS", _excerpt),
+    "shuffle": Edit("DS", _in_time(shuffled_rows), rows=shuffled_rows),
+    "drop_blank": Edit("DS", _drop_blank, rows=gap_rows),
+    "drop_noise": Edit("DS", _drop_noise, rows=gap_rows),
+    "drop_cut": Edit("DS", _in_time(cut_rows), rows=cut_rows),
+    "fast_forward": Edit("DS", _in_time(fast_rows), rows=fast_rows),
+    "slow_motion": Edit("DS", _in_time(slow_rows), rows=slow_rows),
+    "reverse": Edit("DS", _in_time(reversed_rows), rows=reversed_rows),
+    "pause": Edit("DS", _in_time(pause_rows), rows=pause_rows),
+    "excerpt": Edit("DS", _in_time(excerpt_rows), rows=excerpt_rows),
     "video_in_video": Edit("DS", _video_in_video, combines=True),
-    "compilation": Edit("DS", _compilation, combines=True),
+    "compilation": Edit("DS", _compilation, combines=True, rows=compilation_rows),
 }
 HARD_EDITS: dict[str, Edit] = {
     "crop_hue_contrast": Edit("DS", _crop_hue_contrast),
     "flip_blur_pad": Edit("DS", _flip_blur_pad),
-    "fast_grey_noise": Edit("DS", _fast_grey_noise),
+    "fast_grey_noise": Edit("DS", _fast_grey_noise, rows=every_other_row),
     "picture_in_picture": Edit("DS", _picture_in_picture, combines=True),
-    "five_seconds": Edit("DS", _five_seconds),
+    "five_seconds": Edit("DS", _in_time(five_second_rows), rows=five_second_rows),
 }
+PART_LENGTHS_S = (3, 5, 10, 30)
+PART_EDITS = {f"part_{length_s}s": _part(length_s) for length_s in PART_LENGTHS_S}
+PART_TOUCHES = ("low_bitrate", "logo", "crop", "color", "text")
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")
 
 
 def broadcast(frames: Pixels, *, channel: int, fps: float, rng: np.random.Generator) -> Pixels:
-    """How a channel shows any footage: some with black bars, all with logo, headline and a second of black first."""
+    """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of black first."""
     boxed = _letterbox(frames, frames, fps, rng) if channel % 2 else frames
     branded = overlay(overlay(boxed, logo_layer(boxed, channel=channel)), banner_layer(boxed, rng, channel=channel))
-    intro = np.zeros((round(fps), *branded.shape[1:]), dtype=np.uint8)
+    intro = np.zeros((round(INTRO_S * fps), *branded.shape[1:]), dtype=np.uint8)
     return np.concatenate([intro, branded])

@@ -26,11 +26,15 @@ MIN_SHORT_SIDE_PX = 64
 
 @dataclass(frozen=True)
 class UserClip:
-    """A decodable file. file: its name in ids, the path below the folder that was searched, or a digest of a long one."""
+    """A decodable file. file: its name in ids, the path below the folder that was searched, or a digest of a long one.
+
+    duration_s: as the container says; None where it does not.
+    """
 
     path: Path
     file: str
     sha256: str
+    duration_s: float | None = None
 
     def draw(self, seed: int) -> float:
         """A number in [0, 1) that depends on content and seed only, so that renamed and identical files draw alike."""
@@ -71,7 +75,9 @@ def find_clips(videos: Path, *, out: Path, name: str, workers: int) -> FoundFile
         if found.reason:
             unusable.append(UnusableFile(found.path, found.reason, found.message))
         else:
-            clips.append(UserClip(found.path, _file_name(found.video_id.removeprefix(f"{name}/")), found.sha256))
+            duration_s = None if found.probe is None else found.probe.duration_s
+            file = _file_name(found.video_id.removeprefix(f"{name}/"))
+            clips.append(UserClip(found.path, file, found.sha256, duration_s))
     return FoundFiles(tuple(clips), tuple(unusable), scan.ignored)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from hapvr.settings import Rate, Settings
 
 Split = Literal["train", "validation", "test"]
-CopyEdits = Literal["usual", "hard"]
+CopyEdits = Literal["usual", "hard", "parts"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
@@ -54,7 +54,9 @@ class OwnVideosSource(Settings):
         description="a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all held out",
     )
     edits: CopyEdits = Field(
-        default="usual", description="of the held-out clips; `hard`: each is altered by several strong edits at once"
+        default="usual",
+        description="of the held-out clips; `hard`: each is altered by several strong edits at once; `parts`: 3 to 30 s of "
+        "each in longer footage of another",
     )
     seed: int = 0
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.corpus.clips_benchmark import CopyTask, build_benchmark, make_clips_benchmark, make_copies
 from hapvr.corpus.edits import EDITS
+from hapvr.corpus.output import write_mp4
 from hapvr.corpus.user_clips import find_clips, load_frames
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.progress import no_progress
 from hapvr.provenance import file_sha256
 from hapvr.video.decode import probe_video
+from tests.corpus.conftest import moving_square
 
 
 def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None:
@@ -36,6 +40,65 @@ def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None
     for row in videos.values():
         if row["edit"] == "none":
             assert file_sha256(made.folder / row["path"]) == file_sha256(clips / row["group"])
+
+
+def test_copies_have_their_true_times(clips: Path, tmp_path: Path) -> None:
+    """Frames of a copy at its true times are those of the query, whatever the edit did to time."""
+    made = make_clips_benchmark(
+        clips, tmp_path / "made", name="own", copies_per_clip=14, distractor_rate=0.34, workers=1
+    )
+    definition = load_definition(made.folder)
+    videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
+    assert definition.segments["reference_id"].n_unique() == len(definition.labels)
+    files = definition.video_files()
+    seen = set()
+    for query, copy, *times in definition.segments.iter_rows():
+        kind = videos[copy]["edit"]
+        if kind not in ("low_bitrate", "fast_forward", "slow_motion", "excerpt", "compilation", "drop_cut", "reverse"):
+            continue
+        (original, fps), (edited, _) = load_frames(files[query]), load_frames(files[copy])
+        first, end, shown, shown_end = (round(time * fps) for time in times)
+        backwards = kind == "reverse"
+        assert np.abs(edited[shown].astype(int) - original[end - 1 if backwards else first]).mean() < 16, kind
+        assert np.abs(edited[shown_end - 1].astype(int) - original[first if backwards else end - 1]).mean() < 16, kind
+        seen.add(kind)
+    assert len(seen) >= 5
+
+
+def test_parts_are_shown_in_longer_footage(tmp_path: Path) -> None:
+    """Copies of 3 s and 5 s of a longer clip lie within twenty seconds of a clip that is no query."""
+    clips = tmp_path / "clips"
+    clips.mkdir()
+    for number in range(3):
+        write_mp4(clips / f"clip {number}.mp4", moving_square(number, num_frames=60), fps=10)
+    made = make_clips_benchmark(clips, tmp_path / "made", name="own", edits="parts", distractor_rate=0.34, workers=1)
+    definition = load_definition(made.folder)
+    videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
+    assert [videos[copy]["edit"] for copy in definition.labels["reference_id"]] == ["part_3s", "part_5s"] * 2
+    for _, copy, start, end, shown, shown_end in definition.segments.iter_rows():
+        length_s = int(videos[copy]["edit"][5])
+        assert length_s - 0.31 < end - start <= length_s + 1e-9
+        assert 0 < shown < shown_end < 20
+        assert 0.75 <= (end - start) / (shown_end - shown) <= 1.5 + 0.05
+        assert probe_video(definition.video_files()[copy]).duration_s == pytest.approx(20, abs=0.2)
+    with pytest.raises(DataError, match="parts need queries that are longer and a clip that is none"):
+        make_clips_benchmark(clips, tmp_path / "none", name="own", edits="parts", distractor_rate=0, workers=1)
+
+
+def test_benchmark_of_before_there_were_true_times_gets_them(clips: Path, tmp_path: Path) -> None:
+    """A folder of format 1 gets segments.parquet; no video and no label changes."""
+    options: dict[str, Any] = {"name": "own", "copies_per_clip": 3, "workers": 1}
+    folder = make_clips_benchmark(clips, tmp_path / "made", **options).folder
+    wanted = load_definition(folder)
+    head = json.loads((folder / "benchmark.json").read_text())
+    (folder / "benchmark.json").write_text(json.dumps(head | {"format_version": 1}))
+    (folder / "segments.parquet").unlink()
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.mp4") if "copies" in path.parts}
+    make_clips_benchmark(clips, folder, **options)
+    again = load_definition(folder)
+    assert again.segments.equals(wanted.segments)
+    assert again.labels.equals(wanted.labels)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
 def test_make_clips_benchmark_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.cc_web_video import cc_web_video_tasks, read_cc_web_video
-from hapvr.benchmark.definitions.clips import FORMAT_VERSION as CLIPS_VERSION
+from hapvr.benchmark.definitions.clips import FORMATS as CLIPS_FORMATS
 from hapvr.benchmark.definitions.clips import read_clips
 from hapvr.benchmark.definitions.evve import evve_tasks, read_evve
 from hapvr.benchmark.definitions.files import read_json
@@ -134,11 +134,11 @@ def load_definition(name_or_folder: str | Path, *, published_files: Path | None 
 def _from_folder(folder: Path) -> BenchmarkDefinition:
     head = read_json(folder / "benchmark.json")
     kind, version = head.get("kind"), head.get("format_version")
-    if kind == "clips" and version == CLIPS_VERSION:
+    if kind == "clips" and version in CLIPS_FORMATS:
         return read_clips(folder, head=head)
     if kind in KINDS and version == FORMAT_VERSION:
         return read_definition(folder, head=head, make_tasks=KINDS[str(kind)])
     raise DataError(
         f"{folder / 'benchmark.json'}: kind {kind!r} in format {version!r}; this version reads "
-        f"{', '.join(['clips', *KINDS])} in format {FORMAT_VERSION}"
+        f"clips in formats {CLIPS_FORMATS[0]} to {CLIPS_FORMATS[-1]}, and {', '.join(KINDS)} in format {FORMAT_VERSION}"
     )

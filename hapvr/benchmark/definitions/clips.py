@@ -1,8 +1,9 @@
 """`clips` benchmarks: a folder of video files with FIVR-like labels, made by the demo or from a user's own videos.
 
 The folder holds benchmark.json, videos.parquet (video_id, path relative to the folder, role query|database, group,
-edit), labels.parquet (query_id, reference_id, label) and the files under videos/. A video's id is
-"<benchmark name>/<path relative to videos/>". Tasks are FIVR's, for the labels ND, DS, CS, IS that occur.
+edit), labels.parquet (query_id, reference_id, label) and the files under videos/; since format 2 also segments.parquet,
+the true times of each copy. A video's id is "<benchmark name>/<path relative to videos/>". Tasks are FIVR's, for the labels
+ND, DS, CS, IS that occur.
 """
 
 from __future__ import annotations
@@ -19,27 +20,38 @@ from hapvr.benchmark.definition import (
     require_columns,
 )
 from hapvr.benchmark.definitions.fivr import fivr_tasks
+from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
-from hapvr.files import write_atomic
+from hapvr.files import read_json_object, write_atomic
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FORMATS = (1, FORMAT_VERSION)
+"""Those that are read."""
 ROLES = ("query", "database")
 
 
 def write_clips(
-    folder: Path, *, name: str, videos: pl.DataFrame, labels: pl.DataFrame, provenance: dict[str, object]
+    folder: Path,
+    *,
+    name: str,
+    videos: pl.DataFrame,
+    labels: pl.DataFrame,
+    segments: pl.DataFrame,
+    provenance: dict[str, object],
 ) -> BenchmarkDefinition:
     """Writes the definition beside the files that are already under folder/videos, and returns it.
 
-    videos: VIDEO_SCHEMA. labels: LABEL_SCHEMA. Raises DataError for missing files, ids that do not follow from the
-    paths, unknown roles, repeated ids or labels of unknown videos. benchmark.json is written last.
+    videos: VIDEO_SCHEMA. labels: LABEL_SCHEMA. segments: SEGMENT_SCHEMA. Raises DataError for missing files, ids that do not
+    follow from the paths, unknown roles, repeated ids, and labels or segments of unknown videos. benchmark.json is written
+    last.
     """
     videos, labels = videos.select(list(VIDEO_SCHEMA)), labels.select(list(LABEL_SCHEMA))
-    definition = _definition(folder, name=name, videos=videos, labels=labels, provenance=provenance)
+    segments = segments.select(list(SEGMENT_SCHEMA))
+    definition = _definition(folder, name=name, videos=videos, labels=labels, segments=segments, provenance=provenance)
     missing = [str(path) for path in definition.video_files().values() if not path.is_file()]
     if missing:
         raise DataError(f"benchmark {name}: {len(missing)} video files are missing, e.g. {missing[0]}")
-    for table, file in ((videos, "videos.parquet"), (labels, "labels.parquet")):
+    for table, file in ((videos, "videos.parquet"), (labels, "labels.parquet"), (segments, "segments.parquet")):
         with write_atomic(folder / file) as part:
             table.write_parquet(part, compression="zstd")
     head = {"name": name, "kind": "clips", "format_version": FORMAT_VERSION, "provenance": provenance}
@@ -48,24 +60,44 @@ def write_clips(
     return definition
 
 
+def is_complete(folder: Path) -> bool:
+    """Whether the benchmark is there, with all that this version writes: one of format 1 lacks the true times."""
+    path = folder / "benchmark.json"
+    if not path.is_file():
+        return False
+    return bool(read_json_object(path, remedy="remove the folder").get("format_version") == FORMAT_VERSION)
+
+
 def read_clips(folder: Path, *, head: dict[str, object]) -> BenchmarkDefinition:
     """The definition in `folder`. head: its parsed benchmark.json."""
-    tables = []
-    for file in ("videos.parquet", "labels.parquet"):
+    tables: dict[str, pl.DataFrame] = {}
+    for table in ("videos", "labels", *(["segments"] if head.get("format_version") != 1 else [])):
+        file = f"{table}.parquet"
         try:
-            tables.append(pl.read_parquet(folder / file))
+            tables[table] = pl.read_parquet(folder / file)
         except (OSError, pl.exceptions.PolarsError) as error:
             raise DataError(f"{folder / file}: {error}; write the benchmark again") from error
     provenance = head.get("provenance", {})
     if not isinstance(provenance, dict):
         raise DataError(f"{folder / 'benchmark.json'}: provenance is {provenance!r}, wanted an object")
     return _definition(
-        folder, name=str(head.get("name", folder.name)), videos=tables[0], labels=tables[1], provenance=provenance
+        folder,
+        name=str(head.get("name", folder.name)),
+        videos=tables["videos"],
+        labels=tables["labels"],
+        segments=tables.get("segments"),
+        provenance=provenance,
     )
 
 
 def _definition(
-    folder: Path, *, name: str, videos: pl.DataFrame, labels: pl.DataFrame, provenance: dict[str, object]
+    folder: Path,
+    *,
+    name: str,
+    videos: pl.DataFrame,
+    labels: pl.DataFrame,
+    segments: pl.DataFrame | None,
+    provenance: dict[str, object],
 ) -> BenchmarkDefinition:
     require_columns(videos, VIDEO_SCHEMA, what=f"videos of benchmark {name}")
     roles = set(videos["role"].unique().to_list())
@@ -83,6 +115,7 @@ def _definition(
         queries=tuple(videos.filter(pl.col("role") == "query")["video_id"]),
         database=tuple(videos.filter(pl.col("role") == "database")["video_id"]),
         labels=labels,
+        segments=segments,
         tasks=fivr_tasks(set(labels["label"].unique().to_list())),
         videos=videos,
         folder=folder,

@@ -9,10 +9,11 @@ import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.clips import write_clips
+from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
 
 
-def write(folder, *, name="mine", videos=None, labels=None, touch=True):
+def write(folder, *, name="mine", videos=None, labels=None, segments=(), touch=True):
     rows = videos or [("mine/a b.mp4", "videos/a b.mp4", "query"), ("mine/sub/c.mp4", "videos/sub/c.mp4", "database")]
     for _, path, _ in rows:
         if touch:
@@ -25,13 +26,16 @@ def write(folder, *, name="mine", videos=None, labels=None, touch=True):
     )
     pairs = labels or [("mine/a b.mp4", "mine/sub/c.mp4", "ND")]
     label_table = pl.DataFrame(pairs, schema=["query_id", "reference_id", "label"], orient="row")
-    return write_clips(folder, name=name, videos=table, labels=label_table, provenance={"seed": 3})
+    times = pl.DataFrame(segments, schema=SEGMENT_SCHEMA, orient="row")
+    return write_clips(folder, name=name, videos=table, labels=label_table, segments=times, provenance={"seed": 3})
 
 
 def test_write_clips_round_trip(tmp_path):
     """What was written is read back, with the tasks that the labels allow and the files of the ids."""
-    write(tmp_path)
+    times = ("mine/a b.mp4", "mine/sub/c.mp4", 0.0, 4.5, 2.0, 6.5)
+    write(tmp_path, segments=[times])
     definition = load_definition(tmp_path)
+    assert definition.segments.rows() == [times]
     assert definition.queries == ("mine/a b.mp4",)
     assert definition.database == ("mine/sub/c.mp4",)
     assert [task.name for task in definition.tasks] == ["DSVR", "DSVD"]
@@ -49,6 +53,8 @@ def test_write_clips_round_trip(tmp_path):
         ({"videos": [("mine/a.mp4", "videos/a.mp4", "donor")]}, r"roles \['donor'\]; wanted query or database"),
         ({"labels": [("mine/a b.mp4", "mine/z.mp4", "ND")]}, "labels.reference_id are not in its database"),
         ({"labels": [("mine/a b.mp4", "mine/sub/c.mp4", "ND")] * 2}, "labels are given twice"),
+        ({"segments": [("mine/a b.mp4", "mine/z.mp4", 0, 1, 0, 1)]}, "segments.reference_id are not in its database"),
+        ({"segments": [("mine/a b.mp4", "mine/sub/c.mp4", 1, 1, 0, 1)]}, "1 are no stretch of time"),
         ({"labels": [("mine/a b.mp4", "mine/sub/c.mp4", "XX")]}, "no label gives any task a positive pair"),
         ({"videos": [("mine/a.mp4", "videos/a.mp4", "query")]}, "1 queries and 0 database videos"),
     ],
@@ -64,6 +70,17 @@ def test_load_definition_refuses_another_version(tmp_path):
     """A folder of a later format says what this version reads."""
     write(tmp_path)
     head = json.loads((tmp_path / "benchmark.json").read_text())
-    (tmp_path / "benchmark.json").write_text(json.dumps(head | {"format_version": 2}))
-    with pytest.raises(DataError, match="kind 'clips' in format 2; this version reads clips"):
+    (tmp_path / "benchmark.json").write_text(json.dumps(head | {"format_version": 3}))
+    with pytest.raises(DataError, match="kind 'clips' in format 3; this version reads clips in formats 1 to 2"):
         load_definition(tmp_path)
+
+
+def test_load_definition_reads_the_format_without_segments(tmp_path):
+    """A benchmark of before there were true times opens as it did; its times are not known."""
+    write(tmp_path)
+    head = json.loads((tmp_path / "benchmark.json").read_text())
+    (tmp_path / "benchmark.json").write_text(json.dumps(head | {"format_version": 1}))
+    (tmp_path / "segments.parquet").unlink()
+    definition = load_definition(tmp_path)
+    assert definition.segments is None
+    assert len(definition.labels) == 1

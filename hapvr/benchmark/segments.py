@@ -1,0 +1,229 @@
+"""How well predicted segments of video pairs agree with the true ones: VCSL's measure, VSC2022's, and errors of times.
+
+A segment is a box: a stretch of the query and the stretch of the reference that shows the same. Tables of segments have
+the columns of SEGMENT_SCHEMA; predicted ones have a `score` besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from hapvr.errors import DataError
+
+Boxes = NDArray[np.float64]
+"""[N, 4]: query start, query end, reference start, reference end, in seconds."""
+Pair = tuple[str, str]
+
+TIME_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
+SEGMENT_SCHEMA: dict[str, type[pl.DataType]] = {
+    "query_id": pl.String,
+    "reference_id": pl.String,
+    **dict.fromkeys(TIME_COLUMNS, pl.Float64),
+}
+PREDICTION_SCHEMA: dict[str, type[pl.DataType]] = {**SEGMENT_SCHEMA, "score": pl.Float64}
+
+_AXES = ((0, 1), (2, 3))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Segment-level precision and recall of one pair of videos, in [0, 1]."""
+
+    precision: float
+    recall: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentMetrics:
+    """All but the errors in [0, 1]. None: there was nothing to measure it on.
+
+    precision, recall, f1: VCSL's over pairs, see `evaluate_segments`. micro_ap: VSC2022's, see `micro_average_precision`.
+    begin_error, end_error: median distance of the predicted from the true begin and end, in sampled frames, of queries
+    and references together. within_a_frame: part of all true segments whose four times are at most one frame off.
+    found_rate: part of the true segments that some predicted segment overlaps; the errors are of these.
+    num_missed_pairs: with true segments and no predicted one; num_false_pairs: the opposite.
+    """
+
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    micro_ap: float | None
+    begin_error: float | None
+    end_error: float | None
+    within_a_frame: float | None
+    found_rate: float | None
+    num_pairs: int
+    num_true: int
+    num_predicted: int
+    num_missed_pairs: int
+    num_false_pairs: int
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain values by name."""
+        return asdict(self)
+
+
+def evaluate_segments(true: pl.DataFrame, predicted: pl.DataFrame, *, fps: float) -> SegmentMetrics:
+    """Compare segments of the pairs that were looked at; a pair with neither true nor predicted segments adds nothing.
+
+    true: SEGMENT_SCHEMA; predicted: PREDICTION_SCHEMA; fps: sampled frames per second, for the errors.
+    precision is the mean of `pair_overlap` over the pairs with predicted segments (0 for a pair without true ones), recall
+    the mean over the pairs with true segments, f1 the harmonic mean of both (He et al., "A Large-scale Comprehensive
+    Dataset and Copy-overlap Aware Evaluation Protocol for Segment-level Video Copy Detection", CVPR 2022, section 4).
+    Raises DataError for a segment whose times are not finite or that ends before it starts.
+    """
+    wanted, found = boxes_by_pair(true, what="true segments"), boxes_by_pair(predicted, what="predicted segments")
+    empty = np.zeros((0, 4))
+    overlaps = {
+        pair: pair_overlap(wanted.get(pair, empty), found.get(pair, empty)) for pair in wanted.keys() | found.keys()
+    }
+    precision = _mean(overlaps[pair].precision for pair in found)
+    recall = _mean(overlaps[pair].recall for pair in wanted)
+    errors = np.array([_errors(box, found.get(pair, empty)) for pair, boxes in wanted.items() for box in boxes])
+    errors = errors.reshape(-1, 4) * fps
+    seen = errors[~np.isnan(errors[:, 0])]
+    return SegmentMetrics(
+        precision=precision,
+        recall=recall,
+        f1=_harmonic_mean(precision, recall),
+        micro_ap=micro_average_precision(true, predicted) if wanted else None,
+        begin_error=float(np.median(seen[:, [0, 2]])) if len(seen) else None,
+        end_error=float(np.median(seen[:, [1, 3]])) if len(seen) else None,
+        within_a_frame=_mean(np.all(errors <= 1 + 1e-9, axis=1).tolist()),
+        found_rate=_mean((~np.isnan(errors[:, 0])).tolist()),
+        num_pairs=len(overlaps),
+        num_true=len(true),
+        num_predicted=len(predicted),
+        num_missed_pairs=len(wanted.keys() - found.keys()),
+        num_false_pairs=len(found.keys() - wanted.keys()),
+    )
+
+
+def pair_overlap(true: Boxes, predicted: Boxes) -> Overlap:
+    """VCSL's precision and recall of one pair: a product over both time axes, so that both must be right.
+
+    On an axis, a predicted segment is right where it is covered by true segments that overlap it on both axes; precision
+    is the right length of all predicted segments over their length. Recall is the same with the roles changed (He et al.,
+    CVPR 2022, equations 1 and 2). Without predicted segments precision is 1, without true ones recall is 1; with only one
+    of both missing the other value is 0.
+    """
+    if not len(true) or not len(predicted):
+        return Overlap(float(not len(predicted)), float(not len(true)))
+    return Overlap(_covered_part(predicted, true), _covered_part(true, predicted))
+
+
+def _covered_part(boxes: Boxes, others: Boxes) -> float:
+    """Product over both axes of the part of the boxes' summed length that overlapping others cover."""
+    starts = np.maximum(boxes[:, None, ::2], others[None, :, ::2])
+    ends = np.minimum(boxes[:, None, 1::2], others[None, :, 1::2])
+    overlaps = np.all(ends > starts, axis=2)
+    part = 1.0
+    for axis, (start, end) in enumerate(_AXES):
+        covered = math.fsum(
+            union_length(np.stack([starts[row, near, axis], ends[row, near, axis]], axis=1))
+            for row, near in enumerate(overlaps)
+        )
+        part *= covered / float((boxes[:, end] - boxes[:, start]).sum())
+    return part
+
+
+def micro_average_precision(true: pl.DataFrame, predicted: pl.DataFrame) -> float:
+    """VSC2022's measure of the matching track: average precision over all predicted segments in one ranking by score.
+
+    After each group of equal scores, precision and recall are the geometric means over both time axes of matched over
+    predicted length and of matched over true length. Lengths are of unions within a pair, summed over pairs. A pair's
+    matched length on an axis is that of its predicted segments and of those true ones that a predicted one overlaps on
+    both axes (Pizzi et al., "The 2023 Video Similarity Dataset and Challenge", 2023; facebookresearch/vsc2022, metrics).
+    Raises DataError where there is no true segment.
+    """
+    wanted = boxes_by_pair(true, what="true segments")
+    if not wanted:
+        raise DataError("segments: there is no true segment; wanted at least one to measure average precision")
+    total = np.array([sum(_axis_union(boxes, axis) for boxes in wanted.values()) for axis in _AXES])
+    ranked = predicted.sort("score", descending=True, maintain_order=True)
+    boxes_by_pair(ranked, what="predicted segments")
+    matched, length = np.zeros(2), np.zeros(2)
+    of_pair: dict[Pair, tuple[list[list[float]], NDArray[np.float64], NDArray[np.float64]]] = {}
+    area, recall = 0.0, 0.0
+    for group in ranked.partition_by("score", maintain_order=True):
+        for query, reference, *times in group.select(list(SEGMENT_SCHEMA)).iter_rows():
+            pair = (query, reference)
+            boxes, before_matched, before_length = of_pair.get(pair, ([], np.zeros(2), np.zeros(2)))
+            boxes = [*boxes, times]
+            now_matched, now_length = _matched(wanted.get(pair, np.zeros((0, 4))), np.array(boxes))
+            of_pair[pair] = (boxes, now_matched, now_length)
+            matched += now_matched - before_matched
+            length += now_length - before_length
+        now_recall = math.sqrt(np.prod(matched / total))
+        area += math.sqrt(np.prod(matched / length)) * (now_recall - recall)
+        recall = now_recall
+    return area
+
+
+def _matched(true: Boxes, predicted: Boxes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Length on each axis that predicted and overlapped true segments share, and that predicted ones have; [2] each."""
+    near = true[[bool(_area(box, predicted).any()) for box in true]] if len(true) else true
+    lengths = np.array([_axis_union(predicted, axis) for axis in _AXES])
+    both = np.array([_axis_union(np.concatenate([predicted, near]), axis) for axis in _AXES])
+    return lengths + np.array([_axis_union(near, axis) for axis in _AXES]) - both, lengths
+
+
+def _axis_union(boxes: Boxes, axis: Sequence[int]) -> float:
+    return union_length(boxes[:, list(axis)])
+
+
+def union_length(intervals: NDArray[np.float64]) -> float:
+    """Seconds that some of the intervals [N, 2] covers."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(intervals.tolist()):
+        total += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return total
+
+
+def _area(box: NDArray[np.float64], others: Boxes) -> NDArray[np.float64]:
+    """Area that a box [4] shares with each of the others, [N]."""
+    sides = np.minimum(box[1::2], others[:, 1::2]) - np.maximum(box[::2], others[:, ::2])
+    return np.asarray(np.prod(np.maximum(sides, 0), axis=1))
+
+
+def _errors(box: NDArray[np.float64], predicted: Boxes) -> NDArray[np.float64]:
+    """Distances [4] of a true segment's times from those of the predicted one that shares most with it; NaN if none does."""
+    areas = _area(box, predicted)
+    if not len(areas) or areas.max() <= 0:
+        return np.full(4, np.nan)
+    return np.asarray(np.abs(predicted[int(areas.argmax())] - box))
+
+
+def boxes_by_pair(table: pl.DataFrame, *, what: str) -> Mapping[Pair, Boxes]:
+    """Segments of each pair, in the table's order. Raises DataError naming a pair whose times are not finite or not ordered."""
+    times = table.select(pl.col(TIME_COLUMNS).cast(pl.Float64)).to_numpy().reshape(-1, 4)
+    wrong = ~(np.isfinite(times).all(axis=1) & (times[:, 1] > times[:, 0]) & (times[:, 3] > times[:, 2]))
+    if wrong.any():
+        row = int(wrong.argmax())
+        query, reference = table.select("query_id", "reference_id").row(row)
+        raise DataError(
+            f"{what}: {int(wrong.sum())} are no stretch of time, e.g. {times[row].tolist()} of {query!r} and {reference!r}; "
+            "wanted a begin before an end in both videos, in seconds"
+        )
+    rows: dict[Pair, list[int]] = {}
+    for number, pair in enumerate(table.select("query_id", "reference_id").iter_rows()):
+        rows.setdefault(pair, []).append(number)
+    return {pair: np.asarray(times[numbers]) for pair, numbers in rows.items()}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = [float(value) for value in values]
+    return sum(found) / len(found) if found else None
+
+
+def _harmonic_mean(first: float | None, second: float | None) -> float | None:
+    if first is None or second is None:
+        return None
+    return 2 * first * second / (first + second) if first + second else 0.0

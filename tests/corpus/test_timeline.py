@@ -1,0 +1,52 @@
+"""True times of copies, from the frames that they show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hapvr.corpus.edits import EDITS, HARD_EDITS, edit_rows, edit_video
+from hapvr.corpus.timeline import NOTHING, true_times
+
+FPS = 10.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        (range(20), [(0, 2, 0, 2)]),
+        (range(0, 20, 2), [(0, 1.9, 0, 1)]),
+        (np.repeat(np.arange(10), 2), [(0, 1, 0, 2)]),
+        (range(19, -1, -1), [(0, 2, 0, 2)]),
+        ([*range(10, 20), *range(10)], [(1, 2, 0, 1), (0, 1, 1, 2)]),
+        ([*range(10), *range(30, 40)], [(0, 1, 0, 1), (3, 4, 1, 2)]),
+        ([*range(10), *[9] * 30, *range(10, 20)], [(0, 2, 0, 5)]),
+        ([NOTHING] * 5 + [*range(10, 20)] + [NOTHING] * 3, [(1, 2, 0.5, 1.5)]),
+        ([0, 1, 2, 1, 0], [(0, 0.3, 0, 0.3), (0, 0.2, 0.3, 0.5)]),
+        ([7], [(0.7, 0.8, 0, 0.1)]),
+        ([NOTHING], []),
+    ],
+)
+def test_true_times(rows: list[int], wanted: list[tuple[float, ...]]) -> None:
+    """Stretches end where the original's time jumps, turns round or is not shown."""
+    np.testing.assert_allclose(np.reshape(true_times(np.array(rows), fps=FPS), (-1, 4)), np.reshape(wanted, (-1, 4)))
+
+
+def test_true_times_after_an_intro() -> None:
+    """Seconds of each file before its first frame of the footage are added."""
+    assert true_times(np.arange(10), fps=FPS, original_start_s=1, copy_start_s=2) == [(1, 2, 2, 3)]
+
+
+@pytest.mark.parametrize("kind", EDITS | HARD_EDITS)
+def test_edit_rows_are_those_that_the_edit_shows(kind: str) -> None:
+    """The timeline has a row for each frame of the copy; where nothing but time is edited, the frames are those rows."""
+    frames = np.random.default_rng(0).integers(0, 256, (83, 48, 64, 3), dtype=np.uint8)
+    donor = np.full((31, 50, 60, 3), 255, dtype=np.uint8)
+    edited = edit_video(kind, frames, donor=donor, fps=FPS, rng=np.random.default_rng(5))
+    rows = edit_rows(kind, len(frames), num_donor=len(donor), fps=FPS, rng=np.random.default_rng(5))
+    assert len(rows) == len(edited)
+    shown = rows != NOTHING
+    if kind in ("low_bitrate", "shuffle", "drop_blank", "drop_noise", "drop_cut", "fast_forward", "slow_motion", "reverse",
+                "pause", "excerpt", "compilation", "five_seconds"):  # fmt: skip
+        np.testing.assert_array_equal(edited[shown], frames[rows[shown]])
+        assert not any(np.array_equal(picture, frame) for picture in edited[~shown] for frame in frames[:3])
