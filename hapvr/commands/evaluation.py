@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,8 +17,21 @@ if TYPE_CHECKING:
     from hapvr.benchmark.result import EvaluationResult
     from hapvr.benchmark.scoring import ScoringSettings
     from hapvr.config import NormalizationConfig
+    from hapvr.scorer.aligners import AlignerName
+    from hapvr.scorer.similarity_model import SimilarityModel
+    from hapvr.stages.benchmark_features import BenchmarkFeatures
+    from hapvr.stages.segment_scores import SegmentScores
 
 RAW, NORMALIZED = "raw", "normalized"
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """What similarities were made from. fps: sampled frames per second."""
+
+    model: SimilarityModel
+    reader: BenchmarkFeatures
+    fps: float
 
 
 @exit_codes
@@ -69,6 +83,25 @@ def evaluate(
     weight: Annotated[
         float | None, typer.Option("--normalize-weight", min=0, help="How much of the level is taken off.")
     ] = None,
+    segments: Annotated[
+        bool,
+        typer.Option(
+            "--segments", help="Also measure when copies are found, on a benchmark that knows their true times."
+        ),
+    ] = False,
+    aligner: Annotated[
+        Literal["local", "tn", "hough"],
+        typer.Option(help="How --segments finds them: as searches do, by a temporal network, or by Hough voting."),
+    ] = "local",
+    frame_threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=-1, max=0.999, help="Frame similarity that counts as the same; default: as the model is calibrated."
+        ),
+    ] = None,
+    matches: Annotated[
+        Path | None, typer.Option(help="Keep the segments of --segments here, as CSV with VSC2022's columns.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
@@ -77,14 +110,22 @@ def evaluate(
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
     from hapvr.benchmark.scoring import ScoringSettings
     from hapvr.errors import ArgumentError
+    from hapvr.stages.segment_scores import segments_markdown, true_segments, write_matches
 
     from_features = similarities is None and features is not None and model is not None
     if not from_features and (similarities is None or features is not None or model is not None or out is not None):
         raise ArgumentError("wanted --similarities FILE, or both --features DIR and --model MODEL [--out FILE]")
     if normalize is None and (top_k is not None or weight is not None):
         raise ArgumentError("--normalize-top-k and --normalize-weight need --normalize BACKGROUND")
+    if segments and not from_features:
+        raise ArgumentError(
+            "--segments needs --features DIR and --model MODEL: segments are found in frames' similarities"
+        )
+    if not segments and (matches is not None or frame_threshold is not None or aligner != "local"):
+        raise ArgumentError("--aligner, --frame-threshold and --matches need --segments")
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = _video_ids(available, definition) if available is not None else None
+    found_segments = None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
         files = {RAW: similarities or out or Path(folder) / "similarities.parquet"}
         if normalize is not None:
@@ -92,7 +133,12 @@ def evaluate(
         if from_features:
             config = _normalization(top_k, weight, source=normalize)
             settings = ScoringSettings(dtype=dtype, symmetric=symmetric)
-            found = _score(definition, str(features), str(model), tracking_uri, files, settings, config)
+            if segments:
+                true_segments(definition)  # refuses a benchmark without them before the long work
+            scored = _score(definition, str(features), str(model), tracking_uri, files, settings, config)
+            found = frozenset(scored.reader.available())
+            if segments:
+                found_segments = _segments(definition, scored, files[RAW], aligner, frame_threshold)
             ids = found if ids is None and policy != "frozen" else ids
         elif normalize is not None:
             config = _normalization(top_k, weight)
@@ -106,7 +152,13 @@ def evaluate(
     result = results[RAW].to_json()
     if NORMALIZED in results:
         result[NORMALIZED] = results[NORMALIZED].to_json()
-    show(result, as_json=as_json, text=_text(definition, results))
+    text = _text(definition, results)
+    if found_segments is not None:
+        result["segments"] = found_segments.to_json()
+        text = f"{text}\n\n{segments_markdown(found_segments)}"
+        if matches is not None:
+            write_matches(found_segments.predicted, matches)
+    show(result, as_json=as_json, text=text)
 
 
 def _normalization(top_k: int | None, weight: float | None, *, source: str | None = None) -> NormalizationConfig:
@@ -135,13 +187,14 @@ def _score(
     files: dict[str, Path],
     settings: ScoringSettings,
     normalization: NormalizationConfig,
-) -> frozenset[str]:
-    """Write the similarities of stored features, raw and where wanted normalised; returns the videos that have features."""
+) -> _Scored:
+    """Write the similarities of stored features, raw and where wanted normalised."""
     from hapvr.benchmark.scoring import score_benchmark
     from hapvr.features.extract import choose_device
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
     from hapvr.stages.normalization import normalized_similarities
+    from hapvr.stages.segment_scores import sampled_fps
     from hapvr.storage.features import FeatureStore
 
     chosen = load_similarity_model(model_folder(model, tracking_uri))
@@ -164,7 +217,25 @@ def _score(
             device=device,
             settings=settings,
         )
-    return frozenset(reader.available())
+    return _Scored(chosen, reader, fps=sampled_fps(store.settings))
+
+
+def _segments(
+    definition: BenchmarkDefinition, scored: _Scored, similarities: Path, aligner: AlignerName, threshold: float | None
+) -> SegmentScores:
+    from hapvr.features.extract import choose_device
+    from hapvr.stages.segment_scores import score_segments
+
+    return score_segments(
+        scored.model.network,
+        definition,
+        scored.reader,
+        similarities,
+        threshold=scored.model.frame_threshold if threshold is None else threshold,
+        fps=scored.fps,
+        aligner=aligner,
+        device=choose_device("auto"),
+    )
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:

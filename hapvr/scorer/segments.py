@@ -99,11 +99,7 @@ def align(
     min_frames: in both videos, or as many as the shorter one has. Parts run forward in both videos; each may be
     found in several places, but no part lies within another. Raises ArgumentError for a matrix without cells.
     """
-    matrix = np.asarray(similarity, np.float64)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ArgumentError(f"similarity has shape {matrix.shape}; wanted a matrix [query frames, reference frames]")
-    if not -1 <= threshold < 1:
-        raise ArgumentError(f"threshold is {threshold}; wanted a frame similarity of at least -1 and below 1")
+    matrix = checked_matrix(similarity, threshold)
     wanted = min(min_frames, *matrix.shape)
     # full marks half way to 1, full penalty half way to 0: what is unrelated may lie close below the threshold
     above, below = (1 - threshold) / 2, max(abs(threshold) / 2, 0.05)
@@ -128,6 +124,16 @@ def align(
         # a margin of one frame, where neighbours that look alike would give the same part again
         gain[max(first[0] - 1, 0) : last[0] + 2, max(first[1] - 1, 0) : last[1] + 2] = -np.inf
     return found
+
+
+def checked_matrix(similarity: ArrayLike, threshold: float) -> NDArray[np.float64]:
+    """The matrix [T, T'] in float64. Raises ArgumentError for one without cells, and for a threshold outside [-1, 1)."""
+    matrix = np.asarray(similarity, np.float64)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ArgumentError(f"similarity has shape {matrix.shape}; wanted a matrix [query frames, reference frames]")
+    if not -1 <= threshold < 1:
+        raise ArgumentError(f"threshold is {threshold}; wanted a frame similarity of at least -1 and below 1")
+    return matrix
 
 
 def timed_segments(alignments: Sequence[Alignment], query: Clock, reference: Clock, *, fps: float) -> list[Segment]:

@@ -16,18 +16,30 @@ from hapvr.model.checkpoint import DESCRIPTION_FILE, load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.released import import_released
 from hapvr.provenance import Provenance
-from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_description
+from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_calibration, read_description
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.segments import DEFAULT_THRESHOLD
 from hapvr.storage.side import without_side
 from hapvr.video.settings import SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimilarityModel:
-    """place: where it was read; feature_settings: of the features it goes with, None where the model does not say."""
+    """place: where it was read; feature_settings: of the features it goes with, None where the model does not say.
+
+    calibration: None where the model has none.
+    """
 
     network: VideoNetwork
     place: Path
     feature_settings: Mapping[str, Any] | None
+    calibration: Calibration | None = None
+
+    @property
+    def frame_threshold(self) -> float:
+        """Relative frame similarity from which on two frames count as the same in segments."""
+        known = None if self.calibration is None else self.calibration.frame_threshold
+        return DEFAULT_THRESHOLD if known is None else known
 
     def require_features(self, settings: Mapping[str, Any]) -> None:
         """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
@@ -72,4 +84,9 @@ def load_similarity_model(place: Path) -> SimilarityModel:
             f"model: {place} is no model ({error}); wanted a bundle (with {SCORER_FILE}), a network folder (with "
             f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
         ) from error
-    return SimilarityModel(network=load_network(place / NETWORK_FOLDER)[0], place=place, feature_settings=settings)
+    return SimilarityModel(
+        network=load_network(place / NETWORK_FOLDER)[0],
+        place=place,
+        feature_settings=settings,
+        calibration=read_calibration(place),
+    )

@@ -93,6 +93,7 @@ class FeatureStore:
             self._ids.append(tuple(places_of_videos(shard)))
         self._files: dict[str, VideoTensors] = {}
         self._sides: dict[str, VideoSide] = {}
+        self._times: dict[str, VideoRows] = {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -124,6 +125,18 @@ class FeatureStore:
                     if side:
                         regions = self._open_side(shard).join(video_id, regions)
                     yield video_id, torch.from_numpy(regions)
+
+    def times(self, video_id: str) -> Sequence[float]:
+        """Seconds [T] of the frames of a video. Raises DataError for one without features."""
+        for shard, ids in zip(self._shards, self._ids, strict=True):
+            if video_id in ids:
+                if shard.key not in self._times:
+                    if len(self._times) == MAX_OPEN_FILES:
+                        del self._times[next(iter(self._times))]
+                    self._times[shard.key] = VideoRows(shard, ["timestamp_s"])
+                times: list[float] = self._times[shard.key].read(video_id).column("timestamp_s").to_pylist()
+                return times
+        raise DataError(f"features: there are none of {video_id!r}; extract them first")
 
     def _open(self, shard: Shard) -> VideoTensors:
         """A process may open about a thousand files, and a collection may have more shards."""

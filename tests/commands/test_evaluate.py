@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -142,6 +143,51 @@ def test_evaluate_normalizes_against_a_source(
     assert again.code == 0, again.error
     assert again.json["normalized"]["metrics"] == pytest.approx(normalized["metrics"])
     assert "| own-test (strict), normalised scores |" in call(*arguments, *files, "--bootstrap", 20).out
+
+
+@pytest.mark.parametrize("aligner", ["local", "tn", "hough"])
+def test_evaluate_measures_segments(
+    call: Call, small_project: Project, own_test: Path, tmp_path: Path, aligner: str
+) -> None:
+    """Copies whose time is as it was are found from begin to end; the table and the CSV file hold what was measured."""
+    network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=32)
+    folder = save_network(network, tmp_path / "network", metadata={})
+    arguments = ("evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model", folder)
+    options = ("--segments", "--aligner", aligner, "--frame-threshold", 0.9, "--matches", tmp_path / "matches.csv")
+    done = call(*arguments, *options, "--json")
+    assert done.code == 0, done.error
+    found = done.json["segments"]
+    definition = load_definition(own_test)
+    assert (found["aligner"], found["threshold"]) == (aligner, 0.9)
+    assert found["metrics"]["num_true"] == len(definition.segments) > 0
+    assert set(found["by_edit"]) == set(definition.videos.filter(pl.col("role") == "database")["edit"]) - {"none"}
+    assert found["metrics"]["found_rate"] > 0.5
+    assert found["metrics"]["begin_error"] <= 1
+    assert 0 < found["metrics"]["micro_ap"] <= 1
+    rows = pl.read_csv(tmp_path / "matches.csv")
+    assert rows.columns == ["query_id", "ref_id", "query_start", "query_end", "ref_start", "ref_end", "score"]
+    assert len(rows) == found["metrics"]["num_predicted"]
+    text = call(*arguments, *options).out
+    assert f"| all | {len(definition.segments)} |" in text
+
+
+def test_evaluate_refuses_segments_without_true_times(
+    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
+) -> None:
+    """A benchmark of before there were true times says how it gets them; options that need --segments say so."""
+    shutil.copytree(own_test, tmp_path / "own-test")
+    head = tmp_path / "own-test" / "benchmark.json"
+    head.write_text(json.dumps(json.loads(head.read_text()) | {"format_version": 1}))
+    model = ("--features", small_project.root.url, "--model", network_folder)
+    done = call("evaluate", "--benchmark", tmp_path / "own-test", *model, "--segments")
+    assert done.code == 1
+    assert "the true times of its copies are not known" in done.error
+    done = call("evaluate", "--benchmark", own_test, *model, "--aligner", "tn")
+    assert done.code == 2
+    assert "need --segments" in done.error
+    done = call("evaluate", "--benchmark", own_test, "--similarities", tmp_path / "x.parquet", "--segments")
+    assert done.code == 2
+    assert "--segments needs --features DIR and --model MODEL" in done.error
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,25 @@
+"""Ways to find matching segments in a matrix of frame similarities, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from numpy.typing import ArrayLike
+
+from hapvr.scorer.hough import hough_voting
+from hapvr.scorer.segments import Alignment, align
+from hapvr.scorer.temporal_network import temporal_network
+
+AlignerName = Literal["local", "tn", "hough"]
+
+
+class Aligner(Protocol):
+    """See `hapvr.scorer.segments.align`."""
+
+    def __call__(self, similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
+        """similarity: [T, T']. Parts that match, the surest first."""
+
+
+ALIGNERS: Mapping[AlignerName, Aligner] = {"local": align, "tn": temporal_network, "hough": hough_voting}
+"""`local` is what searches and scores print; the others are there to be compared with it."""
