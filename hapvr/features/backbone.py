@@ -23,7 +23,7 @@ from hapvr.features.settings import (
     NUM_REGIONS,
     BackboneConfig,
     ExecutorChoice,
-    Precision,
+    PrecisionChoice,
     TorchScriptWeights,
     region_kernel,
 )
@@ -59,7 +59,7 @@ class Backbone:
     crop_px: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    precision: Precision = "float32"
+    precision: PrecisionChoice = "float32"
     executor: ExecutorChoice = "auto"
     descriptor: str = "regions"
 

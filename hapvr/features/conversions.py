@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from hapvr.errors import DamagedError
 from hapvr.features.openvino_network import OpenVINOUnavailable
+from hapvr.features.settings import ExecutorChoice, Precision
 from hapvr.files import read_json_object
 from hapvr.provenance import file_sha256
 
@@ -33,12 +34,20 @@ REMEDY = "it is made again"
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a probe batch showed. agreement: lowest cosine of its vectors to torch's. unavailable: why there is no conversion."""
+class Run:
+    """One way to run a network on a probe batch. agreement: lowest cosine of its vectors to those of torch in float32."""
 
-    agreement: float = 0.0
-    torch_s: float = 0.0
-    openvino_s: float = 0.0
+    executor: ExecutorChoice
+    precision: Precision
+    agreement: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a probe batch showed. unavailable: why OpenVINO cannot run it, if it cannot in any precision."""
+
+    runs: tuple[Run, ...]
     unavailable: str = ""
 
 
@@ -95,8 +104,9 @@ class Conversion:
             if not file.is_file() or file_sha256(file) != digest:
                 raise DamagedError(f"{file} is missing or damaged; {REMEDY}")
         try:
-            return Measured(**found["measured"])
-        except TypeError as error:
+            measured = found["measured"]
+            return Measured(tuple(Run(**run) for run in measured["runs"]), measured["unavailable"])
+        except (KeyError, TypeError) as error:
             raise DamagedError(f"{path} is damaged ({error}); {REMEDY}") from error
 
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError
-from hapvr.features.settings import ExecutorChoice, FrozenNetworkConfig, Precision
+from hapvr.features.settings import ExecutorChoice, FrozenNetworkConfig, PrecisionChoice
 
-DTYPES: dict[Precision, torch.dtype] = {
+DTYPES: dict[PrecisionChoice, torch.dtype] = {
+    "auto": torch.float32,  # until an executor has measured
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
@@ -22,7 +23,7 @@ def executor_of(config: FrozenNetworkConfig) -> ExecutorChoice:
     return "torch" if config.compile else config.executor
 
 
-def run_network(network: nn.Module, pixels: Tensor, precision: Precision, *, section: str) -> Any:
+def run_network(network: nn.Module, pixels: Tensor, precision: PrecisionChoice, *, section: str) -> Any:
     """network(pixels) under autocast of that precision and no other; what is done with the result is not under it.
 
     pixels: float32. section: of the configuration, for errors. Returns what the network does, partly in half precision.

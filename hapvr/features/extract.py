@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hapvr.features.backbone import Backbone, frame_side
 from hapvr.features.executor import Executor, FrozenFunction
-from hapvr.features.settings import NUM_REGIONS
+from hapvr.features.settings import NUM_REGIONS, Precision
 from hapvr.features.teacher import Teacher
 from hapvr.features.whitening import Whitening
 from hapvr.model.side import join_side, split_side
@@ -69,16 +69,12 @@ def region_embedder(
     `hapvr.model.side`.
     """
     content = {**backbone.settings, "mean": backbone.mean, "std": backbone.std, "side": side}
-    exact = replace(backbone, precision="float32")
-    function = FrozenFunction(
-        backbone.network,
-        backbone.regions_and_means if side else backbone.regions,
-        exact.regions_and_means if side else exact.regions,
-        content,
-        backbone.crop_px,
-        backbone.precision,
-        "backbone",
-    )
+
+    def run(frames: Tensor, precision: Precision) -> Tensor:
+        chosen = replace(backbone, precision=precision)
+        return chosen.regions_and_means(frames) if side else chosen.regions(frames)
+
+    function = FrozenFunction(backbone.network, run, content, backbone.crop_px, backbone.precision, "backbone")
     executor = Executor(function, backbone.executor, device)
     moved = None if whitening is None else whitening.to(executor.device)
 
@@ -95,10 +91,11 @@ def region_embedder(
 def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
     """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings on the CPU; moves the network to `device` once."""
     content = {**teacher.settings, "mean": teacher.mean, "std": teacher.std, "input": teacher.input}
-    exact = replace(teacher, precision="float32").embed
-    function = FrozenFunction(
-        teacher.network, teacher.embed, exact, content, teacher.crop_px, teacher.precision, "teacher"
-    )
+
+    def run(frames: Tensor, precision: Precision) -> Tensor:
+        return replace(teacher, precision=precision).embed(frames)
+
+    function = FrozenFunction(teacher.network, run, content, teacher.crop_px, teacher.precision, "teacher")
     return Embedder(Executor(function, teacher.executor, device), before=teacher.resized)
 
 

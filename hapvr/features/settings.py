@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from hapvr.settings import Settings
 
 Precision = Literal["float32", "bfloat16", "float16"]
+PrecisionChoice = Literal["auto", "float32", "bfloat16", "float16"]
 ExecutorChoice = Literal["auto", "torch", "openvino"]
 
 
@@ -62,10 +63,11 @@ class FrozenNetworkConfig(Settings):
     std: tuple[float, float, float] | None = Field(default=None, description="as `mean`")
     weights: Weights = PretrainedWeights()
     batch_frames: Annotated[int, Field(ge=1)] = 32
-    precision: Precision = Field(
+    precision: PrecisionChoice = Field(
         default="float32",
         description="autocast of the network alone; changing it invalidates what the network has made. bfloat16 is faster "
-        "only on a processor or GPU that has it, float16 only on a GPU, and it may overflow",
+        "only on a processor or GPU that has it, float16 only on a GPU, and it may overflow. `auto`: float32 or bfloat16, "
+        "whichever is faster where it runs, which is measured once; what either made is used together",
     )
     compile: bool = Field(
         default=False,

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
 from hapvr.features.execution import executor_of, run_network
-from hapvr.features.settings import ExecutorChoice, Precision, TeacherConfig, TorchScriptWeights
+from hapvr.features.settings import ExecutorChoice, PrecisionChoice, TeacherConfig, TorchScriptWeights
 from hapvr.features.weights import (
     WeightsIdentity,
     create_embedding_network,
@@ -41,7 +41,7 @@ class Teacher:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     dims: int
-    precision: Precision = "float32"
+    precision: PrecisionChoice = "float32"
     executor: ExecutorChoice = "auto"
 
     def resized(self, frames: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from hapvr.errors import ConfigError
 from hapvr.features.backbone import Backbone, load_backbone
 from hapvr.features.conversions import conversion_of
 from hapvr.features.extract import Embedder, region_embedder, teacher_embedder
-from hapvr.features.settings import BackboneConfig, RandomWeights, TeacherConfig
+from hapvr.features.settings import BackboneConfig, ExecutorChoice, Precision, RandomWeights, TeacherConfig
 from hapvr.features.teacher import load_teacher
 from hapvr.features.weights import WeightsIdentity
 from hapvr.seeding import torch_rng
@@ -124,13 +124,54 @@ def test_auto_stays_with_torch_where_that_is_faster(own_cache: Path) -> None:
     """What was measured decides, not what is asked for elsewhere."""
     (path,) = own_cache.glob("networks/*/measured.json")
     record = json.loads(path.read_text())
-    record["measured"]["openvino_s"] = 2 * record["measured"]["torch_s"]
+    torch_run, openvino_run = record["measured"]["runs"]
+    assert (torch_run["executor"], openvino_run["executor"]) == ("torch", "openvino")
+    openvino_run["seconds"] = 2 * torch_run["seconds"]
     path.write_text(json.dumps(record))
     embed, asked = small(), small(executor="openvino")
     embed(frames(1))
     asked(frames(1))
     assert embed.environment() == {"backbone.executor": "torch"}
     assert asked.environment()["backbone.executor"].startswith("openvino")
+
+
+@pytest.mark.parametrize("executor", ["auto", "torch", "openvino"])
+@pytest.mark.parametrize("faster", ["float32", "bfloat16"])
+def test_auto_precision_takes_the_faster_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: ExecutorChoice, faster: Precision
+) -> None:
+    """Measured once, with whatever executor may run; vectors of both count as the same features."""
+    monkeypatch.setenv("HAPVR_CACHE", str(tmp_path))
+    pictures = frames(4)
+    measured = small(executor=executor, precision="auto")
+    measured.executor.decide()
+    (path,) = tmp_path.glob("networks/*/measured.json")
+    record = json.loads(path.read_text())
+    runs = record["measured"]["runs"]
+    assert {run["executor"] for run in runs} == ({"torch"} if executor == "torch" else {"torch", "openvino"})
+    assert {run["precision"] for run in runs if run["executor"] == "torch"} == {"float32", "bfloat16"}
+    assert min(run["agreement"] for run in runs) > 0.99
+    if executor == "openvino" and not any(run["precision"] == "bfloat16" for run in runs if run["executor"] != "torch"):
+        pytest.skip("OpenVINO has no bfloat16 on this processor")
+    for run in runs:
+        run["seconds"], run["agreement"] = (1.0 if run["precision"] == faster else 2.0), 1.0
+    path.write_text(json.dumps(record))
+    again = small(executor=executor, precision="auto")
+    again.executor.decide()
+    vectors = again(pictures)
+    assert again.environment()["backbone.executor"].endswith(faster)
+    stated = small(executor=executor, precision=faster)
+    stated.executor.decide()
+    assert F.cosine_similarity(vectors, stated(pictures), dim=-1).min() > 0.999
+
+
+def test_auto_precision_starts_in_float32(own_cache: Path) -> None:
+    """Until it has measured, and in one identity whatever it takes."""
+    exact, choice = small(executor="torch"), small(executor="torch", precision="auto")
+    pictures = frames(2)
+    torch.testing.assert_close(choice(pictures), exact(pictures), rtol=0, atol=0)
+    assert choice.environment() == {"backbone.executor": "torch float32"}
+    assert load_backbone(SMALL.model_copy(update={"precision": "auto"})).settings["precision"] == "auto"
 
 
 def test_a_network_is_converted_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +268,7 @@ def test_where_openvino_cannot_be_used_torch_runs(
     elif reason == "their cosine is":
         (path,) = own_cache.glob("networks/*/measured.json")
         record = json.loads(path.read_text())
-        record["measured"]["agreement"] = 0.9999
+        record["measured"]["runs"][1]["agreement"] = 0.9999
         path.write_text(json.dumps(record))
     else:
         (tmp_path / "file").touch()
