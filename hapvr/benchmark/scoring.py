@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +39,7 @@ SIMILARITY_SCHEMA = pa.schema(
 )
 PLAN_KEY = b"hapvr.scoring_plan"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DtypeChoice = Literal["auto", "float32", "bfloat16"]
 
 
 class FeatureReader(Protocol):
@@ -59,20 +62,21 @@ class FeatureReader(Protocol):
 class ScoringSettings:
     """How pairs are scored. The sizes of parts change only the order of rows.
 
-    dtype: of the features in their products and of the comparator.
+    dtype: of the features in their products and of the comparator. `auto` takes the faster one, which is measured on
+      the first video; a run that is killed may then go on in the other.
     symmetric: mean of score(query, reference) and score(reference, query).
     references_per_part, frames_per_part: a part ends when it holds this many references or frames; its features are
       in memory at once.
     """
 
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: DtypeChoice = "float32"
     symmetric: bool = False
     references_per_part: int = 128
     frames_per_part: int = 16384
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ArgumentError(f"dtype is {self.dtype!r}; wanted one of {', '.join(DTYPES)}")
+        if self.dtype not in get_args(DtypeChoice):
+            raise ArgumentError(f"dtype is {self.dtype!r}; wanted one of {', '.join(get_args(DtypeChoice))}")
         for name in ("references_per_part", "frames_per_part"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} is {getattr(self, name)}; wanted 1 or more")
@@ -166,9 +170,27 @@ class _Scorer:
     ) -> None:
         self.network = copy.deepcopy(network).to(device).eval()
         self.settings = settings
-        self.dtype = DTYPES[settings.dtype]
         self.device = device
-        self._score_packed = self.network.packed_scorer(dtype=self.dtype, limits=limits or Limits.for_device(device))
+        self._limits = limits or Limits.for_device(device)
+        self._dtype: torch.dtype | None = None
+        if settings.dtype != "auto":
+            self._use(DTYPES[settings.dtype])
+
+    def _use(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._score_packed = self.network.packed_scorer(dtype=dtype, limits=self._limits)
+
+    def _fastest(self, features: Tensor) -> torch.dtype:
+        """By one video against eight of its copies; the first try of each dtype prepares it."""
+        seconds: dict[torch.dtype, float] = {}
+        for dtype in DTYPES.values():
+            self._use(dtype)
+            for _ in range(3):
+                start = time.perf_counter()
+                video = self.network.embed(features, dtype=dtype)
+                self.score(self.network.pack([video]), self.network.pack([video] * 8)).cpu()
+                seconds[dtype] = min(seconds.get(dtype, math.inf), time.perf_counter() - start)
+        return min(seconds, key=lambda dtype: seconds[dtype])
 
     def embed(self, video: str, features: Tensor) -> Tensor:
         """Embeddings [T, r, d] of one video. DataError unless its features fit the network."""
@@ -180,7 +202,10 @@ class _Scorer:
             )
         if not bool(torch.isfinite(features).all()):
             raise DataError(f"features of {video}: some values are not finite; extract the video again")
-        return self.network.embed(features.to(self.device), dtype=self.dtype)
+        features = features.to(self.device)
+        if self._dtype is None:
+            self._use(self._fastest(features))
+        return self.network.embed(features, dtype=self._dtype)
 
     def score(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
         """[Q, N] float32."""

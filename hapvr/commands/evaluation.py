@@ -52,7 +52,8 @@ def evaluate(
         typer.Option(help="Keep the similarities of --features here; a stopped call with the same --out goes on."),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Of features and comparator in scoring.")
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(help="Of features and comparator in scoring. auto: the faster one here."),
     ] = "float32",
     symmetric: Annotated[bool, typer.Option("--symmetric", help="Mean of the scores of both directions.")] = False,
     benchmark_files: Annotated[

@@ -264,6 +264,29 @@ def test_score_benchmark_leaves_the_network_alone(tmp_path, dtype):
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
+@pytest.mark.parametrize("faster", ["float32", "bfloat16"])
+def test_auto_scores_in_the_faster_dtype(tmp_path, monkeypatch, faster):
+    """Bytes are those of the dtype that took less time on the first video; the other is slowed here."""
+    definition, network = make_definition(), make_network()
+    reader = Features(random_features(definition.video_ids))
+    make_scorer = type(network).packed_scorer
+
+    def slowed(self, *, dtype, limits):
+        score = make_scorer(self, dtype=dtype, limits=limits)
+
+        def score_late(*arguments):
+            if dtype is not getattr(torch, faster):
+                time.sleep(0.2)
+            return score(*arguments)
+
+        return score_late
+
+    monkeypatch.setattr(type(network), "packed_scorer", slowed)
+    found = score_benchmark(network, definition, reader, tmp_path / "auto", settings=ScoringSettings(dtype="auto"))
+    wanted = score_benchmark(network, definition, reader, tmp_path / faster, settings=ScoringSettings(dtype=faster))
+    assert pl.read_parquet(found).equals(pl.read_parquet(wanted))
+
+
 def test_bfloat16_keeps_the_metrics(tmp_path):
     """On noisy copies that are hard to find, mAP from bfloat16 products is within 0.001 of float32's."""
     rng = torch_rng(5, "copies")
@@ -304,7 +327,7 @@ def test_memory_does_not_grow_with_the_number_of_references(tmp_path):
 
 def test_scoring_settings_refuse_wrong_values():
     """Unknown dtypes and empty parts are named with what is allowed."""
-    with pytest.raises(ArgumentError, match="dtype is 'float16'; wanted one of float32, bfloat16"):
+    with pytest.raises(ArgumentError, match="dtype is 'float16'; wanted one of auto, float32, bfloat16"):
         ScoringSettings(dtype="float16")
     with pytest.raises(ArgumentError, match="references_per_part is 0"):
         ScoringSettings(references_per_part=0)
