@@ -2,46 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
 
-VideoPairs = Collection[tuple[str, str]]
-"""Pairs of different videos, by id; the order of the two says nothing."""
+
+class KnownPairs:
+    """Pairs of different videos that show the same footage or incident, by id; the order of the two says nothing."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self._partners: dict[str, set[str]] = {}
+        for one, other in pairs:
+            self._partners.setdefault(one, set()).add(other)
+            self._partners.setdefault(other, set()).add(one)
+        self._group_of: dict[str, str] = {}
+        for start in sorted(self._partners):
+            waiting = [] if start in self._group_of else [start]
+            while waiting:
+                video_id = waiting.pop()
+                if video_id not in self._group_of:
+                    self._group_of[video_id] = start
+                    waiting += self._partners[video_id]
+
+    @property
+    def video_ids(self) -> tuple[str, ...]:
+        """The videos of all pairs, sorted."""
+        return tuple(sorted(self._partners))
+
+    def are_paired(self, one: str, other: str) -> bool:
+        """Whether the two are a pair themselves."""
+        return other in self._partners.get(one, ())
+
+    def group(self, video_id: str) -> str:
+        """The first of all videos that a chain of pairs joins to this one; itself if there is none."""
+        return self._group_of.get(video_id, video_id)
 
 
-def video_pair_labels(sources: Sequence[Collection[str]], mined: VideoPairs = ()) -> Tensor:
+NO_PAIRS = KnownPairs()
+
+
+def video_pair_labels(sources: Sequence[Collection[str]], known: KnownPairs = NO_PAIRS) -> Tensor:
     """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3).
 
-    sources: for each of B clips the ids of the videos it shows, two for video-in-video. mined: pairs of videos that show
-    the same footage or incident. Clips of such a pair are labelled 1 too; clips that only a chain of pairs joins are
-    labelled 0, which the losses ignore. Returns int8 [B, B], symmetric, 1 on the diagonal.
+    sources: for each of B clips the ids of the videos it shows, two for video-in-video. Clips of a known pair are labelled
+    1 too; clips that only a chain of pairs joins, of whatever videos, are labelled 0, which the losses ignore. Returns
+    int8 [B, B], symmetric, 1 on the diagonal.
     """
     for position, ids in enumerate(sources):
         if isinstance(ids, str) or not ids:
             raise ArgumentError(
                 f"sources: clip {position} has {ids!r}, wanted a non-empty collection of video ids such as ('v1',)"
             )
-    known = {video: column for column, video in enumerate(sorted({video for ids in sources for video in ids}))}
-    shows = torch.zeros(len(sources), len(known), dtype=torch.int32)
+    videos = sorted({video for ids in sources for video in ids})
+    column = {video: number for number, video in enumerate(videos)}
+    shows = torch.zeros(len(sources), len(videos), dtype=torch.int32)
     for position, ids in enumerate(sources):
-        shows[position, [known[video] for video in ids]] = 1
-    labels = torch.where(shows @ shows.T > 0, 1, -1).to(torch.int8)
-    inside = [(known[one], known[other]) for one, other in mined if one in known and other in known]
-    if not inside:
-        return labels
-    joined = torch.eye(len(known), dtype=torch.int32)
-    for one, other in inside:
-        joined[one, other] = joined[other, one] = 1
-    direct = shows @ joined @ shows.T > 0
-    for _ in range(len(known).bit_length()):  # each round doubles the length of the chains
-        joined = (joined @ joined).clamp(max=1)
-    chained = shows @ joined @ shows.T > 0
-    labels[chained] = 0
-    labels[direct] = 1
+        shows[position, [column[video] for video in ids]] = 1
+    groups = [known.group(video) for video in videos]
+    paired, joined = torch.eye(len(videos), dtype=torch.int32), torch.eye(len(videos), dtype=torch.int32)
+    for one, first in enumerate(videos):
+        for other in range(one + 1, len(videos)):
+            if groups[one] == groups[other]:
+                joined[one, other] = joined[other, one] = 1
+                paired[one, other] = paired[other, one] = int(known.are_paired(first, videos[other]))
+    labels = torch.full((len(sources), len(sources)), -1, dtype=torch.int8)
+    labels[shows @ joined @ shows.T > 0] = 0
+    labels[shows @ paired @ shows.T > 0] = 1
     return labels
 
 

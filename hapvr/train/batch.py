@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hapvr.config import TrainConfig
 from hapvr.errors import DataError
+from hapvr.labels.pairs import NO_PAIRS, KnownPairs
 from hapvr.seeding import derive_seed, numpy_rng
 
 LOOK_AHEAD = 64
@@ -27,7 +28,7 @@ class Batch:
     belong to this process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids,
     view_index: int64 [B], of all B clips. num_frames: int64 [B], the frames of each before it repeats itself, or None
     where the repetitions count too. shown: int64 [B, 2], the videos that each clip shows, its own and its donor (-1:
-    none), as numbers that are the same in all batches.
+    none), as numbers that are the same in all batches; videos that known pairs join have one number.
     """
 
     regions: Tensor
@@ -51,6 +52,7 @@ class BatchSampler:
     groups stay together in the part of each rank, not only in the batch. Where no whole group fits into the rest of a
     batch, videos of `alone` fill it (default: all videos), which can be there without their group. Only a collection that
     hardly fills a batch can need other videos for that.
+    known: pairs whose videos have one number in `numbers`.
     video_rate: only this part of the videos takes part, in whole groups. It is the same part for every seed, and a
     larger rate adds videos to it. Raises DataError with fewer than two videos for each rank: there would be no negatives.
     """
@@ -64,6 +66,7 @@ class BatchSampler:
         video_rate: float = 1.0,
         groups: Iterable[Sequence[str]] = (),
         alone: Collection[str] | None = None,
+        known: KnownPairs = NO_PAIRS,
         rank: int = 0,
         world_size: int = 1,
         separate: bool = False,
@@ -77,7 +80,7 @@ class BatchSampler:
                 f"training: {len(self.video_ids)} training videos have views{part}, and negatives need at least "
                 f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
             )
-        self._number_of = {video_id: number for number, video_id in enumerate(sorted(every))}
+        self._number_of = numbers_of_videos(every, known)
         self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
         self._alone = [video_id for video_id in self.video_ids if alone is None or video_id in alone]
         self._never_alone = sorted(set(self.video_ids).difference(self._alone))
@@ -97,6 +100,7 @@ class BatchSampler:
         world_size: int,
         groups: Iterable[Sequence[str]] = (),
         alone: Collection[str] | None = None,
+        known: KnownPairs = NO_PAIRS,
     ) -> BatchSampler:
         """The batches of a training."""
         return cls(
@@ -106,6 +110,7 @@ class BatchSampler:
             video_rate=settings.video_rate,
             groups=groups,
             alone=alone,
+            known=known,
             rank=rank,
             world_size=world_size,
             separate=not settings.gather,
@@ -158,6 +163,13 @@ class BatchSampler:
                     part.append(queue[0])
                 queue.rotate(-1)
         return part
+
+
+def numbers_of_videos(video_ids: Iterable[str], known: KnownPairs) -> dict[str, int]:
+    """Video id -> its number for `Batch.shown`; videos that a chain of pairs joins have the same one."""
+    groups = {video_id: known.group(video_id) for video_id in video_ids}
+    number_of = {group: number for number, group in enumerate(sorted(set(groups.values())))}
+    return {video_id: number_of[group] for video_id, group in groups.items()}
 
 
 def largest_group(batch_videos: int) -> int:

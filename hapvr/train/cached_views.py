@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from hapvr.augment.settings import ViewsConfig
 from hapvr.config import Config
 from hapvr.errors import DataError
-from hapvr.labels.pairs import positive_pairs, video_pair_labels
+from hapvr.labels.pairs import KnownPairs, positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.model.settings import needs_side
 from hapvr.provenance import Provenance
@@ -67,7 +67,7 @@ class CachedViews(Dataset[Batch]):
         self._wanted = {"weak": config.train.weak_views, "strong": config.train.strong_views}
         self._side = needs_side(config.train.network)
         self.side_dims = 0
-        self._mined = tuple(mined)
+        self._known = KnownPairs(mined)
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         self._files: list[tuple[ViewFile, ViewFile, LabelFile]] | None = None
@@ -90,6 +90,7 @@ class CachedViews(Dataset[Batch]):
             config.train,
             rank=rank,
             world_size=world_size,
+            known=self._known,
             groups=join_groups(
                 _linked_videos(self._rows), mined, largest=largest_group(config.train.batch_videos // world_size)
             ),
@@ -115,7 +116,7 @@ class CachedViews(Dataset[Batch]):
         chosen = {video_id: self._choose(video_id, number, together) for video_id in videos}
         rows = [self._rows[video_id][index] for video_id in videos for index in chosen[video_id]]
         sources = [{row.video_id, row.donor_id} - {""} for row in rows]
-        labels = video_pair_labels(sources, self._mined)
+        labels = video_pair_labels(sources, self._known)
         views = sum(self._wanted.values())
         first, end = own.start * views, own.stop * views
         # A mined pair says nothing of frames.

@@ -16,7 +16,7 @@ from hapvr.features.extract import region_embedder, teacher_embedder
 from hapvr.features.teacher import load_teacher
 from hapvr.features.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.features.whitening import load_whitening
-from hapvr.labels.pairs import positive_pairs, video_pair_labels
+from hapvr.labels.pairs import KnownPairs, positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.model.settings import needs_side
 from hapvr.seeding import derive_seed
@@ -79,12 +79,13 @@ class OnlineViews(Dataset[DrawnClips]):
                 )
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
-        self._mined = tuple(mined)
+        self._known = KnownPairs(mined)
         self.sampler = BatchSampler.from_settings(
             self._shard_of,
             config.train,
             rank=rank,
             world_size=world_size,
+            known=self._known,
             groups=join_groups((), mined, largest=largest_group(config.train.batch_videos // world_size)),
         )
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
@@ -138,7 +139,7 @@ class OnlineViews(Dataset[DrawnClips]):
                 size_px=self._config.backbone.crop_px,
             )
         frames = [self._drawer.draw(plan)[1].frames for plan in plans[own]]
-        labels = video_pair_labels(_sources(plans), self._mined)
+        labels = video_pair_labels(_sources(plans), self._known)
         return DrawnClips(torch.stack(frames), labels, own.start, tuple(plans))
 
     def __getitem__(self, number: int) -> DrawnClips:
