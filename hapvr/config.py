@@ -56,9 +56,21 @@ class TrainConfig(Settings):
         default=2, description="processes that read views ahead of training"
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    source: Literal["cached_views", "online"] = Field(
+    source: Literal["cached_views", "online", "labelled_pairs"] = Field(
         default="cached_views",
-        description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper",
+        description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper; "
+        "`labelled_pairs`: clips of the features of videos that `labelled_pairs` says show the same",
+    )
+    labelled_pairs: str | None = Field(
+        default=None,
+        description="CSV or Parquet with columns query and reference, the ids of two videos, and where it is known "
+        "query_start_s, query_end_s, reference_start_s, reference_end_s, the copied part; or a folder of VCDB, with annotation/",
+    )
+    distractors: tuple[SourceName, ...] = Field(
+        default=(), description="sources of videos that match no video of `labelled_pairs`"
+    )
+    distractors_per_pair: Annotated[int, Field(ge=1)] = Field(
+        default=16, description="distractors that each labelled pair brings into its batch (TCA)"
     )
     weak_views: Annotated[int, Field(ge=1)] = Field(default=1, description="weak views of each video in a batch")
     strong_views: Annotated[int, Field(ge=1)] = Field(default=1, description="strong views of each video in a batch")
@@ -109,12 +121,24 @@ class TrainConfig(Settings):
             raise ValueError(
                 f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}"
             )
+        if (self.source == "labelled_pairs") != (self.labelled_pairs is not None):
+            raise ValueError(
+                f"labelled_pairs {self.labelled_pairs} does not fit source {self.source}; give both source: labelled_pairs and "
+                "the file labelled_pairs, or neither"
+            )
+        if self.distractors and self.source != "labelled_pairs":
+            raise ValueError(f"distractors need source: labelled_pairs, and source is {self.source}; drop them")
         return self
 
     def content(self) -> dict[str, Any]:
         """What determines the weights; the rest only says how the work is done, and may change when a run goes on."""
         how = {"data_workers", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints"}
-        how |= {"mined_pairs", "mined_probability", "mined_precision"}  # the pairs that they give are compared instead
+        how |= {
+            "mined_pairs",
+            "mined_probability",
+            "mined_precision",
+            "labelled_pairs",
+        }  # their pairs are compared instead
         family = self.network.family
         unused = {section for section, families in SECTION_FAMILIES.items() if family not in families}
         content = self.model_dump(mode="json", exclude=how | unused)
@@ -123,6 +147,8 @@ class TrainConfig(Settings):
             del content["network"]["family"]
         if self.optimizer.kind == "adamw":
             del content["optimizer"]["kind"]
+        if self.source != "labelled_pairs":
+            del content["distractors"], content["distractors_per_pair"]
         return content
 
 

@@ -19,6 +19,7 @@ from hapvr.stages.validation import Validator, validation_shards
 from hapvr.tracking.progress import progress_logger
 from hapvr.tracking.training import tracked_training
 from hapvr.train.guards import TrainingStoppedError
+from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import train
 from hapvr.train.mined_pairs import read_mined_pairs
 from hapvr.train.report import History, Logger, Loggers
@@ -35,7 +36,7 @@ def main() -> int:
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
     record = read_json_object(folder / RUN_NAME, keys=RECORD_KEYS, remedy="start the training again")
-    mined = read_mined_pairs(folder)
+    mined, labelled = read_mined_pairs(folder), read_labelled_pairs(folder)
     settings = project.config.train
     device = choose_device(project.config.device)
     fabric = Fabric(
@@ -69,6 +70,7 @@ def main() -> int:
                     project.root,
                     record["shards"],
                     mined=() if mined is None else mined.pairs,
+                    labelled=labelled,
                     folder=folder,
                     fabric=fabric,
                     validate=validator,

@@ -61,13 +61,11 @@ def video_pair_labels(sources: Sequence[Collection[str]], known: KnownPairs = NO
     shows = torch.zeros(len(sources), len(videos), dtype=torch.int32)
     for position, ids in enumerate(sources):
         shows[position, [column[video] for video in ids]] = 1
-    groups = [known.group(video) for video in videos]
-    paired, joined = torch.eye(len(videos), dtype=torch.int32), torch.eye(len(videos), dtype=torch.int32)
-    for one, first in enumerate(videos):
-        for other in range(one + 1, len(videos)):
-            if groups[one] == groups[other]:
-                joined[one, other] = joined[other, one] = 1
-                paired[one, other] = paired[other, one] = int(known.are_paired(first, videos[other]))
+    groups = torch.tensor([column.setdefault(known.group(video), len(column)) for video in videos])
+    joined = (groups[:, None] == groups).int()
+    paired = torch.eye(len(videos), dtype=torch.int32)
+    for one, other in joined.triu(1).nonzero().tolist():
+        paired[one, other] = paired[other, one] = int(known.are_paired(videos[one], videos[other]))
     labels = torch.full((len(sources), len(sources)), -1, dtype=torch.int8)
     labels[shows @ joined @ shows.T > 0] = 0
     labels[shows @ paired @ shows.T > 0] = 1

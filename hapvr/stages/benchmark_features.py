@@ -57,7 +57,7 @@ def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dic
     prefix = f"{definition.name}/"
     found: dict[str, str] = {}
     for stored_id in sorted(available, key=lambda name: (not name.startswith(prefix), name)):
-        for candidate in _own_names(stored_id):
+        for candidate in own_names(stored_id):
             if candidate in wanted:
                 found.setdefault(candidate, stored_id)
                 break
@@ -77,7 +77,8 @@ def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> lis
     return chosen
 
 
-def _own_names(stored_id: str) -> Iterator[str]:
+def own_names(stored_id: str) -> Iterator[str]:
+    """Names by which others know a stored video: its id, that without the source, and both without a video's suffix."""
     _, _, name = stored_id.partition("/")
     for candidate in (stored_id, name):
         yield candidate

@@ -55,10 +55,8 @@ def summarize(project: Project) -> Summary:
     ]
     counts = sorted(Counter(videos["shard"].str.replace(r"-\d{5}$", "")).items())
     lines.append("by source: " + ", ".join(f"{source} {count}" for source, count in counts))
-    weights = {part: tags[f"{part}.weights"] for part in ("backbone", "teacher")}
-    lines.append(
-        f"backbone weights: {weights['backbone']}, teacher weights: {weights['teacher']}" + _random_note(weights)
-    )
+    weights = {part: tags[f"{part}.weights"] for part in ("backbone", "teacher") if f"{part}.weights" in tags}
+    lines.append(", ".join(f"{part} weights: {source}" for part, source in weights.items()) + _random_note(weights))
     lines += [f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions]
     lines.append(
         f"champion: models:/{name}@{CHAMPION} is version {champion.version}"

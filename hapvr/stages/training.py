@@ -20,7 +20,9 @@ from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
 from hapvr.files import read_json_object, write_atomic
 from hapvr.provenance import Provenance, environment, git_revision
+from hapvr.stages.labelled_pairs import find_labelled_pairs
 from hapvr.stages.project import Project, full_disk_is_named
+from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
 from hapvr.storage.manifest import read_manifest, training_shard_keys
@@ -29,6 +31,7 @@ from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
 from hapvr.tracking.lineage import LINEAGE_FILE, data_digest
 from hapvr.tracking.runs import Tracker
 from hapvr.tracking.training import LATE_TAG, Outbox
+from hapvr.train.labelled_pairs import write_labelled_pairs
 from hapvr.train.mined_pairs import MinedPairs, read_mined_pairs, write_mined_pairs
 from hapvr.train.report import HISTORY_NAME, RESULT_NAME
 
@@ -39,6 +42,12 @@ RUN_NAME = "run.json"
 FAILURE_NAME = "failure.txt"
 RECORD_KEYS = ("mlflow_run_id", "shards")
 """What every RUN_NAME has."""
+STAGES_READ = {
+    "cached_views": (VIEWS_STAGE, LABELS_STAGE),
+    "online": (FRAMES_STAGE,),
+    "labelled_pairs": (FEATURES_STAGE,),
+}
+"""What each `train.source` reads."""
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -78,7 +87,7 @@ def training_shards(project: Project) -> list[str]:
 
 
 def has_training_data(project: Project, key: str) -> bool:
-    """Whether a shard has what `train.source` reads: frames, or cached views and their labels."""
+    """Whether a shard has what `train.source` reads: frames, features, or cached views and their labels."""
     return all(Shard(project.root, stage, key).provenance() is not None for stage in _stages_read(project))
 
 
@@ -96,6 +105,10 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     with write_atomic(config_path) as part:
         part.write_text(dump_config(project.config), encoding="utf-8")
     mined = _mined_pairs(project, shards, folder) if project.config.train.mined_pairs else None
+    labelled = None
+    if project.config.train.source == "labelled_pairs":
+        labelled = find_labelled_pairs(project, shards)
+        write_labelled_pairs(folder, labelled)
     digests = data_digests(project, shards)
     tracker = tracker_of(project)
     config = project.config.model_dump(mode="json", exclude={"sources", "data_root", "tracking"})
@@ -105,8 +118,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         run_id,
         {
             "git.revision": git_revision(),
-            "backbone.weights": identities["backbone"]["source"],
-            "teacher.weights": identities["teacher"]["source"],
+            **{f"{part}.weights": identity["source"] for part, identity in identities.items()},
             "data.num_shards": str(len(shards)),
         },
     )
@@ -114,6 +126,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     record = {"data_digests": digests, "weights": identities, "environment": environment()}
     if mined is not None:
         record["mined_pairs"] = mined.summary()
+    if labelled is not None:
+        record["labelled_pairs"] = labelled.summary()
     tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     tracker.dataset(
         run_id,
@@ -270,7 +284,7 @@ def require_trained_backbone(run: TrainingRun, settings: Mapping[str, str], *, w
 
 
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
-    """Digest of everything that training reads: whitening, and by shard views and labels, or frames."""
+    """Digest of everything that training reads: whitening, and by shard views and labels, features, or frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
     for stage in _stages_read(project):
         digests |= {
@@ -281,20 +295,23 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
 
 
 def _stages_read(project: Project) -> tuple[str, ...]:
-    return (FRAMES_STAGE,) if project.config.train.source == "online" else (VIEWS_STAGE, LABELS_STAGE)
+    return STAGES_READ[project.config.train.source]
 
 
 def _check_whitening(project: Project, shards: list[str]) -> None:
-    """Refuse cached views of another whitening than the one that benchmarks and the registered model use."""
-    if project.config.train.source == "online":
+    """Refuse features or cached views of another whitening than the one that benchmarks and the registered model use."""
+    source = project.config.train.source
+    if source == "online":
         return
+    stage = STAGES_READ[source][0]
     wanted = load_whitening(project.root).sha256
     for key in shards:
-        found = Shard(project.root, VIEWS_STAGE, key).require({}).settings["features"]["whitening"]
+        settings = Shard(project.root, stage, key).require({}).settings
+        found = settings["whitening"] if stage == FEATURES_STAGE else settings["features"]["whitening"]
         if found != wanted:
             raise DataError(
-                f"training: views of shard {key} are of another feature version: whitening {found[:12]}, and the data "
-                f"root's is {wanted[:12]}; materialise training_views of that shard again"
+                f"training: {stage} of shard {key} are of another feature version: whitening {found[:12]}, and the data "
+                f"root's is {wanted[:12]}; materialise {stage} of that shard again"
             )
 
 
@@ -304,6 +321,8 @@ def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
     if config.train.source == "online":
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         return {"backbone": load_backbone(config.backbone).settings, "teacher": teacher.settings}
+    if config.train.source == "labelled_pairs":  # no teacher labels frames
+        return {"backbone": Shard(project.root, FEATURES_STAGE, shards[0]).require({}).settings["backbone"]}
     views = Shard(project.root, VIEWS_STAGE, shards[0]).require({}).settings
     embeddings = Shard(project.root, EMBEDDINGS_STAGE, shards[0]).require({}).settings
     return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}

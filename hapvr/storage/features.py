@@ -19,7 +19,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.rows import VideoRows, VideoTensors, places_of_videos
 from hapvr.storage.shards import STATUS_OK, Columns, Shard
-from hapvr.storage.side import VideoSide, side_fields
+from hapvr.storage.side import VideoSide, side_fields, stored_side_dims
 from hapvr.storage.tensors import tensor_field
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class FeatureFile:
         self._times = VideoRows(shard, ["timestamp_s"], file=file)
         self._regions = VideoTensors(shard, "regions", file=file)
         self._side = VideoSide(shard, file) if side else None
+        self.side_dims = stored_side_dims(file) if side else 0
+        """C of the pooled vectors that `regions` appends, 0 for none."""
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
         """(regions [T, R, D] with their side, seconds [T]) of a video. Raises DataError if it has none."""

@@ -98,6 +98,16 @@ class CachedViews(Dataset[Batch]):
         )
 
     @property
+    def num_videos(self) -> int:
+        """Training videos that take part."""
+        return len(self.sampler.video_ids)
+
+    @property
+    def batch_videos(self) -> int:
+        """Videos of a batch of all processes."""
+        return self.sampler.batch_videos
+
+    @property
     def identity(self) -> dict[str, str]:
         """Digests of the files that batches are read from, by stage and shard."""
         return {

@@ -1,4 +1,4 @@
-"""How TCA trains on unlabelled clips: a weak view finds its video's strong view among the videos of a memory bank."""
+"""How TCA trains: an anchor finds its positive among the videos of a memory bank."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.seeding import torch_rng
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
 from hapvr.train.gather import Gather
+from hapvr.train.roles import ClipRoles
 
 LARGEST_BANK = 4096
 
@@ -24,9 +25,10 @@ LARGEST_BANK = 4096
 class ContrastTraining(FamilyTraining):
     """Clips to the loss of their video vectors (TCA 3.3, 3.4).
 
-    The anchors are the weak views. Positives are the strong views of the same video; with `batch_negatives` they are also
-    negatives of the other anchors, and after the comparison they enter the bank. Only anchors get gradients. What shows an
-    anchor's own video or donor is never its negative.
+    The anchors are the weak views, and positives the strong views of the same video; of labelled pairs they are the two
+    videos. Positives and distractors are the keys: with `batch_negatives` they are also negatives of the other anchors, and
+    after the comparison they enter the bank. Only anchors get gradients. What shows an anchor's own video or donor, or a
+    video that pairs join to one of these, is never its negative.
 
     With several processes the bank gets the keys of all in the order of ranks, so it is equal in all of them. Without dropout
     N processes then train as one with the whole batch, but for `circle_form: released`, whose first row is that of a process.
@@ -46,8 +48,9 @@ class ContrastTraining(FamilyTraining):
         super().__init__(network)
         self._settings = settings
         self._gather = gather
+        self._roles = ClipRoles.of(settings)
         contrast = settings.contrast
-        size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos * settings.strong_views)
+        size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos * self._roles.num_keys)
         self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
 
@@ -63,28 +66,27 @@ class ContrastTraining(FamilyTraining):
         batch_number: int = 0,
     ) -> StepOutput:
         """The loss, how many anchors had no negative, and cosines [B, B] of all clips. Frame labels are not read."""
-        settings = self._settings
-        num_clips, views = len(regions), settings.weak_views + settings.strong_views
+        settings, num_clips = self._settings, len(regions)
         mask = None
         if num_frames is not None:
             own = num_frames[first_row : first_row + num_clips]
             mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
         check_clips("clips", regions, mask, dims=self.network.dims)
-        weak = torch.arange(num_clips, device=regions.device) % views < settings.weak_views
+        is_anchor = self._roles.is_anchor(num_clips, regions.device)
         if self.key_network is not None and batch_number % settings.accumulate_batches == 0:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)
         with drawing_by(settings.seed, "dropout", batch_number, first_row, device=regions.device):
-            anchors = _vectors(self.network, regions, mask, weak)
+            anchors = _vectors(self.network, regions, mask, is_anchor)
             with torch.no_grad():
-                keys = _vectors(self.key_network or self.network, regions, mask, ~weak)
+                keys = _vectors(self.key_network or self.network, regions, mask, ~is_anchor)
         vectors = anchors.new_empty(num_clips, anchors.shape[1])
-        vectors[weak], vectors[~weak] = anchors.detach(), keys
+        vectors[is_anchor], vectors[~is_anchor] = anchors.detach(), keys
         if self._gather is not None:
             with torch.no_grad():
                 vectors = self._gather(vectors)
-        strong = torch.arange(len(vectors), device=regions.device) % views >= settings.weak_views
-        rows = first_row + weak.nonzero().flatten()
-        negatives, usable = [vectors[strong]], [labels[rows][:, strong] < 0]
+        is_key = ~self._roles.is_anchor(len(vectors), regions.device)
+        rows = first_row + is_anchor.nonzero().flatten()
+        negatives, usable = [vectors[is_key]], [labels[rows][:, is_key] < 0]
         if not settings.contrast.batch_negatives:
             negatives, usable = [], []
         if self.bank is not None:
@@ -93,7 +95,7 @@ class ContrastTraining(FamilyTraining):
             usable.append(self.bank.usable(shown[rows]))
         loss, without = self._loss(anchors, keys, torch.cat(negatives), torch.cat(usable, dim=1))
         if self.bank is not None and shown is not None:
-            self.bank.add(vectors[strong], shown[strong])
+            self.bank.add(vectors[is_key], shown[is_key])
         if self._gather is not None:  # the gradient is that of the own anchors, the value that of all
             with torch.no_grad():
                 of_all = self._gather(loss.reshape(1)).mean() - loss
@@ -102,14 +104,12 @@ class ContrastTraining(FamilyTraining):
         return loss, {"contrast": loss.detach()}, counts, vectors @ vectors.T
 
     def _loss(self, anchors: Tensor, keys: Tensor, negatives: Tensor, usable: Tensor) -> tuple[Tensor, int]:
-        """The loss of every anchor with every positive of its video, and the number of anchors without a negative."""
-        settings = self._settings
-        num_weak, num_strong = settings.weak_views, settings.strong_views
-        dims = anchors.shape[1]
-        pairs = anchors.view(-1, num_weak, dims) @ keys.view(-1, num_strong, dims).transpose(1, 2)
-        positive = pairs.reshape(-1, 1)
-        similarity = torch.cat([positive, (anchors @ negatives.T).repeat_interleave(num_strong, 0)], dim=1)
-        loss = contrast_loss(settings.contrast, similarity, usable.repeat_interleave(num_strong, 0))
+        """The loss of every anchor with every positive of its item, and the number of anchors without a negative."""
+        roles, dims = self._roles, anchors.shape[1]
+        positives = keys.view(-1, roles.num_keys, dims)[:, : roles.positives]
+        positive = (anchors.view(-1, roles.anchors, dims) @ positives.transpose(1, 2)).reshape(-1, 1)
+        similarity = torch.cat([positive, (anchors @ negatives.T).repeat_interleave(roles.positives, 0)], dim=1)
+        loss = contrast_loss(self._settings.contrast, similarity, usable.repeat_interleave(roles.positives, 0))
         return loss, int((~usable.any(1)).sum())
 
 

@@ -23,6 +23,7 @@ from hapvr.train.checkpoint import Best, TrainingState, load_latest, save_checkp
 from hapvr.train.families import build_network, build_training
 from hapvr.train.gather import gather_of
 from hapvr.train.guards import TrainingStoppedError, only_writer, stop_flag
+from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.report import RESULT_NAME, Logger
 from hapvr.train.schedule import build_optimizer, build_scheduler, copy_for_ema
 from hapvr.train.source import Source, open_source
@@ -57,6 +58,7 @@ def train(
     training_shards: list[str],
     *,
     mined: Sequence[tuple[str, str]] = (),
+    labelled: LabelledPairs | None = None,
     folder: Path,
     fabric: Fabric,
     validate: Validate | None,
@@ -64,14 +66,15 @@ def train(
 ) -> TrainingResult:
     """Train until `train.steps`, going on from the newest checkpoint in `folder`, and write the best network there.
 
-    mined: pairs of training videos that are labelled as positive, the surest first.
+    mined: pairs of training videos that are labelled as positive, the surest first. labelled: what `train.source:
+    labelled_pairs` trains on.
     validate: network -> metrics, of which "mean" chooses the best; without it the last weights are the result.
     open_logger: called on rank 0 with the first step; gets losses, learning rate, gradient norm, validation and batches.
     Raises DataError for unusable data or checkpoints, NotFiniteError, OutOfMemoryError, CompilerError, and
     TrainingStoppedError after SIGTERM.
     """
     settings = config.train
-    source = open_source(config, root, training_shards, fabric, mined=mined)
+    source = open_source(config, root, training_shards, fabric, mined=mined, labelled=labelled)
     state = _fresh(config, source, fabric)
     identity = {
         "train": settings.content(),
@@ -119,7 +122,7 @@ def train(
             first_step=resumed.first_step,
             best_step=state.best.step,
             best_value=state.best.value if state.best.step >= 0 else 0.0,
-            num_videos=len(source.sampler.video_ids),
+            num_videos=source.num_videos,
             seconds=throughput.seconds,
             **throughput.rates(),
             weights_sha256=state_sha256(dict(state.best.weights) or dict(state.result.state_dict())),
@@ -148,17 +151,15 @@ def _fresh(config: Config, source: Source, fabric: Fabric) -> TrainingState:
         training=build_training(
             settings,
             network,
-            num_videos=len(source.sampler.video_ids),
-            batch_videos=source.sampler.batch_videos
-            if settings.gather
-            else source.sampler.batch_videos // fabric.world_size,
+            num_videos=source.num_videos,
+            batch_videos=source.batch_videos if settings.gather else source.batch_videos // fabric.world_size,
             gather=gather_of(fabric) if settings.gather else None,
         ),
     )
 
 
 def _small_batch(source: Source, settings: TrainConfig) -> list[str]:
-    actual = source.sampler.batch_videos
+    actual = source.batch_videos
     if actual == settings.batch_videos:
         return []
     return [f"batches hold {actual} videos, as there are no more; train.batch_videos is {settings.batch_videos}"]

@@ -104,6 +104,16 @@ class OnlineViews(Dataset[DrawnClips]):
         }
 
     @property
+    def num_videos(self) -> int:
+        """Training videos that take part."""
+        return len(self.sampler.video_ids)
+
+    @property
+    def batch_videos(self) -> int:
+        """Videos of a batch of all processes."""
+        return self.sampler.batch_videos
+
+    @property
     def identity(self) -> dict[str, str]:
         """Digests of the frames by shard, and of the frozen networks."""
         frames = {

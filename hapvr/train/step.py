@@ -103,7 +103,7 @@ class TrainStep:
             item = throughput.wait_for(items)
             syncs = number == count - 1
             with (
-                actionable_errors(step, num_videos=source.sampler.batch_videos, compiled=settings.compile),
+                actionable_errors(step, num_videos=source.batch_videos, compiled=settings.compile),
                 self._fabric.no_backward_sync(self._module, enabled=not syncs),  # type: ignore[arg-type]
             ):
                 batch = source.finish(item)

@@ -1,4 +1,4 @@
-"""How VVS trains on unlabelled clips: a weak view with distractor frames inserted finds its video's strong view."""
+"""How VVS trains: an anchor with distractor frames inserted finds its positive."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import numpy_rng
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
 from hapvr.train.gather import Gather
+from hapvr.train.roles import ClipRoles
 
 
 class SuppressionTraining(FamilyTraining):
     """Clips to the four losses of VVS.
 
-    The anchors are the weak views; each meets every strong view of its video. Its negative is the clip of the batch with the
-    most similar vector that shares no video and no donor with it. The distractor frames are those of a small magnitude of
-    other videos in the batch, so no list of them is kept; number and places of insertions are drawn once per batch, and
-    batch normalisation sees the maps of all anchors of a process at once.
+    The anchors are the weak views; each meets every strong view of its video. Of labelled pairs they are the one video and
+    the other. The negative of an anchor is the clip of the batch with the most similar vector that shares no video and no
+    donor with it, and that no pairs join to it. The distractor frames are those of a small magnitude of other videos in the
+    batch, so no list of them is kept; number and places of insertions are drawn once per batch, and batch normalisation sees
+    the maps of all anchors of a process at once.
 
     With several processes each compares its own clips alone: normalisation and the choice of negatives make N processes
     differ from one with the whole batch. Their gradients are averaged.
@@ -36,6 +38,7 @@ class SuppressionTraining(FamilyTraining):
         super().__init__(network)
         self._settings = settings
         self._gather = gather
+        self._roles = ClipRoles.of(settings)
 
     def forward(
         self,
@@ -49,22 +52,23 @@ class SuppressionTraining(FamilyTraining):
         batch_number: int = 0,
     ) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
-        settings, device = self._settings, regions.device
+        settings, roles, device = self._settings, self._roles, regions.device
         check_clips("clips", regions, None, dims=self.network.dims)
         own = slice(first_row, first_row + len(regions))
         labels = labels[own, own]
         side = None
         if self.network.needs_side:
             regions, side = split_side(regions, side_dims=self.network.side_dims)
-        weak, strong = _pairs(len(regions), settings.weak_views, settings.strong_views, device)
+        anchor_of_pair, positive_of_pair = roles.pairs(len(regions), device)
         with drawing_by(settings.seed, "dropout", batch_number, first_row, device=device):
             anchors, injected = self._anchors(regions, side, labels, batch_number, first_row)
             vectors = self.network.vectors(regions)
-        anchor_rows = weak[:: settings.strong_views]
+        anchor_rows = anchor_of_pair[:: roles.positives]
         negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
-        place = torch.arange(len(anchor_rows), device=device).repeat_interleave(settings.strong_views)
+        place = torch.arange(len(anchor_rows), device=device).repeat_interleave(roles.positives)
         usable = has_negative[place]
-        terms = self._terms(anchors, regions, vectors, injected, place[usable], strong[usable], negative[place[usable]])
+        positive = positive_of_pair[usable]
+        terms = self._terms(anchors, regions, vectors, injected, place[usable], positive, negative[place[usable]])
         weights = _weights(self.network.settings)
         total = sum((weights[name] * term for name, term in terms.items()), start=0 * anchors.vectors.sum())
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
@@ -79,14 +83,12 @@ class SuppressionTraining(FamilyTraining):
     def _anchors(
         self, regions: Tensor, side: Side | None, labels: Tensor, batch_number: int, first_row: int
     ) -> tuple[Anchors, Tensor | None]:
-        """The weak views with distractors in them, and the label of each of their frames; None without discrimination."""
-        settings = self._settings
-        views = settings.weak_views + settings.strong_views
-        rows = (torch.arange(len(regions), device=regions.device) % views < settings.weak_views).nonzero().flatten()
+        """The anchors with distractors in them, and the label of each of their frames; None without discrimination."""
+        rows = self._roles.is_anchor(len(regions), regions.device).nonzero().flatten()
         if side is None:
             return self.network.anchors(regions[rows], None), None
         rules = self.network.settings.injection
-        parts = (settings.seed, "injection", batch_number, first_row)
+        parts = (self._settings.seed, "injection", batch_number, first_row)
         injection = draw_injection(regions.shape[1], rules, numpy_rng(*parts))
         easy = easy_frames(side.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
         chosen = draw_distractors(
@@ -138,15 +140,6 @@ def _weights(settings: VvsSettings) -> dict[str, float]:
         "saliency": objective.saliency_weight,
         "distractor": objective.distractor_weight,
     }
-
-
-def _pairs(num_clips: int, num_weak: int, num_strong: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of anchor and positive of every pair of a weak and a strong view of one video; a video's weak views come first."""
-    views = num_weak + num_strong
-    first = torch.arange(0, num_clips, views, device=device)
-    weak = torch.arange(num_weak, device=device).repeat_interleave(num_strong)
-    strong = torch.arange(num_weak, views, device=device).repeat(num_weak)
-    return (first[:, None] + weak).flatten(), (first[:, None] + strong).flatten()
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hapvr.model.checkpoint import load_network
 from hapvr.stages.project import Project
 from hapvr.stages.training import training_shards
 from hapvr.train.cached_views import CachedViews
+from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.loop import TrainingResult, Validate, train
 from hapvr.train.report import History, Logger
 
@@ -33,6 +35,7 @@ def run(
     config: Config | None = None,
     *,
     mined: Sequence[tuple[str, str]] = (),
+    labelled: LabelledPairs | None = None,
     validate: Validate | None = None,
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
@@ -42,12 +45,13 @@ def run(
 
     fabric = Fabric(accelerator="cpu", devices=1)
     config = config or project.config
-    shards = training_shards(project)
+    shards = training_shards(replace(project, config=config))
     return train(
         config,
         project.root,
         shards,
         mined=mined,
+        labelled=labelled,
         folder=folder,
         fabric=fabric,
         validate=validate,

@@ -30,12 +30,9 @@ def read_vcdb(folder: Path, *, name: str = "vcdb") -> BenchmarkDefinition:
     For "vcdb-distractors" the database also holds the lines of distractors.txt or the files under
     background_dataset/. Ids are file names without their extension.
     """
-    files = sorted((folder / "annotation").glob("*.txt"))
-    if not files:
-        raise DataError(f"{folder / 'annotation'}: no .txt files; wanted VCDB's annotation, a file per event")
     pairs: dict[tuple[str, str], None] = {}
     named: dict[str, None] = {}
-    for file in files:
+    for file in annotation_files(folder):
         for line in read_lines(file):
             first, second = (Path(field).stem for field in split_line(line, path=file, columns=6, separator=",")[:2])
             named |= dict.fromkeys((first, second))
@@ -59,6 +56,14 @@ def read_vcdb(folder: Path, *, name: str = "vcdb") -> BenchmarkDefinition:
         labels=pl.DataFrame([(*pair, COPY) for pair in pairs], schema=LABEL_SCHEMA, orient="row"),
         tasks=vcdb_tasks([COPY]),
     )
+
+
+def annotation_files(folder: Path) -> list[Path]:
+    """The files of annotation/, one per event. Raises DataError if there are none."""
+    files = sorted((folder / "annotation").glob("*.txt"))
+    if not files:
+        raise DataError(f"{folder / 'annotation'}: no .txt files; wanted VCDB's annotation, a file per event")
+    return files
 
 
 def _stems(folder: Path) -> list[str]:

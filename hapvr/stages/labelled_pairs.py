@@ -1,0 +1,179 @@
+"""The labelled pairs of a training: a file's names as training videos, without any video that evaluation uses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.errors import ConfigError, DataError
+from hapvr.stages.benchmark_features import own_names, stored_ids
+from hapvr.stages.project import Project
+from hapvr.stages.sources import benchmark_folder
+from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.features import FeatureFile
+from hapvr.storage.manifest import VIDEOS_STAGE, read_manifest
+from hapvr.storage.shards import STATUS_OK, Shard
+from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs
+from hapvr.train.pair_files import PairRow, read_pair_rows
+
+ROUNDING_S = 1.0
+"""Annotations are in whole seconds, so a copied part may end so much after its video."""
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class _Videos:
+    """Training videos: id -> shard of those with features, and the ids of those without."""
+
+    shard_of: Mapping[str, str]
+    unusable: frozenset[str]
+
+
+def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPairs:
+    """The pairs of `train.labelled_pairs` and the videos of `train.distractors`, of these shards.
+
+    A file may name a video by its id, without its source, or by the name of its file, with or without suffix. Rows with a
+    training video that has no features are left out and counted. Raises DataError, with file and row, for an unknown or
+    ambiguous name and for a copied part outside its video; for videos of a benchmark that evaluation uses, by id or by
+    content; and where no row or no distractor is left. Raises ConfigError for a source of distractors that has no training
+    videos.
+    """
+    settings = project.config.train
+    if settings.labelled_pairs is None:
+        raise ConfigError("train.labelled_pairs: no file; name one, or set train.source to cached_views")
+    path = project.path(Path(settings.labelled_pairs))
+    if not path.exists():
+        raise DataError(f"{path}: no such file; set train.labelled_pairs to a CSV, a Parquet file, or a folder of VCDB")
+    videos = _training_videos(project, shards)
+    ids = _ids_by_name([*videos.shard_of, *videos.unusable])
+    pairs, num_unusable, times = [], 0, _Times(project, videos)
+    for row in read_pair_rows(path):
+        one, other = (_resolve(name, ids, row) for name in row.videos)
+        if one == other:
+            raise DataError(f"{row.place}: both names are of {one}; drop the row")
+        if {one, other} & videos.unusable:
+            num_unusable += 1
+            continue
+        for video_id, copy in zip((one, other), row.copies or (), strict=False):
+            times.check(video_id, copy, row)
+        pairs.append(LabelledPair((one, other), row.copies))
+    if not pairs:
+        raise DataError(f"{path}: all {num_unusable} rows name videos without features; see the index of features")
+    paired = {video_id for pair in pairs for video_id in pair.videos}
+    distractors = _distractors(project, videos) - paired
+    if settings.distractors and not distractors:
+        raise DataError(
+            f"training: every video of train.distractors {', '.join(settings.distractors)} is in a pair of {path} or has no "
+            "features; name other sources, or none"
+        )
+    _refuse_evaluated(project, paired | distractors)
+    return LabelledPairs(tuple(pairs), tuple(sorted(distractors)), num_unusable)
+
+
+def _training_videos(project: Project, shards: Sequence[str]) -> _Videos:
+    shard_of, unusable = {}, set()
+    for key in shards:
+        for video_id, status in (
+            Shard(project.root, FEATURES_STAGE, key).index().select("video_id", "status").iter_rows()
+        ):
+            if status == STATUS_OK:
+                shard_of[video_id] = key
+            else:
+                unusable.add(video_id)
+    return _Videos(shard_of, frozenset(unusable))
+
+
+def _ids_by_name(video_ids: Iterable[str]) -> dict[str, set[str]]:
+    """The ids that each name can mean. An id means itself alone."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for video_id in video_ids:
+        file = PurePosixPath(video_id)
+        for name in {*own_names(video_id), file.name, file.stem}:
+            found[name].add(video_id)
+    return found | {video_id: {video_id} for video_id in video_ids}
+
+
+def _resolve(name: str, ids: Mapping[str, set[str]], row: PairRow) -> str:
+    found = sorted(ids.get(name) or ids.get(PurePosixPath(name).stem) or set())
+    if not found:
+        raise DataError(
+            f"{row.place}: {name!r} is no training video with features; wanted an id such as {min(ids, default='')!r}, or the "
+            "name of its file. Add its source with split train, or drop the row"
+        )
+    if len(found) > 1:
+        raise DataError(f"{row.place}: {name!r} may be {' or '.join(found[:SHOWN])}; give the whole id")
+    return found[0]
+
+
+class _Times:
+    """How long videos are, by the times of their frames."""
+
+    def __init__(self, project: Project, videos: _Videos) -> None:
+        self._project = project
+        self._videos = videos
+        self._files: dict[str, FeatureFile] = {}
+        self._ends: dict[str, float] = {}
+
+    def check(self, video_id: str, copy: tuple[float, float], row: PairRow) -> None:
+        """Raise DataError for a copied part that is not inside the video."""
+        if video_id not in self._ends:
+            key = self._videos.shard_of[video_id]
+            if key not in self._files:
+                self._files[key] = FeatureFile(Shard(self._project.root, FEATURES_STAGE, key))
+            last = self._files[key].times(video_id)[-1]
+            self._ends[video_id] = last + 1 / self._project.config.sampling.fps
+        end = self._ends[video_id]
+        if copy[0] >= end or copy[1] > end + ROUNDING_S:
+            raise DataError(
+                f"{row.place}: the copied part from {copy[0]:g} s to {copy[1]:g} s is not inside {video_id}, of which "
+                f"{end:g} s have features; correct the times, or raise sampling.max_frames and extract again"
+            )
+
+
+def _distractors(project: Project, videos: _Videos) -> set[str]:
+    wanted = project.config.train.distractors
+    manifest = read_manifest(project.root)
+    source_of = dict(manifest.select("video_id", "source").iter_rows())
+    found = {video_id for video_id in videos.shard_of if source_of.get(video_id) in wanted}
+    for name in wanted:
+        if not any(source_of.get(video_id) == name for video_id in videos.shard_of):
+            known = sorted({source_of[video_id] for video_id in videos.shard_of if video_id in source_of})
+            raise ConfigError(
+                f"train.distractors: source {name!r} has no training videos with features; those that have: {', '.join(known)}"
+            )
+    return found
+
+
+def _refuse_evaluated(project: Project, video_ids: set[str]) -> None:
+    """Raise DataError if one of the videos is in a benchmark of the configuration, by its id or its content."""
+    manifest = read_manifest(project.root)
+    shard_of = dict(manifest.select("video_id", "shard").iter_rows())
+    evaluation = project.config.evaluation
+    for name in sorted({*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}):
+        definition = load_definition(str(benchmark_folder(project, name) or name))
+        evaluated = set(stored_ids(definition, shard_of).values())
+        used = set(stored_ids(definition, video_ids).values()) | (video_ids & evaluated)
+        contents = set(_contents(project, evaluated, shard_of).values())
+        used |= {
+            video_id for video_id, content in _contents(project, video_ids, shard_of).items() if content in contents
+        }
+        if used:
+            more = f" and {len(used) - SHOWN} more" if len(used) > SHOWN else ""
+            raise DataError(
+                f"training: {len(used)} videos of labelled pairs or distractors are also in benchmark {name}: "
+                f"{', '.join(sorted(used)[:SHOWN])}{more}; drop their rows, or do not evaluate on {name}"
+            )
+
+
+def _contents(project: Project, video_ids: set[str], shard_of: Mapping[str, str]) -> dict[str, str]:
+    """SHA-256 of the files of those videos that were ingested."""
+    found: dict[str, str] = {}
+    for key in sorted({shard_of[video_id] for video_id in video_ids if video_id in shard_of}):
+        index = Shard(project.root, VIDEOS_STAGE, key).finished_index()
+        if index is not None:
+            rows = index[1].filter(index[1]["status"] == STATUS_OK).select("video_id", "sha256").iter_rows()
+            found |= {video_id: content for video_id, content in rows if video_id in video_ids}
+    return found

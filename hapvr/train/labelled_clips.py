@@ -1,0 +1,210 @@
+"""Batches of clips of labelled pairs, from stored features. A batch is a function of (seed, number) alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hapvr.config import Config
+from hapvr.errors import DataError
+from hapvr.labels.pairs import KnownPairs, video_pair_labels
+from hapvr.model.settings import needs_side
+from hapvr.seeding import numpy_rng
+from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.features import FeatureFile, FeatureStore
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.open_files import allow_open_files
+from hapvr.storage.rows import places_of_videos
+from hapvr.storage.shards import Shard
+from hapvr.train.batch import Batch, BatchSampler, numbers_of_videos
+from hapvr.train.labelled_pairs import LabelledPairs
+from hapvr.train.roles import ClipRoles
+
+SLACK_RATE = 0.25
+"""Where both copies are longer than a clip: how far the two clips of a pair may be shifted, as a part of a clip."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Consecutive frames of a video, `count` from `first` on."""
+
+    video_id: str
+    first: int
+    count: int
+
+
+class LabelledClips(Dataset[Batch]):
+    """Item `number` is the batch of that number: `train.batch_videos` pairs, each an anchor, a positive and distractors.
+
+    Pairs are drawn by epoch as `BatchSampler` draws videos; chance decides which of the two is the anchor. A clip is
+    `views.num_frames` consecutive frames without augmentation. Where the copied parts are known it covers the copied part,
+    or lies inside it where that is longer, at about the same place in both videos; otherwise it lies anywhere. Videos that
+    any chain of labelled or mined pairs joins are never negatives of each other.
+
+    Frames have no labels, so the frame terms of the similarity network's objective are 0. Raises DataError for fewer than
+    two pairs of each rank, and where there are no negatives.
+    """
+
+    def __init__(
+        self,
+        root: DataRoot,
+        shard_keys: Sequence[str],
+        config: Config,
+        labelled: LabelledPairs,
+        *,
+        mined: Sequence[tuple[str, str]] = (),
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self._root = root
+        self._shard_keys = tuple(shard_keys)
+        self._settings = config.train
+        self._roles = ClipRoles.of(config.train)
+        self._num_frames = config.views.num_frames
+        self._labelled = labelled
+        self._side = needs_side(config.train.network)
+        self._files: list[FeatureFile] | None = None
+        self._known = KnownPairs([*(pair.videos for pair in labelled.pairs), *mined])
+        videos = {video_id for pair in labelled.pairs for video_id in pair.videos}
+        groups = {self._known.group(video_id) for video_id in videos}
+        if len(labelled.pairs) < 2 * world_size:
+            raise DataError(
+                f"training: {len(labelled.pairs)} labelled pairs, wanted at least {2 * world_size}; add pairs to "
+                f"{config.train.labelled_pairs}, or train on train.source cached_views"
+            )
+        if len(groups) == 1 and not self._roles.negatives:
+            raise DataError(
+                f"training: pairs join all {len(videos)} videos of {config.train.labelled_pairs}, so none is a negative of "
+                "another; add pairs of other videos, or name sources in train.distractors"
+            )
+        self._every = tuple(sorted(videos.union(labelled.distractors)))
+        self._number_of = numbers_of_videos(self._every, self._known)
+        FeatureStore(root, self._shard_keys)  # refuses shards of different settings
+        self._length: dict[str, int] = {}
+        self._shard_of: dict[str, int] = {}
+        for number, key in enumerate(self._shard_keys):
+            for video_id, (_, count) in places_of_videos(Shard(root, FEATURES_STAGE, key)).items():
+                self._length[video_id], self._shard_of[video_id] = count, number
+        self.side_dims = self._open_all()[0].side_dims
+        self._files = None
+        self._pairs = BatchSampler(
+            [f"{number:08d}" for number in range(len(labelled.pairs))],
+            batch_videos=config.train.batch_videos,
+            seed=config.train.seed,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    @property
+    def num_videos(self) -> int:
+        """Of pairs and distractors."""
+        return len(self._every)
+
+    @property
+    def batch_videos(self) -> int:
+        """Pairs of a batch."""
+        return self._pairs.batch_videos
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Digests of the features by shard, and of the pairs and distractors."""
+        features = {
+            f"{FEATURES_STAGE}/{key}": Shard(self._root, FEATURES_STAGE, key).data_digest() for key in self._shard_keys
+        }
+        return features | {"labelled_pairs": self._labelled.digest}
+
+    def __getitem__(self, number: int) -> Batch:
+        names = self._pairs.videos(number)
+        pairs, own = [int(name) for name in names], self._pairs.rank_slice(names)
+        if not self._settings.gather:
+            pairs = pairs[own]
+            own = slice(0, len(pairs))
+        clips = [clip for pair in pairs for clip in self.clips(pair, number)]
+        first, end = own.start * self._roles.num_clips, own.stop * self._roles.num_clips
+        length = self._num_frames
+        lengths = [min(length, clip.count) for clip in clips]
+        return Batch(
+            regions=torch.stack([self._read(clip) for clip in clips[first:end]]),
+            labels=video_pair_labels([(clip.video_id,) for clip in clips], self._known),
+            frame_labels=torch.zeros(0, length, length, dtype=torch.int8),
+            pair_index=torch.zeros(0, 2, dtype=torch.int64),
+            first_row=first,
+            video_ids=tuple(clip.video_id for clip in clips),
+            view_index=torch.arange(len(clips)) % self._roles.num_clips,
+            shown=torch.tensor([[self._number_of[clip.video_id], -1] for clip in clips]),
+            num_frames=None if self._settings.repeat_short_clips else torch.tensor(lengths),
+        )
+
+    def finish(self, batch: Batch) -> Batch:
+        """The batch as it is: everything was made before."""
+        return batch
+
+    def clips(self, pair: int, number: int) -> list[Clip]:
+        """The clips of a labelled pair in the batch of that number: anchor, positive, and distractors."""
+        rng = numpy_rng(self._settings.seed, "labelled pair", number, pair)
+        one = self._labelled.pairs[pair]
+        starts = self._draw_starts(pair, rng)
+        chosen = [(video_id, start) for video_id, start in zip(one.videos, starts, strict=True)]
+        if rng.random() < 0.5:
+            chosen.reverse()
+        others = self._labelled.distractors
+        if self._roles.negatives:
+            count = self._roles.negatives
+            drawn = rng.choice(len(others), size=count, replace=len(others) < count)
+            chosen += [(others[index], self._anywhere(others[index], rng)) for index in drawn]
+        return [
+            Clip(video_id, start, min(self._num_frames, self._length[video_id] - start)) for video_id, start in chosen
+        ]
+
+    def _draw_starts(self, pair: int, rng: np.random.Generator) -> list[int]:
+        """First frames of the clips of the two videos, in the order of the pair."""
+        one = self._labelled.pairs[pair]
+        if one.copies is None:
+            return [self._anywhere(video_id, rng) for video_id in one.videos]
+        length = self._num_frames
+        parts = [self._frames_of(video_id, copy) for video_id, copy in zip(one.videos, one.copies, strict=True)]
+        at, shift = rng.random(), (2 * rng.random() - 1) * SLACK_RATE * length
+        starts = []
+        for position, (video_id, (begin, end)) in enumerate(zip(one.videos, parts, strict=True)):
+            if end - begin > length:  # inside the copy
+                start = round(begin + at * (end - length - begin) + position * shift)
+                start = min(max(start, begin), end - length)
+            else:  # around it
+                start = int(rng.integers(end - length, begin + 1))
+            starts.append(min(max(start, 0), max(0, self._length[video_id] - length)))
+        return starts
+
+    def _frames_of(self, video_id: str, copy: tuple[float, float]) -> tuple[int, int]:
+        """The frames of a copied part, one at least: the first, and the one after the last."""
+        times = self._open(video_id).times(video_id)
+        begin, end = bisect_left(times, copy[0]), bisect_right(times, copy[1])
+        if begin >= end:  # between two frames
+            begin = max(0, end - 1)
+        return begin, max(end, begin + 1)
+
+    def _anywhere(self, video_id: str, rng: np.random.Generator) -> int:
+        return int(rng.integers(max(0, self._length[video_id] - self._num_frames) + 1))
+
+    def _read(self, clip: Clip) -> Tensor:
+        """[T, R, D] of a clip, which a short one fills by showing it again."""
+        regions = self._open(clip.video_id).regions(clip.video_id, clip.first, clip.first + clip.count)
+        return torch.from_numpy(regions[np.resize(np.arange(len(regions)), self._num_frames)])
+
+    def _open(self, video_id: str) -> FeatureFile:
+        if self._files is None:
+            self._files = self._open_all()
+        return self._files[self._shard_of[video_id]]
+
+    def _open_all(self) -> list[FeatureFile]:
+        allow_open_files(len(self._shard_keys))
+        return [FeatureFile(Shard(self._root, FEATURES_STAGE, key), side=self._side) for key in self._shard_keys]
+
+    def __getstate__(self) -> dict[str, object]:
+        # Open files do not travel to data workers; each opens its own.
+        return self.__dict__ | {"_files": None}

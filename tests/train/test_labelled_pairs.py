@@ -1,0 +1,222 @@
+"""Training from labelled pairs: files, clips that cover the copied part, negatives, and every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from hapvr.config import Config
+from hapvr.config_file import parse_config
+from hapvr.errors import ConfigError, DamagedError, DataError
+from hapvr.labels.pairs import KnownPairs
+from hapvr.model.settings import NetworkSettings
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.vvs.settings import VvsSettings
+from hapvr.stages.project import Project
+from hapvr.stages.training import STAGES_READ, training_shards
+from hapvr.storage.features import FeatureStore
+from hapvr.train.checkpoint import list_checkpoints
+from hapvr.train.labelled_clips import LabelledClips
+from hapvr.train.labelled_pairs import (
+    LABELLED_NAME,
+    LabelledPair,
+    LabelledPairs,
+    read_labelled_pairs,
+    write_labelled_pairs,
+)
+from hapvr.train.pair_files import PairRow, read_pair_rows
+from hapvr.train.report import read_history
+from tests.train.runs import run, same_weights, with_train, without_times
+
+FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings(heads=4), "vvs": VvsSettings()}
+HEADER = "query_id,reference_id,query_start_s,query_end_s,reference_start_s,reference_end_s\n"
+
+
+def training_ids(project: Project) -> list[str]:
+    """The videos of a project that can be in pairs."""
+    return sorted(FeatureStore(project.root, training_shards(project)).available())
+
+
+def labelled_config(project: Project, **changes: object) -> Config:
+    return with_train(project, source="labelled_pairs", labelled_pairs="pairs.csv", batch_videos=2, **changes)
+
+
+def clips_of(
+    project: Project, pairs: LabelledPairs, *, rank: int = 0, ranks: int = 1, **changes: object
+) -> LabelledClips:
+    config = labelled_config(project, **changes)
+    return LabelledClips(project.root, training_shards(project), config, pairs, rank=rank, world_size=ranks)
+
+
+def test_a_file_of_pairs(tmp_path: Path) -> None:
+    """CSV and Parquet give the same rows; times may be empty, or written as hh:mm:ss."""
+    text = HEADER + "a,b,1,4.5,00:01:00,00:01:04\nc,d,,,,\n"
+    (tmp_path / "pairs.csv").write_text(text)
+    rows = read_pair_rows(tmp_path / "pairs.csv")
+    assert rows == [
+        PairRow(f"{tmp_path / 'pairs.csv'}, row 1", ("a", "b"), ((1.0, 4.5), (60.0, 64.0))),
+        PairRow(f"{tmp_path / 'pairs.csv'}, row 2", ("c", "d"), None),
+    ]
+    numbers = pl.DataFrame({"query_id": ["a"], "reference_id": ["b"], "more": [1]})
+    numbers.with_columns(query_start_s=1, query_end_s=4.5, reference_start_s=60, reference_end_s=64).write_parquet(
+        tmp_path / "pairs.parquet"
+    )
+    assert read_pair_rows(tmp_path / "pairs.parquet")[0].copies == rows[0].copies
+
+
+def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
+    """A folder as published: every line of two videos, copies inside one video left out."""
+    (tmp_path / "annotation").mkdir()
+    (tmp_path / "annotation" / "event.txt").write_text(
+        "a.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08\na.flv,a.flv,00:00:01,00:00:09,00:00:20,00:00:28\n"
+    )
+    (found,) = read_pair_rows(tmp_path)
+    assert (found.videos, found.copies) == (("a.flv", "b.mp4"), ((1.0, 9.0), (60.0, 68.0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"pairs\.csv: no pairs"),
+        (HEADER, r"pairs\.csv: no pairs"),
+        ("query_id,other\na,b\n", r"pairs\.csv: no column reference_id; found query_id, other"),
+        ("query_id,reference_id,query_start_s\na,b,1\n", r"no column query_end_s, .*all or none of"),
+        (HEADER + "a,b,,,,\nc,,,,,\n", r"pairs\.csv, row 2: no reference_id"),
+        (HEADER + "a,a,,,,\n", r"row 1: 'a' is paired with itself"),
+        (HEADER + "a,b,1,soon,2,3\n", r"row 1: 'soon' is no time"),
+        (HEADER + "a,b,1,,2,3\n", r"row 1: '' is no time.*or all four empty"),
+        (HEADER + "a,b,1,nan,2,3\n", r"row 1: 'nan' is no time"),
+        (HEADER + "a,b,4,4,2,3\n", r"row 1: a copied part from 4 s to 4 s"),
+        (HEADER + "a,b,-1,4,2,3\n", r"row 1: a copied part from -1 s"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_row(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "pairs.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_pair_rows(tmp_path / "pairs.csv")
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"source": "labelled_pairs"}, "give both source: labelled_pairs and the file"),
+        ({"labelled_pairs": "pairs.csv"}, "give both source: labelled_pairs and the file"),
+        ({"distractors": ["a"]}, "distractors need source: labelled_pairs"),
+    ],
+)
+def test_settings_that_do_not_fit(train: dict[str, object], message: str) -> None:
+    data = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}], "train": train}
+    with pytest.raises(ConfigError, match=message):
+        parse_config(data, origin="test.yaml")
+
+
+def test_clips_cover_the_copied_part(pooled_project: Project) -> None:
+    """A short copy is inside the clip; of a long one both clips show about the same; without times they lie anywhere."""
+    a, b, c, d, *_ = training_ids(pooled_project)
+    short, long = ((2.0, 3.0), (4.0, 5.0)), ((0.0, 6.0), (0.0, 6.0))
+    pairs = LabelledPairs((LabelledPair((a, b), short), LabelledPair((a, b), long), LabelledPair((c, d))))
+    data = clips_of(pooled_project, pairs)
+    starts: set[int] = set()
+    for number in range(40):
+        copies = dict(zip((a, b), short, strict=True))
+        for clip in data.clips(0, number):
+            assert clip.first <= copies[clip.video_id][0] < copies[clip.video_id][1] < clip.first + clip.count
+        one, other = data.clips(1, number)
+        assert abs(one.first - other.first) <= 1
+        starts |= {clip.first for clip in data.clips(2, number)}
+    assert starts == {0, 1, 2}
+    assert {clips[0].video_id for clips in (data.clips(0, number) for number in range(20))} == {a, b}
+
+
+def test_what_pairs_join_is_never_a_negative(pooled_project: Project) -> None:
+    """Over batches, chains of pairs and the numbers that a bank compares; distractors are negatives of every pair."""
+    a, b, c, d, e, f, *_ = training_ids(pooled_project)
+    pairs = LabelledPairs((LabelledPair((a, b)), LabelledPair((b, c)), LabelledPair((d, e))), (f,))
+    known = KnownPairs([pair.videos for pair in pairs.pairs])
+    data = clips_of(pooled_project, pairs, distractors=("own-train",), distractors_per_pair=2)
+    again = clips_of(pooled_project, pairs, distractors=("own-train",), distractors_per_pair=2)
+    for number in range(6):
+        batch = data[number]
+        assert torch.equal(batch.regions, again[number].regions)
+        assert batch.video_ids[2::4] == batch.video_ids[3::4] == (f, f)
+        for row, one in enumerate(batch.video_ids):
+            for column, other in enumerate(batch.video_ids):
+                joined = known.group(one) == known.group(other)
+                assert (batch.labels[row, column] >= 0) == joined
+                assert (batch.shown[row, 0] == batch.shown[column, 0]) == joined
+                assert (batch.labels[row, column] == 1) == (one == other or known.are_paired(one, other))
+    assert data.num_videos == 6
+
+
+def test_ranks_share_a_batch(pooled_project: Project) -> None:
+    """Each reads its own clips; labels are of all."""
+    a, b, c, d, *_ = training_ids(pooled_project)
+    pairs = LabelledPairs(tuple(LabelledPair(videos) for videos in ((a, b), (c, d), (b, a), (d, c))))
+    whole = clips_of(pooled_project, pairs)[1]
+    parts = [clips_of(pooled_project, pairs, rank=rank, ranks=2)[1] for rank in (0, 1)]
+    assert torch.equal(torch.cat([part.regions for part in parts]), whole.regions)
+    assert all(torch.equal(part.labels, whole.labels) for part in parts)
+
+
+def test_too_few_pairs_and_no_negatives(pooled_project: Project) -> None:
+    a, b, c, *_ = training_ids(pooled_project)
+    with pytest.raises(DataError, match="1 labelled pairs, wanted at least 2"):
+        clips_of(pooled_project, LabelledPairs((LabelledPair((a, b)),)))
+    joined = LabelledPairs((LabelledPair((a, b)), LabelledPair((b, c))))
+    with pytest.raises(DataError, match=r"pairs join all 3 videos .*train\.distractors"):
+        clips_of(pooled_project, joined)
+
+
+def test_the_file_of_a_run(tmp_path: Path) -> None:
+    assert read_labelled_pairs(tmp_path) is None
+    found = LabelledPairs((LabelledPair(("a", "b"), ((0.0, 1.5), (2.0, 3.0))), LabelledPair(("a", "c"))), ("d",), 2)
+    write_labelled_pairs(tmp_path, found)
+    assert read_labelled_pairs(tmp_path) == found
+    assert {name: found.summary()[name] for name in ("pairs", "pairs_with_copied_part", "distractors")} == {
+        "pairs": 2,
+        "pairs_with_copied_part": 1,
+        "distractors": 1,
+    }
+    (tmp_path / LABELLED_NAME).write_text("{")
+    with pytest.raises(DamagedError, match=r"labelled_pairs\.json is damaged .*start the training again"):
+        read_labelled_pairs(tmp_path)
+
+
+def test_every_source_of_batches_names_what_it_reads() -> None:
+    """And trainings from before there were labelled pairs may go on: their content does not name them."""
+    assert set(STAGES_READ) == {"cached_views", "online", "labelled_pairs"}
+    data = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}]}
+    content = parse_config(data, origin="test.yaml").train.content()
+    assert not {"labelled_pairs", "distractors", "distractors_per_pair"} & set(content)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_trains_and_goes_on(pooled_project: Project, tmp_path: Path, family: str) -> None:
+    """Eight steps with finite losses that change the weights; a resumed training ends bit for bit as an uninterrupted one."""
+    a, b, c, d, e, f, *_ = training_ids(pooled_project)
+    copies = ((0.0, 5.0), (1.0, 6.0))
+    pairs = LabelledPairs((LabelledPair((a, b), copies), LabelledPair((b, c)), LabelledPair((d, e))), (f,))
+    config = labelled_config(
+        pooled_project, network=FAMILIES[family], distractors=("own-train",), distractors_per_pair=2
+    )
+    assert run(pooled_project, tmp_path / "whole", config, labelled=pairs).steps == 8
+    run(pooled_project, tmp_path / "cut", config, labelled=pairs)
+    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
+    assert run(pooled_project, tmp_path / "cut", config, labelled=pairs).first_step == 6
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
+    history = read_history(tmp_path / "whole")
+    assert without_times(history) == without_times(read_history(tmp_path / "cut"))
+    assert all(line["gradient_norm"] > 0 for line in history if "gradient_norm" in line)
+    fewer = LabelledPairs(pairs.pairs[:2] + pairs.pairs[2:], ())
+    with pytest.raises(DataError, match="labelled_pairs"):
+        run(
+            pooled_project, tmp_path / "cut", with_train(pooled_project, **_without_distractors(config)), labelled=fewer
+        )
+
+
+def _without_distractors(config: Config) -> dict[str, object]:
+    return dict(config.train) | {"distractors": ()}
