@@ -63,7 +63,7 @@ class TrainConfig(Settings):
     )
     labelled_pairs: str | None = Field(
         default=None,
-        description="CSV or Parquet with columns query and reference, the ids of two videos, and where it is known "
+        description="CSV or Parquet with columns query_id and reference_id, the ids of two videos, and where it is known "
         "query_start_s, query_end_s, reference_start_s, reference_end_s, the copied part; or a folder of VCDB, with annotation/",
     )
     distractors: tuple[SourceName, ...] = Field(

@@ -14,6 +14,7 @@ from hapvr.config import Config
 from hapvr.model.checkpoint import load_network
 from hapvr.stages.project import Project
 from hapvr.stages.training import training_shards
+from hapvr.storage.features import FeatureStore
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.loop import TrainingResult, Validate, train
@@ -27,6 +28,11 @@ def cached_views(
     config = with_train(project, **changes)
     shards = training_shards(project)
     return CachedViews(project.root, shards, config, mined=mined, rank=rank, world_size=world_size)
+
+
+def training_ids(project: Project) -> list[str]:
+    """The training videos of a project that have features, sorted."""
+    return sorted(FeatureStore(project.root, training_shards(project)).available())
 
 
 def run(

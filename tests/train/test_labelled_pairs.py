@@ -17,7 +17,6 @@ from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.stages.project import Project
 from hapvr.stages.training import STAGES_READ, training_shards
-from hapvr.storage.features import FeatureStore
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.labelled_clips import LabelledClips
 from hapvr.train.labelled_pairs import (
@@ -29,15 +28,10 @@ from hapvr.train.labelled_pairs import (
 )
 from hapvr.train.pair_files import PairRow, read_pair_rows
 from hapvr.train.report import read_history
-from tests.train.runs import run, same_weights, with_train, without_times
+from tests.train.runs import run, same_weights, training_ids, with_train, without_times
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings(heads=4), "vvs": VvsSettings()}
 HEADER = "query_id,reference_id,query_start_s,query_end_s,reference_start_s,reference_end_s\n"
-
-
-def training_ids(project: Project) -> list[str]:
-    """The videos of a project that can be in pairs."""
-    return sorted(FeatureStore(project.root, training_shards(project)).available())
 
 
 def labelled_config(project: Project, **changes: object) -> Config:
