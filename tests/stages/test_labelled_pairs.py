@@ -50,11 +50,11 @@ def opened(pooled_project: Project, tmp_path: Path) -> Opened:
 
 def test_names_of_videos(opened: Opened, pooled_project: Project) -> None:
     """An id, a name without its source, without suffix; a row with a video that could not be read is left out and counted."""
-    a, b, c, d, *others = training_ids(pooled_project)
-    rows = f"own-train/A.mp4,B,0,2,1,6\nC.mp4,D,,,,\nC,{UNREADABLE},,,,\n"
+    a, b, c, *others = training_ids(pooled_project)
+    rows = f"own-train/A.mp4,B,0,2,1,6\nC.mp4,B,,,,\nC,{UNREADABLE},,,,\n"
     project, shards = opened(rows, distractors=("own-train",))
     found = find_labelled_pairs(project, shards)
-    pairs = (LabelledPair((a, b), ((0.0, 2.0), (1.0, 6.0))), LabelledPair((c, d)))
+    pairs = (LabelledPair((a, b), ((0.0, 2.0), (1.0, 6.0))), LabelledPair((c, b)))
     assert found == LabelledPairs(pairs, tuple(others), 1)
 
 
@@ -134,7 +134,7 @@ def test_videos_of_an_evaluation_are_refused_by_content(opened: Opened, tmp_path
 def test_a_training_from_a_file(opened: Opened, tmp_path: Path) -> None:
     """In a process of its own, with its pairs in the run's folder and record."""
     project, _ = opened(
-        "A,B,0,2,1,6\nC,D,,,,\n",
+        "A,B,0,2,1,6\nC,B,,,,\n",
         network=TcaSettings(heads=4),
         distractors=("own-train",),
         distractors_per_pair=2,
