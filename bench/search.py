@@ -31,9 +31,9 @@ from hapvr.model.packed import PackedVideos
 from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.frame_matrix import relative_frame_matrix
 from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Clock, best_run
+from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.engine import SearchEngine
@@ -98,8 +98,7 @@ class InMemory:
         return [float(second) for second in range(len(self._videos[video_id].regions))]
 
     def read(self, video_id: str, times_s: Sequence[float], first: int, last: int) -> SampledFeatures:
-        regions = torch.from_numpy(self._videos[video_id].regions[first:last])
-        return SampledFeatures(regions, Clock(tuple(times_s[first:last])))
+        return SampledFeatures(self._videos[video_id].regions[first:last], Clock(tuple(times_s[first:last])))
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def queries(folder: Path, videos: dict[str, Reference], clips: dict[str, np.ndar
                 Query(
                     row["kind"],
                     row["length_s"],
-                    SampledFeatures(torch.from_numpy(regions), Clock(tuple(float(t) for t in range(len(regions))))),
+                    SampledFeatures(regions, Clock(tuple(float(t) for t in range(len(regions))))),
                     around_s // 2,
                     reference,
                     videos[reference].start_s + row["first_s"] + PHASE_S,
@@ -150,7 +149,7 @@ def build_index(
     ids, seconds, frames, means = [], [], [], []
     for video_id, reference in videos.items():
         times = tuple(float(second) for second in range(len(reference.regions)))
-        embedded = scorer.embed(SampledFeatures(torch.from_numpy(reference.regions), Clock(times)))
+        embedded = scorer.embed(SampledFeatures(reference.regions, Clock(times)))
         described = frame_descriptors(embedded.regions)
         vectors, kept = described.vectors, described.kept
         ids += [video_id] * int(kept.sum())
@@ -178,7 +177,7 @@ def exhaustive(queries: Sequence[EmbeddedVideo], videos: dict[str, Reference], n
         group = []
         for name in names[start : start + EXHAUSTIVE_GROUP]:
             regions = torch.from_numpy(videos[name].regions)
-            group.append(scorer.embed(SampledFeatures(regions, Clock(tuple(range(len(regions)))))).regions)
+            group.append(scorer.embed(SampledFeatures(np.asarray(regions), Clock(tuple(range(len(regions)))))).regions)
         columns.append(score_packed(network, packed, PackedVideos.from_videos(group)))
     return torch.cat(columns, dim=1).numpy()
 
@@ -252,7 +251,7 @@ def calibrated(scorer: VideoScorer, wanted: Sequence[Query], scores: np.ndarray,
         if name != wanted[number].reference:
             times = memory.times(name)
             other = scorer.embed(memory.read(name, times, 0, len(times)))
-            runs.append(best_run(relative_frame_matrix(scorer.network, embedded[number].regions, other.regions)))
+            runs.append(best_run(scorer.relative_similarity(embedded[number], other)))
     return fit_calibration(
         scores[truth], scores[~truth], source={}, frame_threshold=min(float(np.quantile(runs, 0.95)), 0.98)
     )
@@ -281,13 +280,14 @@ def main() -> int:
         else SimilarityNetwork(NetworkSettings(comparator=False), dims=dims, generator=torch_rng("search"))
     ).eval()
     sample = torch.from_numpy(np.concatenate(list(clips.values()))).flatten(0, 1).float()
+    backbone = load_backbone(load_config(arguments.config).backbone)
     scorer = VideoScorer(
-        backbone=load_backbone(load_config(arguments.config).backbone),
-        whitening=fit_whitening(sample[:5000], dims=dims),
-        network=network,
+        networks=TorchNetworks(
+            backbone=backbone, whitening=fit_whitening(sample[:5000], dims=dims), network=network, device="cpu"
+        ),
         sampling=SamplingConfig(),
+        crop_px=backbone.crop_px,
         batch_frames=32,
-        device="cpu",
         description={},
     )
     wanted = queries(arguments.clips, videos, clips, around_s=arguments.around)[:: arguments.every]

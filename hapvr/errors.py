@@ -23,6 +23,10 @@ class DamagedError(DataError):
     """A stored file is missing, cut off or damaged; the message names it and says what makes it anew."""
 
 
+class MissingPartError(HapvrError, ImportError):
+    """This needs a part of HAP-VR that is not installed; the message names the installation that has it."""
+
+
 class WeightsUnavailableError(HapvrError):
     """Network weights cannot be had; the message names them and the ways out."""
 

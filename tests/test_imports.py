@@ -66,7 +66,18 @@ def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: s
 
 LAYERS = (
     {"settings"},
-    {"config", "config_file", "config_reference", "errors", "files", "markdown", "seeding", "provenance", "progress"},
+    {
+        "config",
+        "config_file",
+        "config_reference",
+        "errors",
+        "files",
+        "installed",
+        "markdown",
+        "seeding",
+        "provenance",
+        "progress",
+    },
     {"model", "augment", "video"},
     {"labels", "losses", "features", "storage"},
     {"train", "benchmark", "corpus", "scorer", "search", "tracking"},
@@ -136,6 +147,10 @@ def imported_names(path: Path) -> set[str]:
         ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
         ("hapvr.stages.watch, hapvr.stages.evaluation", {"timm", "torchvision", "lightning_fabric", "torch._dynamo"}),
         ("hapvr.stages.snapshot, hapvr.stages.frames, hapvr.stages.quality", {"torch", "mlflow"}),
+        (
+            "hapvr.commands.scoring, hapvr.scorer.bundle",
+            {"torch", "polars", "pyarrow", "mlflow", "decord", "onnxruntime"},
+        ),
         ("hapvr.train.loop", {"timm", "torchvision", "mlflow"}),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, show
+from hapvr.installed import has_gpu
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
@@ -189,7 +190,7 @@ def model_folder(model: str, tracking_uri: str) -> Path:
 def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
     """The scorer of a registered model or of a bundle folder."""
     folder = model_folder(model, tracking_uri)
-    from hapvr.features.extract import choose_device
     from hapvr.scorer.bundle import load_bundle
 
-    return load_bundle(folder, device=str(choose_device("auto")))
+    # importing torch takes longer than comparing two clips; many videos are worth it where there is a GPU
+    return load_bundle(folder, device="auto", engine="torch" if has_gpu() else "onnx")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from hapvr.errors import ArgumentError, ConfigError, HapvrError
+from hapvr.errors import ArgumentError, ConfigError, HapvrError, MissingPartError
+from hapvr.installed import FULL_REMEDY, is_installed
 from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -58,11 +59,16 @@ def exit_codes(verb: Verb) -> Verb:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except HapvrError as error:
-            code = WRONG_CALL if isinstance(error, ConfigError | ArgumentError) else FAILED
+            code = WRONG_CALL if isinstance(error, ConfigError | ArgumentError | MissingPartError) else FAILED
             fail(str(error), code, as_json=as_json)
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
+            if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
+                package = str(error.name).partition(".")[0]
+                name = verb.__name__.strip("_")
+                sentence = f"`hapvr {name}` needs {package}, which is not installed; {FULL_REMEDY}"
+                fail(sentence, WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)
 
     return call  # type: ignore[return-value]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
 from hapvr.errors import VideoError
 from hapvr.video.container import MAX_PIXELS, check_file
@@ -21,7 +20,7 @@ def is_picture(name: str) -> bool:
     return Path(name).suffix.lower() in PICTURE_SUFFIXES
 
 
-def read_picture(path: Path, *, short_side_px: int, max_bytes: int) -> Tensor:
+def read_picture(path: Path, *, short_side_px: int, max_bytes: int) -> NDArray[np.uint8]:
     """A picture as one frame, [1, 3, H, W] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says.
 
     Raises VideoError: missing_file, empty_file, not_video for another format, too_large, decode_error.
@@ -45,4 +44,4 @@ def read_picture(path: Path, *, short_side_px: int, max_bytes: int) -> Tensor:
         raise VideoError("not_video", f"picture: {path.name} is none of {', '.join(FORMATS)}; convert it") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise VideoError("decode_error", f"picture: {path.name} cannot be decoded ({error}); save it again") from error
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])

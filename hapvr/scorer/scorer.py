@@ -9,24 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hapvr.errors import ArgumentError, VideoError
-from hapvr.features.backbone import Backbone
-from hapvr.features.extract import region_embedder
 from hapvr.features.settings import NUM_REGIONS
-from hapvr.features.whitening import Whitening
-from hapvr.model.family import VideoNetwork
-from hapvr.model.packed import Limits
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.deadline import Deadline, Turns
-from hapvr.scorer.frame_matrix import relative_frame_matrix
+from hapvr.scorer.networks import Embedding, Networks
 from hapvr.scorer.request import RequestVideos
-from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, Segment, align, timed_segments
+from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import SampledFeatures, VideoReader
 from hapvr.video.settings import SamplingConfig
@@ -55,7 +48,7 @@ class PairScore:
 class EmbeddedVideo:
     """What the network compares. regions: [T, r, d] from `embed`; clock: of the T sampled frames."""
 
-    regions: Tensor
+    regions: Embedding
     clock: Clock
 
     def __len__(self) -> int:
@@ -75,46 +68,40 @@ class VideoScorer:
     def __init__(
         self,
         *,
-        backbone: Backbone,
-        whitening: Whitening,
-        network: VideoNetwork,
+        networks: Networks,
         sampling: SamplingConfig,
+        crop_px: int,
         batch_frames: int,
-        device: str,
         description: dict[str, Any],
         calibration: Calibration | None = None,
         limits: ServingConfig | None = None,
         warning: str = "",
     ) -> None:
-        self.network = network.to(device).eval()
+        self.networks = networks
         self.sampling = sampling
-        self._device = torch.device(device)
         self._computing = Turns()
         self.limits = limits or ServingConfig()
         self.description = description
         self.calibration = calibration
         self.warning = warning
         self._reader = VideoReader(
-            region_embedder(backbone, whitening, device, side=self.network.needs_side),
-            crop_px=backbone.crop_px,
+            networks.regions,
+            crop_px=crop_px,
             batch_frames=batch_frames,
             sampling=sampling,
             limits=self.limits,
             computing=self._computing,
         )
-        # one operation at a time, so that torch's number of threads is left alone
-        limits_of_pairs = dataclasses.replace(Limits.for_device(self._device), workers=0)
-        self._score_packed = self.network.packed_scorer(limits=limits_of_pairs)
 
-    def features(self, path: Path) -> Tensor:
+    def features(self, path: Path) -> NDArray[np.floating]:
         """Region features [T, 9, D] of a file. Raises VideoError."""
         regions = self._video(path).regions
-        return regions[:, :NUM_REGIONS] if self.network.needs_side else regions
+        return regions[:, :NUM_REGIONS] if self.networks.needs_side else regions
 
-    def frame_similarity(self, query: Path, reference: Path) -> Tensor:
+    def frame_similarity(self, query: Path, reference: Path) -> NDArray[np.float32]:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""
         first, second = (self.embed(self._video(path)).regions for path in (query, reference))
-        return self.network.frame_similarity(first, second).cpu()
+        return self.networks.frame_similarity(first, second)
 
     def score(self, query: Path, reference: Path) -> float:
         """Video similarity in [-1, 1]. Raises VideoError."""
@@ -186,7 +173,6 @@ class VideoScorer:
             self._reader, names, limits=limits or self.limits, access=access or Access(), deadline=deadline
         )
 
-    @torch.inference_mode()
     def picture(
         self,
         path: str | Path,
@@ -199,13 +185,11 @@ class VideoScorer:
         local = (access or Access()).local_path(str(path))
         return self._reader.picture(local, limits=limits or self.limits, deadline=deadline)
 
-    @torch.inference_mode()
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
         with self._computing.turn(deadline):
-            return EmbeddedVideo(self.network.embed(video.regions.to(self._device)), video.clock)
+            return EmbeddedVideo(self.networks.embed(video.regions), video.clock)
 
-    @torch.inference_mode()
     def similarities(
         self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
     ) -> list[float]:
@@ -213,13 +197,10 @@ class VideoScorer:
         if not references:
             return []
         with self._computing.turn(deadline):
-            scores = self._score_packed(
-                self.network.pack([query.regions]),
-                self.network.pack([reference.regions for reference in references]),
-            )
-        if not bool(torch.isfinite(scores).all()):
+            scores = self.networks.similarities(query.regions, [reference.regions for reference in references])
+        if not np.isfinite(scores).all():
             raise ArgumentError("the similarity is not finite")
-        return [float(score) for score in scores[0]]
+        return [float(score) for score in scores]
 
     @property
     def frame_threshold(self) -> float:
@@ -232,7 +213,9 @@ class VideoScorer:
     ) -> NDArray[np.float64]:
         """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found in."""
         with self._computing.turn(deadline):
-            return relative_frame_matrix(self.network, query.regions, reference.regions)
+            matrix = self.networks.frame_similarity(query.regions, reference.regions)
+            own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
+        return relative_similarity(matrix, *own)
 
     def matching_segments(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER

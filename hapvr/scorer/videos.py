@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
-from hapvr.features.backbone import center_crop
-from hapvr.features.extract import embed_in_batches
-from hapvr.features.images import decode_frames
+from hapvr.scorer.crops import center_crop, decode_frames
 from hapvr.scorer.deadline import Deadline, Turns
 from hapvr.scorer.pictures import read_picture
 from hapvr.scorer.segments import Clock
@@ -31,15 +29,15 @@ MAX_CACHED_FAILURES = 4096
 
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
-    """Features of the sampled frames of one video. regions: [T, R, D] float32 on the CPU, with their side where the network
+    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their side where the network
     reads it; clock: their times."""
 
-    regions: Tensor
+    regions: NDArray[np.floating]
     clock: Clock
 
     @property
     def num_bytes(self) -> int:
-        return self.regions.numel() * self.regions.element_size()
+        return self.regions.nbytes
 
 
 Outcome = SampledFeatures | VideoError
@@ -55,7 +53,7 @@ class VideoReader:
 
     def __init__(
         self,
-        embed: Callable[[Tensor], Tensor],
+        embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
         *,
         crop_px: int,
         batch_frames: int,
@@ -149,21 +147,16 @@ class VideoReader:
 
     def _features(self, video: SampledVideo, deadline: Deadline) -> Outcome:
         size = self._batch_frames
-        clips = (
-            ("", center_crop(decode_frames(video.jpegs[start : start + size]), self._crop_px))
-            for start in range(0, len(video.jpegs), size)
-        )
-
-        def embed(frames: Tensor) -> Tensor:
-            with self._computing.turn(deadline):
-                return self._embed(frames)
-
+        parts = []
         try:
-            parts = [part for _, part in embed_in_batches(clips, embed, batch_frames=size)]
+            for start in range(0, len(video.jpegs), size):
+                frames = center_crop(decode_frames(video.jpegs[start : start + size]), self._crop_px)
+                with self._computing.turn(deadline):
+                    parts.append(self._embed(frames))
         except VideoError as error:
             return error
         duration_s = None if video.probe is None else video.probe.duration_s
-        return SampledFeatures(torch.cat(parts), Clock(video.timestamps_s, duration_s))
+        return SampledFeatures(np.concatenate(parts), Clock(video.timestamps_s, duration_s))
 
     def _known(self, state: FileState) -> Outcome | None:
         with self._guard:

@@ -7,8 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from hapvr.errors import DataError
 from hapvr.scorer.segments import Clock
 from hapvr.scorer.videos import SampledFeatures
@@ -60,7 +58,7 @@ class StoredVideos:
         """The frames from `first` to `last` - 1. times_s: what `times` gave. Raises DataError as `times` does."""
         with self._guard:
             regions = self._file(video_id).regions(video_id, first, last)
-        return SampledFeatures(torch.from_numpy(regions), Clock(tuple(times_s[first:last])))
+        return SampledFeatures(regions, Clock(tuple(times_s[first:last])))
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""

@@ -18,6 +18,7 @@ from hapvr.scorer.pictures import is_picture
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.scorer.torch_networks import torch_network
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.descriptors import network_digest
@@ -100,7 +101,8 @@ class Searcher:
         registered = current.model.startswith("models:/")
         folder = registered_bundle(current.model, project.tracking_uri) if registered else Path(current.model)
         scorer = load_bundle(folder, device=str(choose_device(project.config.device)))
-        if network_digest(scorer.network) != current.digest:
+        network = torch_network(scorer.networks)
+        if network_digest(network) != current.digest:
             raise DataError(
                 f"search: the index below {root.url} was made with another network than {current.model} has now; "
                 "`hapvr index build` makes it anew"
@@ -108,7 +110,7 @@ class Searcher:
         index = current.open(root, settings)
         shards = index.videos()
         require = load_similarity_model(folder).require_features
-        videos = StoredVideos(root, shards, require=require, side=scorer.network.needs_side)
+        videos = StoredVideos(root, shards, require=require, side=network.needs_side)
         videos.check()
         engine = SearchEngine(
             scorer=scorer,

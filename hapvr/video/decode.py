@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import av
-import decord as _untyped_decord
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,9 +33,18 @@ from hapvr.video.selection import IncompleteSelectionError, Packets, iter_select
 Decoder = Literal["auto", "pyav"]
 Kept = TypeVar("Kept")
 
-decord: Any = _untyped_decord
 
-DECORD = f"decord {decord.__version__}"
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+DECORD_VERSION = _installed("decord")
+"""None where it is not installed; PyAV then reads everything, to the same pixels."""
+
+DECORD = f"decord {DECORD_VERSION}"
 PYAV = f"pyav {av.__version__}"
 PYAV_SELECTED = f"{PYAV}, wanted frames only"
 
@@ -137,7 +146,7 @@ def sample_video(
         return _sample_pyav(plan, keep)
     try:
         return _sample_indexed(plan, packets, keep, selects=selects)
-    except (decord.DECORDError, RuntimeError, IndexError, IncompleteSelectionError, _UnexpectedFrameError):
+    except (DecordFailed, RuntimeError, IndexError, IncompleteSelectionError, _UnexpectedFrameError):
         return _sample_pyav(plan, keep)  # if the file is at fault, this says so
 
 
@@ -160,13 +169,18 @@ class _Plan:
         )
 
 
+class DecordFailed(Exception):
+    """decord cannot read a file."""
+
+
 class _UnexpectedFrameError(Exception):
     """Frames came in another number or shape than the file holds."""
 
 
 def _decord_reads(facts: StreamFacts) -> bool:
     return (
-        facts.rotation_deg == 0
+        DECORD_VERSION is not None
+        and facts.rotation_deg == 0
         and facts.num_video_streams == 1
         and facts.probe.codec in _DECORD_CODECS
         and facts.pixel_format in _DECORD_PIXEL_FORMATS
@@ -202,12 +216,18 @@ def _selected_frames(plan: _Plan, packets: Packets, indices: list[int]) -> Itera
 
 
 def _decord_frames(plan: _Plan, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
+    import decord as untyped  # only where it is installed, and a file needs it
+
+    decord: Any = untyped
     decord.logging.set_level(decord.logging.QUIET)
-    reader = decord.VideoReader(str(plan.path), ctx=decord.cpu(0), num_threads=1)
-    if len(reader) != len(packets.pts):
-        raise _UnexpectedFrameError
-    for index in indices:
-        yield reader[index].asnumpy()
+    try:
+        reader = decord.VideoReader(str(plan.path), ctx=decord.cpu(0), num_threads=1)
+        if len(reader) != len(packets.pts):
+            raise _UnexpectedFrameError
+        for index in indices:
+            yield reader[index].asnumpy()
+    except decord.DECORDError as error:
+        raise DecordFailed from error
 
 
 def _sample_pyav(plan: _Plan, keep: Callable[[NDArray[np.uint8]], Kept]) -> Sample[Kept]:

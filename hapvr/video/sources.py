@@ -10,11 +10,13 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import polars as pl
-
 from hapvr.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 VIDEO_SUFFIXES = frozenset(
     [
@@ -250,6 +252,8 @@ def _shortened(video_id: str, name: str) -> str:
 
 
 def _read_table(path: Path, source: str) -> pl.DataFrame:
+    import polars as pl  # those who only ask which files are videos need none
+
     try:
         if path.suffix.lower() == ".parquet":
             return pl.read_parquet(path)

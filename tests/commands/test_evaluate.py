@@ -16,7 +16,7 @@ from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import write_bundle
+from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.stages.project import Project

@@ -14,8 +14,8 @@ import pytest
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
-from hapvr.scorer.bundle import write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.search.current import current_index
 from hapvr.stages.duplicates import GROUPS_PLACE
 from hapvr.stages.marking import mark

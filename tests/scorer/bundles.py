@@ -15,8 +15,9 @@ from hapvr.features.whitening import fit_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import write_bundle
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.onnx_export import write_onnx
+from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.settings import SamplingConfig
 
@@ -50,23 +51,43 @@ def write_scenes(path: Path, scenes: Sequence[int], *, fps: int = 8) -> Path:
 
 
 def make_bundle(
-    folder: Path, *, calibration: Calibration | None = None, card: str = "", backbone_config: BackboneConfig = BACKBONE
+    folder: Path,
+    *,
+    calibration: Calibration | None = None,
+    card: str = "",
+    backbone_config: BackboneConfig = BACKBONE,
+    onnx: bool = False,
 ) -> Path:
     """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, an untrained network of 32 dimensions."""
     backbone = load_backbone(backbone_config)
     pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
     with torch.inference_mode():
-        regions = backbone.regions(center_crop(pictures, backbone.crop_px)).flatten(0, 1)
+        crops = center_crop(pictures, backbone.crop_px)
+        regions = backbone.regions(crops).flatten(0, 1)
     dims = min(DIMS, regions.shape[1] // 2)
     network = SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng("bundle"))
+    whitening = fit_whitening(regions.clone(), dims=dims)
+    record = None
+    if onnx:
+        record = write_onnx(
+            folder / "exported",
+            backbone=backbone,
+            whitening=whitening,
+            network=network.eval(),
+            frames=[crops[:3], crops[3:9]],
+            features=[],
+            calibration=calibration,
+        )
     return write_bundle(
         folder / "bundle",
         network_folder=save_network(network, folder / "network", metadata={}),
         backbone=backbone,
         backbone_config=backbone_config,
-        whitening=fit_whitening(regions, dims=dims),
+        whitening=whitening,
         sampling=SAMPLING,
         provenance={},
         calibration=calibration,
         card=card,
+        onnx=record,
+        onnx_folder=folder / "exported" if onnx else None,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hapvr.errors import DataError
@@ -16,6 +18,7 @@ from hapvr.features.whitening import whitening_from_bytes
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.bundle import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, load_bundle, read_description
 from hapvr.scorer.scorer import VideoScorer
+from hapvr.scorer.torch_networks import TorchNetworks
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import SAMPLING, make_bundle
 
@@ -37,15 +40,19 @@ def torchscript(tmp_path: Path) -> Path:
     return path
 
 
-def features(folder: Path, config: BackboneConfig, clip: Path) -> Tensor:
+def features(folder: Path, config: BackboneConfig, clip: Path) -> NDArray[np.floating]:
     """[T, 9, D]: what a scorer with the configuration's own backbone gives for a clip."""
-    scorer = VideoScorer(
+    networks = TorchNetworks(
         backbone=load_backbone(config),
         whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
         network=load_network(folder / NETWORK_FOLDER)[0],
-        sampling=SAMPLING,
-        batch_frames=config.batch_frames,
         device="cpu",
+    )
+    scorer = VideoScorer(
+        networks=networks,
+        sampling=SAMPLING,
+        crop_px=config.crop_px,
+        batch_frames=config.batch_frames,
         description={},
     )
     return scorer.features(clip)

@@ -6,8 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import load_bundle, random_weights_warning
@@ -57,8 +57,8 @@ def test_a_bundle_extracts_in_its_precision(bundle: Path, scenes: Path, tmp_path
     half = change(bundle, tmp_path / "half", backbone=backbone | {"precision": "bfloat16"})
     exact, close = (load_bundle(folder).features(scenes / "a.mp4") for folder in (bundle, half))
     assert close.dtype == exact.dtype
-    assert not torch.equal(close, exact)
-    assert torch.nn.functional.cosine_similarity(close, exact, dim=-1).min() > 0.99
+    assert not np.array_equal(close, exact)
+    assert np.sum(close * exact, axis=-1).min() > 0.99
     other = change(bundle, tmp_path / "other", backbone=backbone | {"precision": "float8"}, hapvr_version="7.1.0")
     with pytest.raises(DataError, match=r"(?s)precision.*float8.*made by 7\.1\.0"):
         load_bundle(other)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from hapvr.errors import DataError
+from hapvr.errors import DataError, MissingPartError
+from hapvr.features.backbone import center_crop as torch_crop
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import fit_whitening
 from hapvr.model.families import build_family
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.crops import center_crop
 from hapvr.scorer.onnx_export import NoONNX, write_onnx
 from hapvr.scorer.onnx_networks import ONNXNetworks
-from hapvr.seeding import torch_rng
-from tests.scorer.bundles import BACKBONE
+from hapvr.scorer.torch_networks import TorchNetworks
+from hapvr.seeding import numpy_rng, torch_rng
+from tests.scorer.bundles import BACKBONE, make_bundle
 
 
 def parts(**settings: Any) -> dict[str, Any]:
@@ -111,3 +118,49 @@ def test_changed_and_missing_files_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"x")
     with pytest.raises(DataError, match=r"embed\.onnx differs from what scorer\.json says; fetch the model again"):
         ONNXNetworks(tmp_path, record)
+
+
+def test_crops_are_those_of_torch() -> None:
+    """Frames of the sampled size: the same bytes; others: resized to values that differ by 1 at most, and seldom."""
+    rng = numpy_rng("crops")
+    for height, width, differing in ((146, 200, 0.0), (146, 146, 0.0), (100, 300, 0.01), (400, 300, 0.01)):
+        frames = rng.integers(0, 256, (2, 3, height, width), dtype=np.uint8)
+        wanted = torch_crop(torch.from_numpy(frames), 128).numpy().astype(int)
+        found = center_crop(frames, 128).astype(int)
+        assert found.shape == wanted.shape == (2, 3, 128, 128)
+        assert np.abs(found - wanted).max() <= 1
+        assert (found != wanted).mean() <= differing
+
+
+@pytest.mark.slow
+def test_a_bundle_scores_alike_by_onnx_and_torch(tmp_path: Path, scenes: Path) -> None:
+    """Similarities and segments of real files; the engine without torch does not import it."""
+    folder = make_bundle(tmp_path, onnx=True)
+    names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
+    pairs = [(scenes / query, scenes / reference) for query in names for reference in names]
+    wanted = load_bundle(folder).score_pairs(pairs, segments=True)
+    found = load_bundle(folder, engine="onnx").score_pairs(pairs, segments=True)
+    for one, other in zip(wanted, found, strict=True):
+        assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
+        assert one.segments is not None
+        assert other.segments is not None
+        assert [dataclasses.astuple(part)[:4] for part in one.segments] == [
+            dataclasses.astuple(part)[:4] for part in other.segments
+        ]
+    code = (
+        "import sys; from pathlib import Path; from hapvr.scorer.bundle import load_bundle; "
+        f"load_bundle(Path({str(folder)!r}), engine='onnx').score(Path({str(pairs[0][0])!r}), Path({str(pairs[1][1])!r})); "
+        "print(sorted({'torch', 'timm', 'polars', 'pyarrow', 'mlflow', 'decord'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_bundle_without_onnx_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is loaded into torch, whatever engine is asked for; where torch is not installed the remedy is named."""
+    assert isinstance(load_bundle(bundle, engine="onnx").networks, TorchNetworks)
+    monkeypatch.setattr("hapvr.scorer.bundle.is_installed", lambda package: False)
+    with pytest.raises(
+        MissingPartError, match=r"has no ONNX files \(it was not asked for\).*pip install 'hapvr\[all\]'"
+    ):
+        load_bundle(bundle)

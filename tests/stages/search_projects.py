@@ -11,8 +11,8 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index

@@ -17,8 +17,8 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.provenance import Provenance
-from hapvr.scorer.bundle import write_bundle
 from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.evaluation import make_benchmark_scores
 from hapvr.stages.features import make_features
