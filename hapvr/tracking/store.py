@@ -21,10 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import ArgumentError, DataError, MissingPartError
+from hapvr.installed import FULL_REMEDY, is_installed
 
 CONNECT_S = 5.0
 """Seconds in which a server must answer. MLflow's own client would retry for minutes."""
+
+FILE_S = 60.0
+"""Seconds in which a server must go on with a file."""
 
 BUNDLE_MARK = "scorer.json"
 SQLITE = "sqlite:///"
@@ -209,6 +213,8 @@ def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
 
 
 def _download(uri: str, tracking_uri: str, *, folder: Path | None = None) -> Path:
+    if not is_installed("mlflow"):
+        return _download_plainly(uri, tracking_uri, folder=folder)
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -224,6 +230,58 @@ def _download(uri: str, tracking_uri: str, *, folder: Path | None = None) -> Pat
     found = _bundle_below(Path(place))
     if found is None:
         raise DataError(f"model: {uri} holds no model bundle; it was not registered by this project")
+    return found
+
+
+def _download_plainly(uri: str, tracking_uri: str, *, folder: Path | None) -> Path:
+    """As `_download` from a server that passes on artifacts, by its REST interface and without MLflow."""
+    wanted = parse_model_uri(uri)
+    facts = _served_version(wanted, tracking_uri) if is_server(tracking_uri) else None
+    if facts is None:
+        raise MissingPartError(
+            f"model: {uri} cannot be had from {tracking_uri} without MLflow; give --model the folder of a bundle, "
+            f"--tracking-uri the address of a server that has this version, or {FULL_REMEDY}"
+        )
+    query = urllib.parse.urlencode({"name": facts["name"], "version": facts["version"]})
+    try:
+        said = _asked(f"{tracking_uri.rstrip('/')}/api/2.0/mlflow/model-versions/get-download-uri?{query}")
+        place = urllib.parse.urlsplit(str(said["artifact_uri"]))
+        if place.scheme != "mlflow-artifacts":
+            raise MissingPartError(
+                f"model: the server at {tracking_uri} does not pass on the files of {uri}, which lie at {place.geturl()}; start "
+                f"it with --artifacts-destination, or {FULL_REMEDY}"
+            )
+        target = Path(tempfile.mkdtemp(prefix="hapvr-model-")) if folder is None else folder
+        _fetch_files(tracking_uri, place.path.strip("/"), target)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"model: {uri} cannot be fetched from {tracking_uri} ({error}); try again") from error
+    found = _bundle_below(target)
+    if found is None:
+        raise DataError(f"model: {uri} holds no model bundle; it was not registered by this project")
+    return found
+
+
+def _fetch_files(server: str, path: str, target: Path) -> None:
+    """All files of an artifact folder that an MLflow server passes on, into an existing folder."""
+    address = f"{server.rstrip('/')}/api/2.0/mlflow-artifacts/artifacts"
+    for file in _asked(f"{address}?{urllib.parse.urlencode({'path': path})}").get("files", []):
+        name = str(file["path"]).rpartition("/")[2]
+        if name in ("", ".", ".."):
+            raise ValueError(f"it names a file {file['path']!r}")
+        if file["is_dir"]:
+            (target / name).mkdir()
+            _fetch_files(server, f"{path}/{name}", target / name)
+            continue
+        with (
+            urllib.request.urlopen(f"{address}/{urllib.parse.quote(f'{path}/{name}')}", timeout=FILE_S) as answer,
+            (target / name).open("wb") as out,
+        ):
+            shutil.copyfileobj(answer, out)
+
+
+def _asked(address: str) -> dict[str, Any]:
+    with urllib.request.urlopen(address, timeout=CONNECT_S) as answer:
+        found: dict[str, Any] = json.load(answer)
     return found
 
 

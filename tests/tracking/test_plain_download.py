@@ -1,0 +1,43 @@
+"""A registered model from an MLflow server by plain HTTP, as an installation without MLflow fetches it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import DataError, MissingPartError
+from hapvr.provenance import file_sha256
+from hapvr.tracking.packaging import log_model
+from hapvr.tracking.runs import Tracker
+from hapvr.tracking.store import registered_bundle
+from tests.scorer.bundles import make_bundle
+from tests.tracking.test_training_tracking import mlflow_server
+
+
+@pytest.mark.slow
+def test_a_server_gives_the_bundle_without_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files of the bundle, once; a version that is not there, and other registries, with what to do."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bundle = make_bundle(tmp_path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with mlflow_server(tmp_path, port) as address:
+        tracker = Tracker(address, "hapvr")
+        run_id = tracker.start("run", name="run", params={}, tags={})
+        source = log_model(tracker, run_id, bundle)
+        tracker.client.create_registered_model("hapvr")
+        version = tracker.client.create_model_version("hapvr", source=source, run_id=run_id)
+        tracker.client.set_registered_model_alias("hapvr", "champion", version.version)
+        monkeypatch.setattr("hapvr.tracking.store.is_installed", lambda package: False)
+        found = registered_bundle("models:/hapvr@champion", address)
+        assert found.is_relative_to(tmp_path / "cache")
+        for file in bundle.rglob("*"):
+            if file.is_file():
+                assert file_sha256(found / file.relative_to(bundle)) == file_sha256(file)
+        with pytest.raises(MissingPartError, match=r"models:/hapvr/9 cannot be had.*a server that has this version"):
+            registered_bundle("models:/hapvr/9", address)
+    with pytest.raises(DataError, match="no MLflow server answers"):
+        registered_bundle("models:/hapvr@champion", address)
