@@ -10,6 +10,7 @@ import pytest
 from hapvr.errors import DataError, MissingPartError
 from hapvr.provenance import file_sha256
 from hapvr.tracking.packaging import log_model
+from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
 from hapvr.tracking.store import registered_bundle
 from tests.scorer.bundles import make_bundle
@@ -28,9 +29,8 @@ def test_a_server_gives_the_bundle_without_mlflow(tmp_path: Path, monkeypatch: p
         tracker = Tracker(address, "hapvr")
         run_id = tracker.start("run", name="run", params={}, tags={})
         source = log_model(tracker, run_id, bundle)
-        tracker.client.create_registered_model("hapvr")
-        version = tracker.client.create_model_version("hapvr", source=source, run_id=run_id)
-        tracker.client.set_registered_model_alias("hapvr", "champion", version.version)
+        version = register(tracker, "hapvr", run_id=run_id, model_uri=source, target=0.5, tags={})
+        tracker.client.set_registered_model_alias("hapvr", "champion", str(version))
         monkeypatch.setattr("hapvr.tracking.store.is_installed", lambda package: False)
         found = registered_bundle("models:/hapvr@champion", address)
         assert found.is_relative_to(tmp_path / "cache")
