@@ -1,10 +1,10 @@
 """How well are the times of copied parts found, by the local alignment that searches use and by its alternatives?
 
-    python bench/segments.py --config CONFIG --benchmark NAME --calibrate-on NAME [--model FOLDER] [--out FILE.json]
+    python bench/segments.py --benchmark FOLDER [--config CONFIG] [--threshold 0.5 --threshold 0.7] [--out FILE.json]
 
-Both benchmarks are made by the configuration's sources, with features. The threshold of frame similarities is what 95 % of
-the unrelated pairs of --calibrate-on stay below with two consecutive frames, as `hapvr.stages.calibration` fits it. Without
---model frames are compared by TopK-Chamfer similarity of their regions, nothing learned. All aligners get the same matrices.
+FOLDER: what `hapvr benchmarks make` or a source of `kind: own_videos` wrote, for example with `edits: parts`. Frames are
+sampled once a second, and their regions, by the configuration's backbone, whitened on the benchmark's originals. Nothing is
+learned: frames are compared by TopK-Chamfer similarity of their regions. All aligners get the same matrices.
 """
 
 import argparse
@@ -12,87 +12,98 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.model.checkpoint import load_network
-from hapvr.model.family import VideoNetwork
+from hapvr.config import Config
+from hapvr.config_file import load_config
+from hapvr.features.backbone import center_crop, load_backbone
+from hapvr.features.whitening import fit_whitening
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.aligners import ALIGNERS
-from hapvr.scorer.frame_matrix import relative_frame_matrix
-from hapvr.scorer.segments import best_run
-from hapvr.stages.benchmark_features import BenchmarkFeatures
-from hapvr.stages.project import Project
-from hapvr.stages.segment_scores import sampled_fps, score_segments, segments_markdown
-from hapvr.stages.sources import benchmark_folder
-from hapvr.stages.validation import benchmark_shards
-from hapvr.storage.features import FeatureStore
+from hapvr.scorer.segments import DEFAULT_THRESHOLD
+from hapvr.stages.segment_scores import score_segments, segments_markdown
+from hapvr.video.decode import sample_frames
 
-QUANTILE = 0.95
+FRAMES_AT_ONCE = 32
 
 
-def opened(project: Project, name: str) -> tuple[BenchmarkDefinition, FeatureStore]:
-    definition = load_definition(str(benchmark_folder(project, name)))
-    return definition, FeatureStore(project.root, benchmark_shards(project, name))
+class InMemory:
+    """The features of `hapvr.stages.benchmark_features`, from memory."""
+
+    def __init__(self, regions: dict[str, Tensor], fps: float) -> None:
+        self._regions = regions
+        self._fps = fps
+
+    def available(self) -> set[str]:
+        return set(self._regions)
+
+    def digests(self) -> dict[str, str]:
+        return {}
+
+    def times(self, video_id: str) -> Sequence[float]:
+        return [row / self._fps for row in range(len(self._regions[video_id]))]
+
+    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+        yield from ((video, self._regions[video]) for video in video_ids)
 
 
-def unrelated_threshold(network: VideoNetwork, definition: BenchmarkDefinition, features: BenchmarkFeatures) -> float:
-    """What QUANTILE of the unrelated pairs stay below with their most similar two consecutive frames."""
-    labelled = set(definition.labels.select("query_id", "reference_id").iter_rows())
-    with torch.inference_mode():
-        videos = {video: network.embed(regions.float()) for video, regions in features.read(definition.video_ids)}
-        runs = [
-            best_run(relative_frame_matrix(network, videos[query], videos[reference]))
-            for query in definition.queries
-            for reference in definition.database
-            if (query, reference) not in labelled and {query, reference} <= videos.keys()
+@torch.inference_mode()
+def extracted(definition: BenchmarkDefinition, config: Config) -> InMemory:
+    backbone, sampling = load_backbone(config.backbone), config.sampling
+    regions = {}
+    for video, path in definition.video_files().items():
+        sampled = sample_frames(
+            path, fps=sampling.fps, short_side_px=sampling.short_side_px, max_frames=sampling.max_frames
+        )
+        crops = center_crop(torch.from_numpy(sampled.frames).permute(0, 3, 1, 2), backbone.crop_px)
+        parts = [
+            backbone.regions(crops[start : start + FRAMES_AT_ONCE]) for start in range(0, len(crops), FRAMES_AT_ONCE)
         ]
-    return float(np.quantile(runs, QUANTILE))
+        regions[video] = torch.cat(parts).float()
+    originals = torch.cat([regions[video] for video in definition.queries]).flatten(0, 1)
+    whitening = fit_whitening(originals, dims=config.whitening.dims)
+    return InMemory({video: whitening.apply(one).half() for video, one in regions.items()}, sampling.fps)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("configs/measure.yaml"))
-    parser.add_argument("--benchmark", required=True)
-    parser.add_argument("--calibrate-on", required=True)
-    parser.add_argument("--model", type=Path, help="a network folder")
-    parser.add_argument("--threshold", type=float, help="instead of the calibrated one")
+    parser.add_argument("--benchmark", type=Path, required=True)
+    parser.add_argument("--threshold", type=float, action="append", help="frame similarity that counts as the same")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    project = Project.open(arguments.config)
-    definition, store = opened(project, arguments.benchmark)
-    nothing_learned = NetworkSettings(attention=False, comparator=False)
-    dims = project.config.whitening.dims
-    network = load_network(arguments.model)[0] if arguments.model else SimilarityNetwork(nothing_learned, dims=dims)
-    threshold = arguments.threshold
-    if threshold is None:
-        other, other_store = opened(project, arguments.calibrate_on)
-        threshold = unrelated_threshold(network, other, BenchmarkFeatures(other_store, other))
-    features = BenchmarkFeatures(store, definition)
-    results = {}
+    config = load_config(arguments.config)
+    definition = load_definition(arguments.benchmark)
+    features = extracted(definition, config)
+    network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=config.whitening.dims).eval()
     with tempfile.TemporaryDirectory(prefix="hapvr-segments-") as folder:
         path = score_benchmark(network, definition, features, Path(folder) / "similarities.parquet")
         similarities = pl.read_parquet(path)
-    for name in ALIGNERS:
-        began = time.process_time()
-        scores = score_segments(
-            network,
-            definition,
-            features,
-            similarities,
-            threshold=threshold,
-            fps=sampled_fps(store.settings),
-            aligner=name,
-        )
-        results[name] = scores.to_json() | {"processor_s": time.process_time() - began}
-        sys.stdout.write(f"{segments_markdown(scores)}\n{results[name]['processor_s']:.1f} s of processor time\n\n")
+    results = []
+    for threshold in arguments.threshold or [DEFAULT_THRESHOLD]:
+        for name in ALIGNERS:
+            began = time.process_time()
+            scores = score_segments(
+                network,
+                definition,
+                features,
+                similarities,
+                threshold=threshold,
+                fps=config.sampling.fps,
+                aligner=name,
+            )
+            results.append(scores.to_json() | {"processor_s": time.process_time() - began})
+            sys.stdout.write(f"{segments_markdown(scores)}\n{results[-1]['processor_s']:.1f} s of processor time\n\n")
+            sys.stdout.flush()
     if arguments.out:
         arguments.out.write_text(json.dumps(results, indent=1))
     return 0

@@ -23,13 +23,15 @@ def temporal_network(
 ) -> list[Alignment]:
     """Parts of two videos that match, the heaviest path first; arguments, results and errors are those of `align`.
 
-    Nodes are the NEIGHBOURS most similar reference frames of each query frame, where they exceed the threshold. An edge leads
+    Nodes are the NEIGHBOURS most similar reference frames of each query frame, more where several are equally similar, as in
+    still pictures, and only where they exceed the threshold. An edge leads
     to a later frame of both videos, at most MAX_STEP away; a path weighs as much as its nodes' similarities.
     """
     matrix = checked_matrix(similarity, threshold)
     wanted = min(min_frames, *matrix.shape)
-    rank = np.argsort(np.argsort(-matrix, axis=1, kind="stable"), axis=1)
-    nodes = (rank < NEIGHBOURS) & (matrix > threshold)
+    place = max(matrix.shape[1] - NEIGHBOURS, 0)
+    nearest = np.partition(matrix, place, axis=1)[:, place : place + 1]
+    nodes = (matrix >= nearest) & (matrix > threshold)
     weight = np.where(nodes, np.maximum(matrix, 1e-6), -np.inf)
     found: list[Alignment] = []
     for _ in range(MAX_PATHS):

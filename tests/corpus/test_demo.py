@@ -7,11 +7,13 @@ from pathlib import Path
 
 import av
 import numpy as np
+import polars as pl
 import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.corpus.demo import FPS, DemoCorpus, IncidentTask, make_demo_corpus, render_incident
-from hapvr.corpus.plan import plan_split
+from hapvr.corpus.edits import LIGHT_EDITS
+from hapvr.corpus.plan import LABELLED_CLIP_S, plan_split
 from hapvr.errors import ArgumentError, DataError
 from hapvr.provenance import file_sha256
 
@@ -102,3 +104,22 @@ def test_make_demo_corpus_replaces_only_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "tiny-train" / "mine.txt").read_text() == "keep"
     with pytest.raises(ArgumentError, match="num_incidents: got 1"):
         make_demo_corpus(tmp_path / "new", name="tiny", num_incidents=1)
+
+
+def test_demo_knows_the_times_of_its_copies(demo: DemoCorpus) -> None:
+    """Copies, and they alone, have true times; a channel's intro of one second comes before the footage."""
+    definition = load_definition(demo.test)
+    assert definition.segments is not None
+    pair = ["query_id", "reference_id"]
+    copies = definition.labels.filter(pl.col("label").is_in(["ND", "DS"])).select(pair)
+    assert set(definition.segments.select(pair).iter_rows()) == set(copies.iter_rows())
+    edits = {row["video_id"]: row["edit"] for row in definition.videos.iter_rows(named=True)}
+    plain = 0
+    for query, reference, start, end, shown, shown_end in definition.segments.iter_rows():
+        assert start >= ("channel" in edits[query])
+        assert shown >= ("channel" in edits[reference])
+        if edits[reference].split("+")[0] in LIGHT_EDITS:
+            assert (start, shown) == ("channel" in edits[query], "channel" in edits[reference])
+            assert end - start == shown_end - shown == LABELLED_CLIP_S
+            plain += 1
+    assert plain
