@@ -12,6 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import timm  # noqa: F401 the stages import it in the fork otherwise, which takes most of their time
 import torch
 
 from hapvr.stages.features import make_features

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.storage.availability import available_videos, read_availability
-from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.filesystem import LOCKS_FOLDER, DataRoot
 from tests.conftest import write_clip, write_settings
 from tests.stages.data_projects import digests, folder_settings
 from tests.stages.kills import StageServer, kill_after, kill_often, run_elsewhere, stage_server
@@ -49,15 +49,16 @@ class Stages:
         """Run a stage to its end; returns the seconds."""
         return self.server.finish(self.config, stage)
 
-    def listing(self) -> list[tuple[str, int]]:
-        """Files of the data root with their sizes."""
+    def listing(self, stage: str) -> list[tuple[str, int]]:
+        """Files that a stage writes, with their sizes, and locks."""
         found = []
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                try:
-                    found.append((f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size))
-                except FileNotFoundError:
-                    continue
+        for top in (*FOLDERS[stage], LOCKS_FOLDER):
+            for folder, _, names in os.walk(self.root / top):
+                for name in names:
+                    try:
+                        found.append((f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size))
+                    except FileNotFoundError:
+                        continue
         return sorted(found)
 
 
@@ -102,7 +103,7 @@ def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> No
     def kill(pid: int, number: int) -> None:
         nonlocal most_changes
         if number % 2:
-            most_changes = max(2, kill_at_change(stages, pid, rng.randint(1, most_changes)))
+            most_changes = max(2, kill_at_change(stages, stage, pid, rng.randint(1, most_changes)))
         else:
             kill_after(pid, rng.uniform(0, stages.seconds[stage]))
 
@@ -121,12 +122,12 @@ def clear(stages: Stages, stage: str) -> None:
         shutil.rmtree(stages.root / name, ignore_errors=True)
 
 
-def kill_at_change(stages: Stages, pid: int, wanted: int) -> int:
-    """Kill the process when the data root has changed `wanted` times, or soon after it ended; returns the changes seen."""
-    before, seen = stages.listing(), 0
+def kill_at_change(stages: Stages, stage: str, pid: int, wanted: int) -> int:
+    """Kill the process when the stage's files have changed `wanted` times, or soon after it ended; returns the changes seen."""
+    before, seen = stages.listing(stage), 0
     while seen < wanted and is_running(pid):
         time.sleep(0.002)
-        now = stages.listing()
+        now = stages.listing(stage)
         seen, before = seen + (now != before), now
     os.kill(pid, signal.SIGKILL)
     return seen + 1
