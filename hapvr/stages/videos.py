@@ -123,8 +123,10 @@ def _failed_files(shard: Shard) -> frozenset[str]:
 
 def _look(project: Project, rows: list[ManifestRow], *, anew: frozenset[str]) -> Iterator[dict[str, Any]]:
     """Facts of each video, in order; downloads run ahead in threads, each with a process."""
-    config = project.config.download
     remote = [row for row in rows if is_remote(row.uri)]
+    config = project.config.download
+    # All processes start with the first download, and each takes a second of the processor for that.
+    config = config.model_copy(update={"workers": max(1, min(config.workers, len(remote)))})
     top = _download_folder(project) if remote else Path()
     quota = DiskQuota(top, config.quota_bytes)
     # the downloader is closed first: threads that still wait for their process then end
