@@ -121,9 +121,12 @@ def golden() -> dict[str, Tensor]:
 
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeOnce:
-    """Gives a folder of this name that one of the test processes has filled; the others wait for it, and only read it."""
+    """Gives a folder of this name that one of the test processes has filled; the others wait for it, and only read it.
+
+    HAPVR_TESTS_MADE: where these folders are, so that several runs of pytest over the same code share them.
+    """
     base = tmp_path_factory.getbasetemp()
-    shared = base if worker_id == "master" else base.parent
+    shared = Path(os.environ.get("HAPVR_TESTS_MADE") or (base if worker_id == "master" else base.parent))
 
     def made(name: str, fill: Callable[[Path], object]) -> Path:
         folder, end = shared / name, shared / f"{name}.made"
