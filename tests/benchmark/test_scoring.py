@@ -158,13 +158,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def score_made_on_reading(path, *, num_references):
-    """Scores videos of 100 frames whose features exist only while they are read."""
+    """Scores videos of 60 frames whose features exist only while they are read."""
     definition = make_definition(num_references=num_references)
     reader = Features(dict.fromkeys(definition.video_ids))
 
     def read(video_ids, *, side=False):
         for video in video_ids:
-            yield video, torch.randn(100, REGIONS, 256, generator=torch_rng(video)).half()
+            yield video, torch.randn(60, REGIONS, 256, generator=torch_rng(video)).half()
 
     reader.read = read
     network = SimilarityNetwork(NetworkSettings(comparator=False), dims=256, generator=torch_rng("memory"))

@@ -59,7 +59,7 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_trains_for_some_steps(row: Row, pooled_project: Project, tmp_path: Path) -> None:
     """On real views, with the small project's data and the row's settings; every logged loss is finite."""
-    overrides = {**row.overrides, "train.steps": 3, "train.video_rate": 1.0}
+    overrides = {**row.overrides, "train.steps": 3, "train.checkpoint_every_steps": 3, "train.video_rate": 1.0}
     if overrides.get("train.contrast.bank_size"):
         overrides["train.contrast.bank_size"] = 4  # the project has four training videos
     config = load_config(pooled_project.folder / "pooled.yaml", overrides=overrides)
