@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,8 @@ from hapvr.video.decode import sample_frames
 WEIGHTS = RandomWeights(source="random", seed=3)
 BACKBONE = BackboneConfig(architecture="resnet18.tv_in1k", weights=WEIGHTS, crop_px=128)
 TEACHER = TeacherConfig(architecture="vit_tiny_patch16_224", weights=WEIGHTS)
+# All blocks of the teacher are alike, and the compiler's time grows with their number.
+TWO_BLOCKS = {"depth": 2}
 HALF: tuple[Precision, ...] = ("bfloat16", "float16")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
 
@@ -34,25 +38,25 @@ def frames(clips_folder: Path) -> Tensor:
     return torch.cat([center_crop(torch.from_numpy(clip).permute(0, 3, 1, 2), 128) for clip in clips])
 
 
-def backbone_regions(frames: Tensor, *, compiled: bool = False, precision: Precision = "float32") -> Tensor:
+def backbone_regions(frames: Tensor, *, precision: Precision = "float32", **changes: Any) -> Tensor:
     """Regions by a backbone of its own, twice in batches of other sizes."""
-    backbone = load_backbone(BACKBONE.model_copy(update={"precision": precision, "compile": compiled}))
+    backbone = load_backbone(BACKBONE.model_copy(update={"precision": precision, **changes}))
     with torch.inference_mode():
         return torch.cat([backbone.regions(part) for part in (frames[:7], frames[7:])])
 
 
-def teacher_embeddings(frames: Tensor, *, compiled: bool = False, precision: Precision = "float32") -> Tensor:
+def teacher_embeddings(frames: Tensor, *, precision: Precision = "float32", **changes: Any) -> Tensor:
     """Embeddings by a teacher of its own."""
-    teacher = load_teacher(TEACHER.model_copy(update={"precision": precision, "compile": compiled}), crop_px=128)
+    teacher = load_teacher(TEACHER.model_copy(update={"precision": precision, **changes}), crop_px=128)
     with torch.inference_mode():
         return torch.cat([teacher.embed(part) for part in (frames[:7], frames[7:])])
 
 
 @pytest.mark.parametrize("precision", HALF)
 @pytest.mark.parametrize("run", [backbone_regions, teacher_embeddings])
-def test_half_precision_is_close_to_float32(run: object, precision: Precision, frames: Tensor) -> None:
+def test_half_precision_is_close_to_float32(run: Callable[..., Tensor], precision: Precision, frames: Tensor) -> None:
     """Other values, all within a cosine of 0.99 of the exact ones, given as float32."""
-    exact, half = run(frames), run(frames, precision=precision)  # type: ignore[operator]
+    exact, half = run(frames), run(frames, precision=precision)
     assert half.dtype == torch.float32
     assert not torch.equal(exact, half)
     assert F.cosine_similarity(exact, half, dim=-1).min() > 0.99
@@ -95,12 +99,19 @@ def test_only_weights_and_another_precision_than_float32_are_recorded() -> None:
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("run", "precision"),
-    [(backbone_regions, "float32"), (backbone_regions, "bfloat16"), (teacher_embeddings, "float32")],
+    ("run", "options", "precision"),
+    [
+        (backbone_regions, {}, "float32"),
+        (backbone_regions, {}, "bfloat16"),
+        (teacher_embeddings, TWO_BLOCKS, "float32"),
+    ],
 )
-def test_compiled_networks_give_the_same_to_rounding(run: object, precision: Precision, frames: Tensor) -> None:
+def test_compiled_networks_give_the_same_to_rounding(
+    run: Callable[..., Tensor], options: dict[str, Any], precision: Precision, frames: Tensor
+) -> None:
     """Batches of two sizes; weights keep their names, so that bundles can be written."""
-    eager, compiled = run(frames, precision=precision), run(frames, precision=precision, compiled=True)  # type: ignore[operator]
+    eager = run(frames, precision=precision, options=options)
+    compiled = run(frames, precision=precision, options=options, compile=True)
     if precision == "float32":
         torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
     assert F.cosine_similarity(eager, compiled, dim=-1).min() > 0.999
@@ -108,9 +119,17 @@ def test_compiled_networks_give_the_same_to_rounding(run: object, precision: Pre
     assert state.keys() == load_backbone(BACKBONE).network.state_dict().keys()
 
 
-@pytest.mark.parametrize(("run", "section"), [(backbone_regions, "backbone"), (teacher_embeddings, "teacher")])
+@pytest.mark.parametrize(
+    ("run", "options", "section"),
+    [(backbone_regions, {}, "backbone"), (teacher_embeddings, TWO_BLOCKS, "teacher")],
+)
 def test_compiling_without_a_compiler_says_what_to_do(
-    run: object, section: str, frames: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Tensor],
+    options: dict[str, Any],
+    section: str,
+    frames: Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No silent fall-back to the uncompiled network."""
     import torch._inductor.config
@@ -120,4 +139,4 @@ def test_compiling_without_a_compiler_says_what_to_do(
     message = rf"torch\.compile failed .*g\+\+.*set {section}\.compile to false"
     absent = {"cpp.cxx": (str(tmp_path / "no-compiler"),)}
     with torch._inductor.config.patch(absent), pytest.raises(ConfigError, match=message):
-        run(frames, compiled=True)  # type: ignore[operator]
+        run(frames, options=options, compile=True)
