@@ -116,7 +116,7 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
     """A server that is killed in mid-training and comes back: training goes on, and the run has all metrics in the end."""
     port = free_port()
     config = with_train(
-        small_project, steps=2400, log_every_steps=50, validate_every_steps=2400, checkpoint_every_steps=800
+        small_project, steps=1200, log_every_steps=25, validate_every_steps=1200, checkpoint_every_steps=400
     )
     tracking = config.tracking.model_copy(update={"uri": f"http://127.0.0.1:{port}"})
     project = Project(config.model_copy(update={"tracking": tracking}), small_project.root, small_project.folder)
