@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hapvr.stages.benchmark_features import BenchmarkFeatures
     from hapvr.stages.segment_scores import SegmentScores
 
+CANDIDATES = 100
 RAW, NORMALIZED = "raw", "normalized"
 
 
@@ -46,6 +47,16 @@ def evaluate(
     model: Annotated[
         str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
     ] = None,
+    first_stage: Annotated[
+        str | None,
+        typer.Option(help="A model that ranks all videos first; --model then scores its --candidates alone."),
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(min=1, help="Videos per query that --first-stage hands on; 100 unless told.")
+    ] = None,
+    codes: Annotated[
+        bool, typer.Option("--codes", help="--first-stage compares binary codes of its video vectors.")
+    ] = False,
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     out: Annotated[
         Path | None,
@@ -124,6 +135,13 @@ def evaluate(
         )
     if not segments and (matches is not None or frame_threshold is not None or aligner != "local"):
         raise ArgumentError("--aligner, --frame-threshold and --matches need --segments")
+    if first_stage is None and (candidates is not None or codes):
+        raise ArgumentError("--candidates and --codes need --first-stage MODEL")
+    if first_stage is not None and (not from_features or normalize is not None or symmetric or dtype == "bfloat16"):
+        raise ArgumentError(
+            "--first-stage needs --features and --model, and goes without --normalize, --symmetric and --dtype bfloat16"
+        )
+    first = None if first_stage is None else _FirstStage(first_stage, candidates or CANDIDATES, codes)
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = _video_ids(available, definition) if available is not None else None
     found_segments = None
@@ -136,7 +154,7 @@ def evaluate(
             settings = ScoringSettings(dtype=dtype, symmetric=symmetric)
             if segments:
                 true_segments(definition)  # refuses a benchmark without them before the long work
-            scored = _score(definition, str(features), str(model), tracking_uri, files, settings, config)
+            scored = _score(definition, str(features), str(model), tracking_uri, files, settings, config, first)
             found = frozenset(scored.reader.available())
             if segments:
                 found_segments = _segments(definition, scored, files[RAW], aligner, frame_threshold)
@@ -180,6 +198,15 @@ def _normalization(top_k: int | None, weight: float | None, *, source: str | Non
         ) from error
 
 
+@dataclass(frozen=True)
+class _FirstStage:
+    """What ranks all videos before the model scores the best of them."""
+
+    model: str
+    candidates: int
+    codes: bool
+
+
 def _score(
     definition: BenchmarkDefinition,
     features: str,
@@ -188,9 +215,11 @@ def _score(
     files: dict[str, Path],
     settings: ScoringSettings,
     normalization: NormalizationConfig,
+    first: _FirstStage | None,
 ) -> _Scored:
     """Write the similarities of stored features, raw and where wanted normalised."""
     from hapvr.benchmark.scoring import score_benchmark
+    from hapvr.benchmark.two_stages import score_in_two_stages
     from hapvr.features.extract import choose_device
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
@@ -205,7 +234,21 @@ def _score(
     reader = BenchmarkFeatures(store, definition)
     files[RAW].parent.mkdir(parents=True, exist_ok=True)
     device = choose_device("auto")
-    score_benchmark(chosen.network, definition, reader, files[RAW], device=device, settings=settings)
+    if first is None:
+        score_benchmark(chosen.network, definition, reader, files[RAW], device=device, settings=settings)
+    else:
+        coarse = load_similarity_model(model_folder(first.model, tracking_uri))
+        coarse.require_features(store.settings)
+        score_in_two_stages(
+            coarse.network,
+            chosen.network,
+            definition,
+            reader,
+            files[RAW],
+            candidates=first.candidates,
+            codes=first.codes,
+            device=device,
+        )
     if NORMALIZED in files:
         normalized_similarities(
             chosen.network,

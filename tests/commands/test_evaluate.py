@@ -16,6 +16,8 @@ from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.model.tca.network import ContextNetwork
+from hapvr.model.tca.settings import TcaSettings
 from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
@@ -212,6 +214,27 @@ def test_evaluate_says_what_is_wrong_with_a_background(
     done = call(*arguments, *options)
     assert done.code == code
     assert message in done.error
+
+
+def test_evaluate_in_two_stages(
+    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
+) -> None:
+    """With candidates enough the metrics are the second model's alone; options that need a first stage say so."""
+    first = ContextNetwork(TcaSettings(heads=4), dims=32, generator=torch_rng("first stage"))
+    place = save_network(first, tmp_path / "first", metadata={})
+    arguments = ("--benchmark", own_test, "--features", small_project.root.url, "--model", network_folder, "--json")
+    alone = call("evaluate", *arguments)
+    both = call("evaluate", *arguments, "--first-stage", place)
+    assert both.code == 0, both.error
+    assert both.json["metrics"] == pytest.approx(alone.json["metrics"], abs=1e-6)
+    out = tmp_path / "codes.parquet"
+    codes = call("evaluate", *arguments, "--first-stage", place, "--codes", "--candidates", "1", "--out", out)
+    assert codes.code == 0, codes.error
+    again = pl.read_parquet(out).filter(pl.col("similarity") >= -1)
+    assert len(again) == again["query_id"].n_unique() == len(load_definition(own_test).queries)
+    assert "need --first-stage MODEL" in call("evaluate", *arguments, "--candidates", "3").error
+    refused = call("evaluate", *arguments, "--first-stage", place, "--symmetric")
+    assert "--first-stage needs --features and --model, and goes without" in refused.error
 
 
 def test_evaluate_refuses_features_of_another_whitening(
