@@ -17,7 +17,7 @@ from hapvr.model.binary import binary_codes, hamming_similarity
 from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import PackedVideos
 
-NOT_RERANKED = 2.0
+NOT_RERANKED = 3.0
 """Taken off the first stage's similarity of what the second does not see, so that it ranks below all that it does."""
 
 
