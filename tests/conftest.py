@@ -61,7 +61,9 @@ def write_clip(path: Path, *, seed: int, seconds: float = 6.0, fps: int = 8, siz
     blocks = [(rng.integers(0, 255, 3), rng.uniform(0, 1, 2), rng.uniform(-0.15, 0.15, 2)) for _ in range(4)]
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=fps, options={"crf": "28", "preset": "veryfast", "x264-params": "cpu-independent=1"})
+        stream = container.add_stream(
+            "libx264", rate=fps, options={"crf": "28", "preset": "veryfast", "x264-params": "cpu-independent=1"}
+        )
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.thread_count = 1
         for number in range(max(1, round(seconds * fps))):
