@@ -108,7 +108,7 @@ def test_setting_reaches_the_loop(tmp_path: Path, config: Config, cached: Cached
 
 
 def test_online_clips_have_the_frames_of_their_video(small_project: Project) -> None:
-    """Clips of 16 frames of videos of six seconds have six frames."""
+    """Clips of 16 frames of videos of six seconds have six frames, and those of the video of one frame have one."""
     views = small_project.config.views.model_copy(update={"num_frames": 16})
     project = Project(
         small_project.config.model_copy(update={"views": views}), small_project.root, small_project.folder
@@ -117,4 +117,5 @@ def test_online_clips_have_the_frames_of_their_video(small_project: Project) -> 
     plans, own = online.plans(0)
     batch = online.finish(online.draw(plans, own))
     assert batch.num_frames is not None
-    assert batch.num_frames.tolist() == [6] * len(plans)
+    assert len(batch.video_ids) == len(plans)
+    assert batch.num_frames.tolist() == [1 if "видео" in video_id else 6 for video_id in batch.video_ids]
