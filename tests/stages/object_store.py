@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,11 @@ import pytest
 
 @contextmanager
 def empty_bucket() -> Iterator[str]:
-    """The URL of a bucket; who the server is and who we are comes from the environment, as it does for users."""
+    """The URL of a bucket; who the server is and who we are comes from the environment, as it does for users.
+
+    All servers of a process hold the same objects, so each bucket has a name of its own.
+    """
+    bucket = f"videos-{uuid.uuid4().hex}"
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -20,6 +25,6 @@ def empty_bucket() -> Iterator[str]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        pafs.FileSystem.from_uri("s3://videos?allow_bucket_creation=true")[0].create_dir("videos")
-        yield "s3://videos/collection"
+        pafs.FileSystem.from_uri(f"s3://{bucket}?allow_bucket_creation=true")[0].create_dir(bucket)
+        yield f"s3://{bucket}/collection"
     server.stop()
