@@ -194,14 +194,7 @@ class _Scorer:
 
     def embed(self, video: str, features: Tensor) -> Tensor:
         """Embeddings [T, r, d] of one video. DataError unless its features fit the network."""
-        wanted = self.network.dims
-        if features.ndim != 3 or features.shape[-1] != wanted or 0 in features.shape:
-            raise DataError(
-                f"features of {video}: shape {tuple(features.shape)}, wanted [frames, regions, {wanted}]; "
-                "they are empty or were made for another model"
-            )
-        if not bool(torch.isfinite(features).all()):
-            raise DataError(f"features of {video}: some values are not finite; extract the video again")
+        require_usable(video, features, dims=self.network.dims)
         features = features.to(self.device)
         if self._dtype is None:
             self._use(self._fastest(features))
@@ -213,6 +206,17 @@ class _Scorer:
         if self.settings.symmetric:
             scores = (scores + self._score_packed(reference, query).T) / 2
         return scores
+
+
+def require_usable(video: str, features: Tensor, *, dims: int) -> None:
+    """Raise DataError unless features are [T, R, dims], not empty, and finite."""
+    if features.ndim != 3 or features.shape[-1] != dims or 0 in features.shape:
+        raise DataError(
+            f"features of {video}: shape {tuple(features.shape)}, wanted [frames, regions, {dims}]; "
+            "they are empty or were made for another model"
+        )
+    if not bool(torch.isfinite(features).all()):
+        raise DataError(f"features of {video}: some values are not finite; extract the video again")
 
 
 def similarity_table(queries: Sequence[str], references: Sequence[str], scores: NDArray[np.float32]) -> pa.Table:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.scoring import FeatureReader, similarity_table
+from hapvr.benchmark.scoring import FeatureReader, require_usable, similarity_table
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
 from hapvr.model.binary import binary_codes, hamming_similarity
@@ -37,7 +37,8 @@ def score_in_two_stages(
     Writes columns query_id, reference_id, similarity: of the second stage in [-1, 1] for candidates, of the first less
     `NOT_RERANKED` for all others, which keep their order behind them. codes: compare binary codes of the first stage's video
     vectors, centred at the mean of the database's. Raises ArgumentError for fewer than one candidate and for codes of a
-    model that has no single vector per video, DataError where no query or no database video has features.
+    model that has no single vector per video, DataError where no query or no database video has features, or some that do
+    not fit. Both networks are moved to the device.
     """
     if candidates < 1:
         raise ArgumentError(f"candidates: got {candidates}, wanted 1 or more")
@@ -63,12 +64,12 @@ def score_in_two_stages(
 def packed_videos(
     network: VideoNetwork, reader: FeatureReader, ids: Sequence[str], device: torch.device | str
 ) -> PackedVideos:
-    """What the network compares, of videos in this order."""
+    """What the network compares, of videos in this order. Raises DataError for features that do not fit the network."""
     network = network.to(device).eval()
-    found = {
-        video_id: network.embed(features.to(device).float())
-        for video_id, features in reader.read(ids, side=network.needs_side)
-    }
+    found = {}
+    for video_id, features in reader.read(ids, side=network.needs_side):
+        require_usable(video_id, features, dims=network.dims)
+        found[video_id] = network.embed(features.to(device).float())
     return network.pack([found[video_id] for video_id in ids])
 
 

@@ -52,7 +52,7 @@ def evaluate(
         typer.Option(help="A model that ranks all videos first; --model then scores its --candidates alone."),
     ] = None,
     candidates: Annotated[
-        int | None, typer.Option(min=1, help="Videos per query that --first-stage hands on; 100 unless told.")
+        int | None, typer.Option(min=1, help=f"Videos per query that --first-stage hands on; {CANDIDATES} unless told.")
     ] = None,
     codes: Annotated[
         bool, typer.Option("--codes", help="--first-stage compares binary codes of its video vectors.")
@@ -137,9 +137,9 @@ def evaluate(
         raise ArgumentError("--aligner, --frame-threshold and --matches need --segments")
     if first_stage is None and (candidates is not None or codes):
         raise ArgumentError("--candidates and --codes need --first-stage MODEL")
-    if first_stage is not None and (not from_features or normalize is not None or symmetric or dtype == "bfloat16"):
+    if first_stage is not None and (not from_features or normalize is not None or symmetric or dtype != "float32"):
         raise ArgumentError(
-            "--first-stage needs --features and --model, and goes without --normalize, --symmetric and --dtype bfloat16"
+            "--first-stage needs --features and --model, and goes without --normalize, --symmetric and --dtype"
         )
     first = None if first_stage is None else _FirstStage(first_stage, candidates or CANDIDATES, codes)
     definition = load_definition(benchmark, published_files=benchmark_files)

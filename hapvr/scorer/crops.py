@@ -1,21 +1,11 @@
-"""Sampled frames as the backbone's input: JPEG to square crops, in numpy."""
+"""Sampled frames as the backbone's input: square crops, in numpy."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 Pixels = NDArray[np.uint8]
-
-
-def decode_frames(jpegs: Sequence[bytes]) -> Pixels:
-    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB."""
-    frames = [np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs]
-    return np.stack(frames).transpose(0, 3, 1, 2)
 
 
 def center_crop(frames: Pixels, size_px: int) -> Pixels:

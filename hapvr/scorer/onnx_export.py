@@ -55,9 +55,11 @@ def write_onnx(
     """Write <folder>/onnx, and return what scorer.json says of it: opset, settings, size and digest of each file, the check.
 
     frames: crops [N, 3, S, S] uint8 of real videos; features: [T, R, D] of real videos. All pairs of the ones and all pairs
-    of the others are scored by torch and by ONNX Runtime. Raises NoONNX for a model that is not exported, and where a
-    similarity differs by more than TOLERANCE; nothing is left then.
+    of the others are scored by torch and by ONNX Runtime. Raises NoONNX for a model that is not exported, without a video to
+    check it on, and where a similarity differs by more than TOLERANCE; nothing is left then.
     """
+    if not frames and not features:
+        raise NoONNX("there is no video to check it on")
     if not isinstance(network, SimilarityNetwork):
         raise NoONNX("only networks of the family `similarity` are exported")
     if backbone.precision != "float32":
@@ -244,7 +246,7 @@ def _checked(
     return {
         "pairs_of_frames": len(of_frames),
         "pairs_of_features": len(of_features),
-        "largest_difference": float(np.max(differences)) if differences else float("nan"),
+        "largest_difference": float(np.max(differences)),
     }
 
 

@@ -23,9 +23,9 @@ def temporal_network(
 ) -> list[Alignment]:
     """Parts of two videos that match, the heaviest path first; arguments, results and errors are those of `align`.
 
-    Nodes are the NEIGHBOURS most similar reference frames of each query frame, more where several are equally similar, as in
-    still pictures, and only where they exceed the threshold. An edge leads
-    to a later frame of both videos, at most MAX_STEP away; a path weighs as much as its nodes' similarities.
+    Nodes are the NEIGHBOURS most similar reference frames of each query frame that exceed the threshold, and more where
+    several are equally similar, as in still pictures. An edge leads to a later frame of both videos, at most MAX_STEP away.
+    A path weighs as much as its nodes' similarities.
     """
     matrix = checked_matrix(similarity, threshold)
     wanted = min(min_frames, *matrix.shape)

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
-from hapvr.scorer.crops import center_crop, decode_frames
+from hapvr.scorer.crops import center_crop
 from hapvr.scorer.deadline import Deadline, Turns
 from hapvr.scorer.pictures import read_picture
 from hapvr.scorer.segments import Clock
 from hapvr.scorer.settings import ServingConfig
 from hapvr.video.container import check_file
+from hapvr.video.jpeg import decode_jpegs
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.settings import SamplingConfig
 
@@ -150,7 +151,7 @@ class VideoReader:
         parts = []
         try:
             for start in range(0, len(video.jpegs), size):
-                frames = center_crop(decode_frames(video.jpegs[start : start + size]), self._crop_px)
+                frames = center_crop(decode_jpegs(video.jpegs[start : start + size]), self._crop_px)
                 with self._computing.turn(deadline):
                     parts.append(self._embed(frames))
         except VideoError as error:
