@@ -107,3 +107,11 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
     reader.videos = {"v5": reader.videos["v5"]}
     with pytest.raises(DataError, match="features of 0 queries and 1 database videos"):
         score_in_two_stages(first, second, definition(), reader, tmp_path / "a", candidates=2)
+
+
+def test_features_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    """Values that are not finite would rank a video anywhere."""
+    features = Features()
+    features.videos["v6"] = features.videos["v6"] * float("nan")
+    with pytest.raises(DataError, match="features of v6: some values are not finite"):
+        score_in_two_stages(*networks(), definition(), features, tmp_path / "scores", candidates=3)

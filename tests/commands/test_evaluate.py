@@ -233,8 +233,9 @@ def test_evaluate_in_two_stages(
     again = pl.read_parquet(out).filter(pl.col("similarity") >= -1)
     assert len(again) == again["query_id"].n_unique() == len(load_definition(own_test).queries)
     assert "need --first-stage MODEL" in call("evaluate", *arguments, "--candidates", "3").error
-    refused = call("evaluate", *arguments, "--first-stage", place, "--symmetric")
-    assert "--first-stage needs --features and --model, and goes without" in refused.error
+    for option in (["--symmetric"], ["--dtype", "auto"]):
+        refused = call("evaluate", *arguments, "--first-stage", place, *option)
+        assert "--first-stage needs --features and --model, and goes without" in refused.error
 
 
 def test_evaluate_refuses_features_of_another_whitening(
