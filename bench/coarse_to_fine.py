@@ -1,12 +1,13 @@
 """Quality, memory and time of each family alone and in two stages, on stored features.
 
-    python -m bench.coarse_to_fine --features DATA_ROOT --benchmark FOLDER --fine MODEL \
-        --coarse tca=MODEL --coarse vvs=MODEL [--candidates 5 10 20] [--rounds 5] [--figure FILE.png]
+    python -m bench.coarse_to_fine measure --features DATA_ROOT --benchmark FOLDER --fine MODEL \
+        --coarse tca=MODEL --coarse vvs=MODEL [--candidates 5 10 20] [--rounds 5] --table FILE.csv
+    python -m bench.coarse_to_fine draw docs/coarse_to_fine.csv docs/coarse_to_fine.png
 
 MODEL is the folder of a network or a bundle. Embeddings are made before the clock starts, as a search stores them. Every
-round runs all rows in turn; seconds are processor seconds per query, medians over rounds. Bytes per video are those of
-the stored embeddings in float16, of binary codes in bits; two stages store both. The figure is the frontier: mAP over
-seconds per query. Prints a table.
+round runs all rows in turn; times are processor milliseconds per query, medians over rounds. Bytes per video are those of
+the stored embeddings in float16, of binary codes in bits; two stages store both. `measure` writes the table and prints it;
+`draw` makes the frontier of a table: a metric over the time per query.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ HALF_BYTES = 2
 
 @dataclass
 class Row:
-    """One way to rank. family: what it shares a colour with in the figure."""
+    """One way to rank. candidates: of `first` that the similarity network scores again; None: none, `first` is alone."""
 
-    name: str
-    family: str
+    first: str
+    candidates: int | None
     score: Callable[[], Tensor]
     num_bytes: float
     seconds: list[float] = field(default_factory=list)
@@ -84,15 +85,15 @@ def rows_of(
     def both(stage: Stage, codes: bool, count: int) -> Tensor:
         return rerank(alone(stage, codes), fine.packed, queries, database, network=fine.network, candidates=count)
 
-    rows = [Row("similarity network", "similarity network", lambda: alone(fine, False), fine.num_bytes)]
+    rows = [Row("similarity network", None, lambda: alone(fine, False), fine.num_bytes)]
     for name, stage in coarse.items():
         for codes in (False, True) if stage.is_vector else (False,):
-            title = f"{name}, codes" if codes else name
+            title = f"{name}, binary codes" if codes else name
             size = stage.num_bytes / HALF_BYTES / 8 if codes else stage.num_bytes
-            rows.append(Row(title, title, lambda s=stage, c=codes: alone(s, c), size))  # type: ignore[misc]
+            rows.append(Row(title, None, lambda s=stage, c=codes: alone(s, c), size))  # type: ignore[misc]
             for count in candidates:
                 again = lambda s=stage, c=codes, k=count: both(s, c, k)  # noqa: E731
-                rows.append(Row(f"{title}, best {count} again", title, again, size + fine.num_bytes))
+                rows.append(Row(title, count, again, size + fine.num_bytes))
     return rows
 
 
@@ -112,50 +113,63 @@ def measure(rows: list[Row], definition: BenchmarkDefinition, ids: tuple[list[st
             row.seconds.append((time.process_time() - start) / len(queries))
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Markdown: metrics, bytes and seconds of each row."""
-    names = list(rows[0].metrics)
-    lines = [
-        (
-            row.name,
-            *(f"{row.metrics[name]:.3f}" for name in names),
-            f"{row.num_bytes:,.0f}",
-            f"{1000 * statistics.median(row.seconds):.3g}",
-        )
-        for row in rows
-    ]
-    return markdown_table(("", *names, "bytes per video", "ms per query"), lines)
+def table_of(rows: Sequence[Row]) -> pl.DataFrame:
+    """A line for each row: first_stage, candidates, its metrics, bytes_per_video, ms_per_query."""
+    return pl.DataFrame(
+        [
+            {
+                "first_stage": row.first,
+                "candidates": row.candidates,
+                **{name: round(value, 4) for name, value in row.metrics.items()},
+                "bytes_per_video": round(row.num_bytes),
+                "ms_per_query": float(f"{1000 * statistics.median(row.seconds):.3g}"),
+            }
+            for row in rows
+        ]
+    )
 
 
-def frontier(rows: Sequence[Row], metric: str) -> Figure:
+def frontier(table: pl.DataFrame, metric: str) -> Figure:
     """The metric over milliseconds per query; a line joins a first stage alone with its numbers of candidates."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
-    for family in dict.fromkeys(row.family for row in rows):
-        own = [row for row in rows if row.family == family]
-        axes.plot(
-            [1000 * statistics.median(row.seconds) for row in own],
-            [row.metrics[metric] for row in own],
-            marker="o",
-            label=family,
-        )
+    for name in table["first_stage"].unique(maintain_order=True):
+        own = table.filter(first_stage=name)
+        axes.plot(own["ms_per_query"], own[metric], marker="o", markersize=4, label=name)
     axes.set(xscale="log", xlabel="milliseconds per query (one core)", ylabel=metric)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
+    figure.legend(loc="outside right center", fontsize="small", title="first stage", frameon=False)
     return figure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--features", required=True)
-    parser.add_argument("--benchmark", required=True)
-    parser.add_argument("--fine", type=Path, required=True)
-    parser.add_argument("--coarse", action="append", default=[], metavar="NAME=MODEL")
-    parser.add_argument("--candidates", type=int, nargs="+", default=[5, 10, 20])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--figure", type=Path)
-    parser.add_argument("--metric", default="DSVR")
+    verbs = parser.add_subparsers(required=True)
+    measuring = verbs.add_parser("measure")
+    measuring.add_argument("--features", required=True)
+    measuring.add_argument("--benchmark", required=True)
+    measuring.add_argument("--fine", type=Path, required=True)
+    measuring.add_argument("--coarse", action="append", default=[], metavar="NAME=MODEL")
+    measuring.add_argument("--candidates", type=int, nargs="+", default=[5, 10, 20])
+    measuring.add_argument("--rounds", type=int, default=5)
+    measuring.add_argument("--table", type=Path, required=True)
+    measuring.set_defaults(run=measure_models)
+    drawing = verbs.add_parser("draw")
+    drawing.add_argument("table", type=Path)
+    drawing.add_argument("figure", type=Path)
+    drawing.add_argument("--metric", default="DSVR")
+    drawing.set_defaults(run=draw)
     options = parser.parse_args()
+    options.run(options)
+
+
+def draw(options: argparse.Namespace) -> None:
+    """The frontier of a stored table, as a picture."""
+    frontier(pl.read_csv(options.table), options.metric).savefig(options.figure, dpi=100)
+
+
+def measure_models(options: argparse.Namespace) -> None:
+    """Write and print the table of these networks."""
     torch.set_num_threads(1)
     definition, root = load_definition(options.benchmark), DataRoot(options.features)
     reader = BenchmarkFeatures(FeatureStore(root, shards_with_features(root, definition)), definition)
@@ -167,7 +181,7 @@ def main() -> None:
     models = {name: load_similarity_model(Path(path)) for name, path in (one.split("=", 1) for one in options.coarse)}
     fine_network = load_similarity_model(options.fine).network
     plain = NetworkSettings(attention=False, comparator=False)
-    networks = {"mean of regions and frames": None, **{name: model.network for name, model in models.items()}}
+    networks = {"mean of all regions": None, **{name: model.network for name, model in models.items()}}
     with torch.inference_mode():
         fine = Stage(fine_network, packed_videos(fine_network, reader, every, "cpu"))
         coarse = {
@@ -178,9 +192,11 @@ def main() -> None:
         }
         rows = rows_of(coarse, fine, places, options.candidates)
         measure(rows, definition, (queries, database), options.rounds)
-    if options.figure is not None:
-        frontier(rows, options.metric).savefig(options.figure, dpi=110)
-    sys.stdout.write(f"{len(queries)} queries, {len(database)} videos\n\n{table(rows)}\n")
+    table = table_of(rows)
+    table.write_csv(options.table)
+    lines = [["" if value is None else f"{value}" for value in line] for line in table.iter_rows()]
+    text = markdown_table(table.columns, lines)
+    sys.stdout.write(f"{len(queries)} queries, {len(database)} videos\n\n{text}\n")
 
 
 def _means(network: SimilarityNetwork, reader: BenchmarkFeatures, ids: Sequence[str]) -> Stage:

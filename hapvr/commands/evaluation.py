@@ -60,7 +60,10 @@ def evaluate(
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     out: Annotated[
         Path | None,
-        typer.Option(help="Keep the similarities of --features here; a stopped call with the same --out goes on."),
+        typer.Option(
+            help="Keep the similarities of --features here. A stopped call with the same --out goes on, but for one with "
+            "--first-stage, which begins anew."
+        ),
     ] = None,
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
