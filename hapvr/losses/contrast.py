@@ -1,7 +1,7 @@
-"""Losses of an anchor's one positive against many negatives, on raw cosines: InfoNCE and circle loss (TCA 3.4).
+"""Losses of an anchor's one positive against many negatives, on raw cosines: InfoNCE, circle and triplet loss (TCA 3.4).
 
 similarity: [N, 1 + K] in [-1, 1], a row per anchor, its positive in column 0. usable: bool [N, K], negatives that count;
-None: all. A row without negatives has a loss of 0. Both return [], the mean over rows.
+None: all. A row without negatives has a loss of 0. All return [], the mean over rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def contrast_circle(
     all columns of row 0 for positives and all columns of the other rows for negatives, as the authors' code does.
     """
     check_positive("scale", scale)
-    if not 0 <= margin < 1:
-        raise ArgumentError(f"margin: got {margin}, wanted a number in [0, 1)")
+    _check_margin(margin)
     rows = _checked(similarity)
     constant = rows.detach()
     as_positive = scale * (1 + margin - constant).clamp(min=0) * (rows - (1 - margin))
@@ -50,6 +49,19 @@ def contrast_circle(
     else:
         positive[:1] = True
     return _first_of(torch.where(positive, as_positive, as_negative), usable)
+
+
+def contrast_triplet(similarity: Tensor, usable: Tensor | None = None, *, margin: float = 0.25) -> Tensor:
+    """max(0, s_n - s_p + m) with the most similar negative (the row "triplet" of TCA Table 1d, which names no margin)."""
+    _check_margin(margin)
+    rows = _checked(similarity)
+    negatives = rows[:, 1:] if usable is None else rows[:, 1:].masked_fill(~usable, -torch.inf)
+    return (negatives.amax(1) - rows[:, 0] + margin).clamp(min=0).mean()
+
+
+def _check_margin(margin: float) -> None:
+    if not 0 <= margin < 1:
+        raise ArgumentError(f"margin: got {margin}, wanted a number in [0, 1)")
 
 
 def _checked(similarity: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""InfoNCE and circle loss of one positive, against their equations; the memory bank."""
+"""InfoNCE, circle and triplet loss of one positive, against their equations; the memory bank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from hapvr.errors import ArgumentError
 from hapvr.losses.bank import MemoryBank, share_a_video
-from hapvr.losses.contrast import contrast_circle, contrast_infonce
+from hapvr.losses.contrast import contrast_circle, contrast_infonce, contrast_triplet
 from hapvr.losses.metric_learning import circle
 from hapvr.seeding import torch_rng
 from tests.model.tca import definition
@@ -20,12 +20,15 @@ def rows_of(seed: int, size: tuple[int, int]) -> torch.Tensor:
 
 @pytest.mark.parametrize(("seed", "size"), [(1, (4, 9)), (2, (1, 2)), (3, (7, 40))])
 def test_losses_are_their_equations(seed: int, size: tuple[int, int]) -> None:
-    """Means over rows of both losses; the released circle loss takes all of row 0 for positives, and no other column."""
+    """Means over rows of all losses; the released circle loss takes all of row 0 for positives, and no other column."""
     rows = rows_of(seed, size)
     for temperature in (0.07, 1 / 256):
         wanted = [definition.infonce(row, temperature) for row in rows.tolist()]
         found = contrast_infonce(rows, temperature=temperature)
         assert float(found) == pytest.approx(sum(wanted) / len(wanted), rel=1e-9)
+        assert float(contrast_triplet(rows, margin=temperature)) == pytest.approx(
+            sum(max(0.0, max(row[1:]) - row[0] + temperature) for row in rows.tolist()) / len(rows), rel=1e-9
+        )
     for margin, scale in ((0.25, 256.0), (0.4, 32.0)):
         paper = [definition.circle(row, margin, scale, [True] + [False] * (size[1] - 1)) for row in rows.tolist()]
         released = [
@@ -53,7 +56,9 @@ def test_example_of_the_specification() -> None:
     assert float(both * 2 - alone) == pytest.approx(0, abs=1e-3)
 
 
-@pytest.mark.parametrize("loss", [lambda *args: contrast_infonce(*args, temperature=0.07), contrast_circle])
+@pytest.mark.parametrize(
+    "loss", [lambda *args: contrast_infonce(*args, temperature=0.07), contrast_circle, contrast_triplet]
+)
 def test_what_is_left_out_changes_nothing(loss: object) -> None:
     """A negative that does not count gives neither loss nor gradient; a row without negatives has a loss of 0."""
     assert callable(loss)
@@ -69,7 +74,7 @@ def test_what_is_left_out_changes_nothing(loss: object) -> None:
     assert float(loss(rows, torch.zeros_like(usable))) == 0
 
 
-@pytest.mark.parametrize("name", ["rows", "shape", "margin"])
+@pytest.mark.parametrize("name", ["rows", "shape", "margin", "triplet"])
 def test_bad_input_is_refused(name: str) -> None:
     """Values that are not finite, other shapes, and margins out of range."""
     bad = {
@@ -79,6 +84,7 @@ def test_bad_input_is_refused(name: str) -> None:
         ),
         "shape": (lambda: contrast_infonce(torch.zeros(3), temperature=1.0), r"got shape \(3,\)"),
         "margin": (lambda: contrast_circle(torch.zeros(1, 2), margin=1.5), r"margin: got 1\.5"),
+        "triplet": (lambda: contrast_triplet(torch.zeros(1, 2), margin=-0.5), r"margin: got -0\.5"),
     }
     call, message = bad[name]
     with pytest.raises(ArgumentError, match=message):

@@ -15,6 +15,8 @@ from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.model.side import Side, join_side
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.sweeps import Row, read_rows
@@ -22,6 +24,7 @@ from hapvr.train.families import build_network, build_training
 from hapvr.train.report import read_history
 from tests.conftest import CHECKOUT
 from tests.train.runs import run
+from tests.train.visil import write_visil
 
 ABLATIONS = CHECKOUT / "configs" / "ablations.yaml"
 TABLES = {table: read_rows(ABLATIONS, table) for table in read_mapping(ABLATIONS)}
@@ -32,10 +35,21 @@ def config_of(row: Row) -> Config:
     return load_config(CHECKOUT / "configs" / "paper.yaml", overrides={"features.pooled": True, **row.overrides})
 
 
+def with_comparator(config: Config, folder: Path) -> Config:
+    """The configuration with a file for the comparator that TCA takes from ViSiL."""
+    network = config.train.network
+    if not isinstance(network, TcaSettings) or not network.comparator:
+        return config
+    file = folder / "visil.pth"
+    write_visil(file)
+    train = {"network": network.model_copy(update={"comparator_from": str(file)})}
+    return config.model_copy(update={"train": config.train.model_copy(update=train)})
+
+
 @pytest.mark.parametrize("row", ROWS)
-def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
+def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: Path) -> None:
     """Network and objective of the row's settings give a finite total, and gradients that are finite and not all zero."""
-    config = config_of(row)
+    config = with_comparator(config_of(row), tmp_path)
     network = build_network(config.train.network, dims=8, seed=0, side_dims=12)
     regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
     if network.needs_side:
@@ -63,7 +77,7 @@ def test_each_row_trains_for_some_steps(row: Row, pooled_project: Project, tmp_p
     if overrides.get("train.contrast.bank_size"):
         overrides["train.contrast.bank_size"] = 4  # the project has four training videos
     config = load_config(pooled_project.folder / "pooled.yaml", overrides=overrides)
-    run(pooled_project, tmp_path, config)
+    run(pooled_project, tmp_path, with_comparator(config, tmp_path))
     losses = [line["loss/total"] for line in read_history(tmp_path)]
     assert losses
     assert torch.isfinite(torch.tensor(losses)).all()
@@ -74,6 +88,35 @@ def test_rows_of_a_table_differ(table: str) -> None:
     """No two rows of a table have the same settings."""
     configs = [config_of(row) for row in TABLES[table]]
     assert len({digest(config.train, config.pseudo_labels) for config in configs}) == len(configs)
+
+
+def test_tca_has_the_rows_of_its_tables() -> None:
+    """Tables 1c to 1f: losses, bank sizes, momentum, and what videos are compared by."""
+    trains = {table: [config_of(row).train for row in TABLES[table]] for table in TABLES if table.startswith("tca-")}
+    losses = [(train.contrast.loss, train.contrast.temperature) for train in trains["tca-loss"][:2]]
+    assert losses == [("infonce", 0.07), ("infonce", 1 / 256)]
+    banks = [(train.contrast.loss, train.contrast.bank_size) for train in trains["tca-bank"]]
+    assert banks == [("triplet", 0), ("circle", 0), ("circle", 256), ("circle", 4096), ("circle", 65536)]
+    assert [train.contrast.momentum for train in trains["tca-momentum"]] == [0, 0.1, 0.9, 0.99, 0.999]
+    networks = [train.network for train in trains["tca-similarity"]]
+    compared = [(n.level, n.symmetric_chamfer, n.comparator) for n in networks if isinstance(n, TcaSettings)]
+    frame = [("frame", False, False), ("frame", True, False), ("frame", False, True)]
+    assert compared == [("video", False, False), *frame]
+
+
+def test_vvs_has_the_rows_of_its_tables() -> None:
+    """Every choice of modules, parts of inserted frames, and where a temperature of 512 is."""
+    networks = {
+        table: [config_of(row).train.network for row in TABLES[table]] for table in TABLES if table.startswith("vvs-")
+    }
+    every = {table: [n for n in found if isinstance(n, VvsSettings)] for table, found in networks.items()}
+    assert len({n.modules() for n in every["vvs-modules"]}) == len(every["vvs-modules"]) == 7
+    rates = [(n.injection.min_rate, n.injection.max_rate) for n in every["vvs-injection"][:4]]
+    assert rates == [(0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1)]
+    warm = [tuple(part.temperature for part in (n.distractor, n.saliency, n.topic)) for n in every["vvs-temperature"]]
+    assert warm == [(1, 1, 1), (512, 1, 1), (1, 512, 1), (1, 1, 512), (512, 512, 512)]
+    topics = [(n.topic.initial, n.topic.hierarchy) for n in every["vvs-topic"]]
+    assert topics == [("random", True), ("constant", True), ("topic", False), ("topic", True)]
 
 
 def test_table_2_has_a_row_for_every_ranking_loss() -> None:

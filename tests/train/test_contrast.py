@@ -121,7 +121,7 @@ def test_clips_that_end_with_their_video_are_masked(small_project: Project) -> N
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("loss", ["circle", "released", "infonce"])
+@pytest.mark.parametrize("loss", ["circle", "released", "infonce", "triplet"])
 def test_fifty_steps_stay_finite_and_learn(small_project: Project, tmp_path: Path, seed: int, loss: str) -> None:
     """With dropout and a bank: no NaN, and the loss at the end is below that of the beginning."""
     form = {"circle_form": "released"} if loss == "released" else {"loss": loss}

@@ -11,7 +11,6 @@ from hapvr.config import Config
 from hapvr.config_file import load_config, parse_config
 from hapvr.errors import ConfigError, DataError
 from hapvr.model.checkpoint import load_network
-from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
@@ -21,6 +20,7 @@ from hapvr.train.families import build_network
 from hapvr.train.report import read_history
 from tests.conftest import write_settings
 from tests.train.runs import run, same_weights, with_train, without_times
+from tests.train.visil import write_visil
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings()}
 
@@ -93,18 +93,13 @@ def test_tca_takes_the_comparator_of_a_published_file(tmp_path: Path) -> None:
         ConfigError, match=r"comparator_from: TCA does not train a comparator; name a published ViSiL file"
     ):
         build_network(settings, dims=8, seed=0)
-    visil = SimilarityNetwork(NetworkSettings(attention_form="linear"), dims=8)
-    assert visil.comparator is not None
-    state = {
-        f"video_comperator.{key.replace('output', 'fconv')}": v for key, v in visil.comparator.state_dict().items()
-    }
     file = tmp_path / "visil.pth"
-    torch.save({"model": state | {"attention.context_vector.weight": torch.rand(1, 8)}}, file)
+    weights = write_visil(file)
     network = build_network(settings.model_copy(update={"comparator_from": str(file)}), dims=8, seed=0)
     assert isinstance(network, ContextNetwork)
     assert network.matcher.comparator is not None
     for name, weight in network.matcher.comparator.state_dict().items():
-        assert torch.equal(weight, visil.comparator.state_dict()[name])
+        assert torch.equal(weight, weights[name])
     torch.save({"model": {"attention.context_vector.weight": torch.rand(1, 8)}}, file)
     with pytest.raises(DataError, match=r"visil\.pth has no comparator; name a file of ViSiL"):
         build_network(settings.model_copy(update={"comparator_from": str(file)}), dims=8, seed=0)
