@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.vcdb import annotation_files
 from hapvr.errors import ConfigError, DataError
+from hapvr.provenance import file_sha256
 from hapvr.stages.benchmark_features import own_names, stored_ids
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
@@ -41,12 +45,7 @@ def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPair
     content; and where no row or no distractor is left. Raises ConfigError for a source of distractors that has no training
     videos.
     """
-    settings = project.config.train
-    if settings.labelled_pairs is None:
-        raise ConfigError("train.labelled_pairs: no file; name one, or set train.source to cached_views")
-    path = project.path(Path(settings.labelled_pairs))
-    if not path.exists():
-        raise DataError(f"{path}: no such file; set train.labelled_pairs to a CSV, a Parquet file, or a folder of VCDB")
+    settings, path = project.config.train, _pairs_path(project)
     videos = _training_videos(project, shards)
     ids = _ids_by_name([*videos.shard_of, *videos.unusable])
     pairs, num_unusable, times = [], 0, _Times(project, videos)
@@ -71,6 +70,25 @@ def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPair
         )
     _refuse_evaluated(project, paired | distractors)
     return LabelledPairs(tuple(pairs), tuple(sorted(distractors)), num_unusable)
+
+
+def labelled_file_sha256(project: Project) -> str:
+    """Of the file `train.labelled_pairs`, or of the annotation in that folder. Raises DataError where it is not there."""
+    path = _pairs_path(project)
+    if path.is_file():
+        return file_sha256(path)
+    found = {file.name: file_sha256(file) for file in annotation_files(path)}
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def _pairs_path(project: Project) -> Path:
+    named = project.config.train.labelled_pairs
+    if named is None:
+        raise ConfigError("train.labelled_pairs: no file; name one, or set train.source to cached_views")
+    path = project.path(Path(named))
+    if not path.exists():
+        raise DataError(f"{path}: no such file; set train.labelled_pairs to a CSV, a Parquet file, or a folder of VCDB")
+    return path
 
 
 def _training_videos(project: Project, shards: Sequence[str]) -> _Videos:

@@ -20,7 +20,7 @@ from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
 from hapvr.files import read_json_object, write_atomic
 from hapvr.provenance import Provenance, environment, git_revision
-from hapvr.stages.labelled_pairs import find_labelled_pairs
+from hapvr.stages.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
@@ -42,6 +42,8 @@ RUN_NAME = "run.json"
 FAILURE_NAME = "failure.txt"
 RECORD_KEYS = ("mlflow_run_id", "shards")
 """What every RUN_NAME has."""
+LABELLED_SHA256 = "file_sha256"
+"""Of the file of labelled pairs, in a run's record of them."""
 STAGES_READ = {
     "cached_views": (VIEWS_STAGE, LABELS_STAGE),
     "online": (FRAMES_STAGE,),
@@ -105,8 +107,9 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     with write_atomic(config_path) as part:
         part.write_text(dump_config(project.config), encoding="utf-8")
     mined = _mined_pairs(project, shards, folder) if project.config.train.mined_pairs else None
-    labelled = None
+    labelled, labelled_sha256 = None, ""
     if project.config.train.source == "labelled_pairs":
+        labelled_sha256 = labelled_file_sha256(project)
         labelled = find_labelled_pairs(project, shards)
         write_labelled_pairs(folder, labelled)
     digests = data_digests(project, shards)
@@ -127,7 +130,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     if mined is not None:
         record["mined_pairs"] = mined.summary()
     if labelled is not None:
-        record["labelled_pairs"] = labelled.summary()
+        record["labelled_pairs"] = {**labelled.summary(), LABELLED_SHA256: labelled_sha256}
     tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     tracker.dataset(
         run_id,

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hapvr.config import Config, digest
 from hapvr.config_file import load_config
 from hapvr.errors import ConfigError, DamagedError
+from hapvr.stages.labelled_pairs import labelled_file_sha256
 from hapvr.stages.project import Project
-from hapvr.stages.training import CONFIG_NAME, CURRENT_NAME, current_run, has_training_data, run_record
+from hapvr.stages.training import (
+    CONFIG_NAME,
+    CURRENT_NAME,
+    LABELLED_SHA256,
+    current_run,
+    has_training_data,
+    run_record,
+)
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.manifest import read_manifest, training_shard_keys
@@ -21,8 +31,9 @@ class PendingData:
     """Training data that the current model has not seen.
 
     shards: shards with features and with what the training reads. num_videos: usable videos in them. settings_changed:
-    the configuration differs from that of the current model in what determines a training. no_model: there is no model
-    yet. awaited: shards of the benchmarks that have no features yet; without them a training would fail.
+    the configuration differs from that of the current model in what determines a training, or the file of labelled pairs
+    does. no_model: there is no model yet. awaited: shards of the benchmarks that have no features yet; without them a
+    training would fail.
     """
 
     shards: tuple[str, ...]
@@ -38,7 +49,10 @@ class PendingData:
 
 
 def pending_data(project: Project) -> PendingData:
-    """The training data of the project that the current model has not seen."""
+    """The training data of the project that the current model has not seen.
+
+    Raises DataError where training needs a file of labelled pairs that is not there.
+    """
     keys = training_shard_keys(read_manifest(project.root))
     ready = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
     awaited = tuple(key for key in _evaluation_shards(project) if not _has_features(project, key))
@@ -48,8 +62,10 @@ def pending_data(project: Project) -> PendingData:
         )
     try:
         run = current_run(project)
-        seen = set(run_record(run)["shards"])
+        record = run_record(run)
+        seen = set(record["shards"])
         changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
+        changed = changed or _are_labels_changed(project, record)
     except (DamagedError, ConfigError) as error:
         warnings.warn(f"{error}. It counts as no model", stacklevel=2)
         return PendingData(
@@ -57,6 +73,12 @@ def pending_data(project: Project) -> PendingData:
         )
     new = [key for key in ready if key not in seen]
     return PendingData(tuple(new), _usable(project, new), settings_changed=changed, no_model=False, awaited=awaited)
+
+
+def _are_labels_changed(project: Project, record: Mapping[str, Any]) -> bool:
+    if project.config.train.source != "labelled_pairs":
+        return False
+    return record.get("labelled_pairs", {}).get(LABELLED_SHA256) != labelled_file_sha256(project)
 
 
 def training_digest(config: Config) -> str:

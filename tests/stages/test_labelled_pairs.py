@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -20,9 +21,10 @@ from hapvr.benchmark.definitions.stored import write_definition
 from hapvr.benchmark.definitions.vcdb import COPY, vcdb_tasks
 from hapvr.errors import ConfigError, DataError
 from hapvr.model.tca.settings import TcaSettings
-from hapvr.stages.labelled_pairs import find_labelled_pairs
+from hapvr.stages.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.stages.project import Project
 from hapvr.stages.training import finish_training, prepare_training, run_training, training_shards
+from hapvr.stages.watch import pending_data
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_labelled_pairs
 from tests.train.runs import training_ids, with_train
@@ -130,6 +132,36 @@ def test_videos_of_an_evaluation_are_refused_by_content(opened: Opened, tmp_path
         find_labelled_pairs(copied, shards)
 
 
+def test_another_file_asks_for_another_training(opened: Opened, tmp_path: Path) -> None:
+    """What the schedule looks at: other pairs in the same file; a file that is gone is an error, not a training."""
+    project, _ = opened("A,B,0,2,1,6\nC,B,,,,\n", network=TcaSettings(heads=4))
+    copied = copy_of(project, tmp_path)
+    run = prepare_training(copied, "seen", tags={})
+    copied.root.write_json("models/current.json", {"key": run.key})
+    assert pending_data(copied).is_empty
+    opened("A,B,0,2,1,6\nC,A,,,,\n")
+    assert pending_data(copied).settings_changed
+    opened("A,B,0,2,1,6\nC,B,,,,\n")
+    assert pending_data(copied).is_empty
+    (tmp_path / "pairs.csv").unlink()
+    with pytest.raises(DataError, match=r"pairs\.csv: no such file; set train\.labelled_pairs"):
+        pending_data(copied)
+
+
+def test_the_digest_of_an_annotation_is_that_of_its_files(pooled_project: Project, tmp_path: Path) -> None:
+    """A folder of VCDB: another line, or another name of a file."""
+    config = with_train(pooled_project, source="labelled_pairs", labelled_pairs=str(tmp_path))
+    project = replace(pooled_project, config=config)
+    file = tmp_path / "annotation" / "event.txt"
+    file.parent.mkdir()
+    found = []
+    for text in ("a.mp4,b.mp4,0:00:01,0:00:03,0:00:01,0:00:03\n", "a.mp4,c.mp4,0:00:01,0:00:03,0:00:01,0:00:03\n"):
+        file.write_text(text, encoding="utf-8")
+        found.append(labelled_file_sha256(project))
+    file.rename(file.with_name("other.txt"))
+    assert len({*found, labelled_file_sha256(project)}) == 3
+
+
 @pytest.mark.slow
 def test_a_training_from_a_file(opened: Opened, tmp_path: Path) -> None:
     """In a process of its own, with its pairs in the run's folder and record."""
@@ -144,7 +176,8 @@ def test_a_training_from_a_file(opened: Opened, tmp_path: Path) -> None:
     labelled = read_labelled_pairs(run.folder)
     assert labelled is not None
     record = json.loads((run.folder / "run.json").read_text())
-    assert record["labelled_pairs"] == labelled.summary()
+    digest = hashlib.sha256((tmp_path / "pairs.csv").read_bytes()).hexdigest()
+    assert record["labelled_pairs"] == {**labelled.summary(), "file_sha256": digest}
     assert set(record["weights"]) == {"backbone"}
     run_training(copied, run)
     result = finish_training(copied, run)
