@@ -213,7 +213,9 @@ def retrain_on_schedule(
         return dg.SkipReason(f"run {running} is still re-training")
     pending = pending_data(project.open())
     if pending.is_empty:
-        return dg.SkipReason("no new training videos, no changed settings or labelled pairs: it would give the same model again")
+        return dg.SkipReason(
+            "no new videos, changed settings or other labelled pairs: training would give the same model again"
+        )
     if pending.awaited:
         return _awaiting(pending)
     return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat())

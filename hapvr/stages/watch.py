@@ -78,7 +78,8 @@ def pending_data(project: Project) -> PendingData:
 def _are_labels_changed(project: Project, record: Mapping[str, Any]) -> bool:
     if project.config.train.source != "labelled_pairs":
         return False
-    return record.get("labelled_pairs", {}).get(LABELLED_SHA256) != labelled_file_sha256(project)
+    seen: Mapping[str, Any] = record.get("labelled_pairs", {})
+    return bool(seen.get(LABELLED_SHA256) != labelled_file_sha256(project))
 
 
 def training_digest(config: Config) -> str:

@@ -31,7 +31,7 @@ class ContrastTraining(FamilyTraining):
     video that pairs join to one of these, is never its negative.
 
     With several processes the bank gets the keys of all in the order of ranks, so it is equal in all of them. Without dropout
-    N processes then train as one with the whole batch, but for `circle_form: released`, whose first row is that of a process.
+    N processes then train as one with the whole batch, but for `circle_form: released`. Each draws its own dropout.
     """
 
     network: ContextNetwork
@@ -50,6 +50,8 @@ class ContrastTraining(FamilyTraining):
         self._gather = gather
         self._roles = ClipRoles.of(settings)
         contrast = settings.contrast
+        if contrast.loss == "circle" and contrast.circle_form == "released":
+            self.apart = "circle_form: released takes the first row of each process for positives"
         size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos * self._roles.num_keys)
         self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None

@@ -24,7 +24,11 @@ class FamilyTraining(nn.Module, ABC):
 
     Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it
     moves to the device, is in the checkpoint, and is equal in all processes.
+
+    apart: why several processes do not train as one with the whole batch, as half a sentence; "" where they do.
     """
+
+    apart: str = ""
 
     def __init__(self, network: VideoNetwork) -> None:
         super().__init__()
@@ -46,7 +50,8 @@ class FamilyTraining(nn.Module, ABC):
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
         torch's global generator, so that a training that goes on ends as an uninterrupted one. Gradients that DDP averages
-        over processes are those of one process with the whole batch. Raises ArgumentError for values that are not finite.
+        over processes are those of one process with the whole batch, unless `apart` says why not. DDP waits for a gradient of
+        every weight that is trained. Raises ArgumentError for values that are not finite.
         """
 
     def extra_state(self) -> dict[str, Tensor]:

@@ -90,7 +90,7 @@ def train(
         resumed = load_latest(folder / CHECKPOINTS, state, settings=identity)
         logger = open_logger(resumed.first_step) if fabric.is_global_zero else None
         if logger:
-            for text in (*resumed.skipped, *_small_batch(source, settings)):
+            for text in (*resumed.skipped, *_small_batch(source, settings), *_apart(state, settings)):
                 logger.message(text)
         train_step = TrainStep(settings, fabric=fabric, module=module, optimizer=optimizer, state=state, folder=folder)
         throughput, items = Throughput(), _items(source, settings, resumed.first_step)
@@ -163,6 +163,15 @@ def _small_batch(source: Source, settings: TrainConfig) -> list[str]:
     if actual == settings.batch_videos:
         return []
     return [f"batches hold {actual} videos, as there are no more; train.batch_videos is {settings.batch_videos}"]
+
+
+def _apart(state: TrainingState, settings: TrainConfig) -> list[str]:
+    if settings.num_processes == 1 or not settings.gather or not state.training.apart:
+        return []
+    return [
+        f"{settings.num_processes} processes do not train as one with the same batch: {state.training.apart}; take one process "
+        "where that matters"
+    ]
 
 
 def _items(source: Source, settings: TrainConfig, first_step: int) -> Iterator[Any]:

@@ -12,11 +12,14 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from hapvr.config import OptimizerConfig
+from hapvr.errors import ConfigError
 from hapvr.model.family import VideoNetwork
 
 
 def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:
-    """AdamW over all trained parameters, or Adam with the decay in the gradient."""
+    """AdamW over all trained parameters, or Adam with the decay in the gradient. Raises ConfigError where there are none."""
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise ConfigError("train.network: these settings leave no weight to train; turn one of its parts on")
     kind = AdamW if config.kind == "adamw" else Adam
     return kind(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
 

@@ -28,11 +28,13 @@ class SuppressionTraining(FamilyTraining):
     batch, so no list of them is kept; number and places of insertions are drawn once per batch, and batch normalisation sees
     the maps of all anchors of a process at once.
 
-    With several processes each compares its own clips alone: normalisation and the choice of negatives make N processes
-    differ from one with the whole batch. Their gradients are averaged.
+    With several processes each compares its own clips alone, and their gradients are averaged. So a step of N processes is
+    the mean of N smaller batches, not a step of one process with the whole batch; the running statistics of batch
+    normalisation are those of the first process.
     """
 
     network: VvsNetwork
+    apart = "normalisation, negatives and distractor frames of VVS are of the clips of one process"
 
     def __init__(self, network: VvsNetwork, settings: TrainConfig, *, gather: Gather | None = None) -> None:
         super().__init__(network)
@@ -70,7 +72,8 @@ class SuppressionTraining(FamilyTraining):
         positive = positive_of_pair[usable]
         terms = self._terms(anchors, regions, vectors, injected, place[usable], positive, negative[place[usable]])
         weights = _weights(self.network.settings)
-        total = sum((weights[name] * term for name, term in terms.items()), start=0 * anchors.vectors.sum())
+        nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
+        total = sum((weights[name] * term for name, term in terms.items()), start=nothing)
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
         with torch.no_grad():
             every = vectors.detach() if self._gather is None else self._gather(vectors.detach())

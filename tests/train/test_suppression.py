@@ -17,8 +17,11 @@ from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.settings import InjectionSettings, VvsSettings
 from hapvr.stages.project import Project
-from hapvr.train.checkpoint import list_checkpoints
+from hapvr.stages.training import prepare_training, run_training
+from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
+from hapvr.train.families import build_network
 from hapvr.train.report import read_history
+from hapvr.train.schedule import build_optimizer, build_scheduler
 from hapvr.train.suppression import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
@@ -117,13 +120,14 @@ def test_ablations_leave_their_terms_out(pooled_project: Project, changes: dict[
 
 
 def test_no_negative_still_trains_the_distractor_network(pooled_project: Project) -> None:
-    """A batch whose clips all show one another has no triplet."""
+    """A batch whose clips all show one another has no triplet. All weights have gradients, which several processes wait for."""
     training, inputs = batch_of(pooled_project)
     inputs["labels"] = torch.ones_like(inputs["labels"])
     total, terms, counts, _ = training(**inputs)
     assert terms.keys() == {"distractor"}
     assert counts["anchors_without_negatives"] == 4
     total.backward()
+    assert all(parameter.grad is not None for parameter in training.network.parameters())
 
 
 @pytest.mark.slow
@@ -152,6 +156,55 @@ def test_resumed_training_ends_as_the_uninterrupted_one(pooled_project: Project,
     assert isinstance(network, VvsNetwork)
     assert network.side_dims == 960
     assert int(network.state_dict()["saliency.bn1.num_batches_tracked"]) == 8
+
+
+@pytest.mark.slow
+def test_a_step_of_two_processes_is_the_mean_of_their_halves(
+    pooled_project: Project, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Loss and weights of two gloo processes are those of their two halves of the batch, one by one; the training says so.
+
+    The running statistics are the first process's. One process with the whole batch has another loss.
+    """
+    config = with_train(
+        pooled_project, network=SMALL, num_processes=2, steps=1, log_every_steps=1, checkpoint_every_steps=1
+    )
+    project = Project(config, pooled_project.root, pooled_project.folder)
+    training = prepare_training(project, "vvs-halves", tags={})
+    run_training(project, training)
+    views = [cached_views(pooled_project, network=SMALL, rank=rank, world_size=2) for rank in range(2)]
+    network = build_network(SMALL, dims=32, seed=config.train.seed, side_dims=views[0].side_dims)
+    module = SuppressionTraining(network, config.train).train()
+    optimizer = build_optimizer(network, config.train.optimizer)
+    build_scheduler(optimizer, config.train.optimizer, steps=1)
+    totals, statistics = [], {}
+    for rank, batch in enumerate(view[0] for view in views):
+        total, *_ = module(
+            batch.regions.float(), batch.labels, batch.frame_labels, batch.pair_index, first_row=batch.first_row
+        )
+        totals.append(total)
+        if rank == 0:
+            statistics = {name: value.clone() for name, value in network.named_buffers()}
+    (sum(totals) / 2).backward()
+    optimizer.step()
+    mean = sum(float(total.detach()) for total in totals) / 2
+    assert read_history(training.folder)[0]["loss/total"] == pytest.approx(mean, rel=1e-5)
+    found = read_checkpoint(list_checkpoints(training.folder / "checkpoints")[-1])["network"]
+    for name, wanted in (dict(network.named_parameters()) | statistics).items():
+        torch.testing.assert_close(found[name], wanted.detach(), rtol=1e-3, atol=2e-5)
+    assert "2 processes do not train as one with the same batch: normalisation, negatives" in "".join(
+        capfd.readouterr()
+    )
+    run(pooled_project, tmp_path, with_train(pooled_project, network=SMALL, steps=1, log_every_steps=1))
+    assert read_history(tmp_path)[0]["loss/total"] != pytest.approx(mean, rel=1e-3)
+
+
+def test_a_network_without_weights_is_refused(pooled_project: Project, tmp_path: Path) -> None:
+    """Topic guidance that is not refined is a weight of its own: nothing learns."""
+    off = {"distractor_discrimination": False, "temporal_saliency": False, "topic": {"refine": False}}
+    config = with_train(pooled_project, network=VvsSettings.model_validate(off))
+    with pytest.raises(ConfigError, match=r"train\.network: these settings leave no weight to train"):
+        run(pooled_project, tmp_path, config)
 
 
 def test_online_views_train_too(pooled_project: Project, tmp_path: Path) -> None:
