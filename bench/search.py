@@ -150,7 +150,7 @@ def build_index(
     for video_id, reference in videos.items():
         times = tuple(float(second) for second in range(len(reference.regions)))
         embedded = scorer.embed(SampledFeatures(reference.regions, Clock(times)))
-        described = frame_descriptors(embedded.regions)
+        described = frame_descriptors(scorer.networks.vectors(embedded.regions))
         vectors, kept = described.vectors, described.kept
         ids += [video_id] * int(kept.sum())
         seconds += np.flatnonzero(kept).tolist()

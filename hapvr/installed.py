@@ -1,4 +1,5 @@
-"""Which parts of HAP-VR are installed: `hapvr[score]` compares videos, `hapvr[all]` also trains, searches and serves."""
+"""Which parts of HAP-VR are installed: `hapvr[score]` compares videos, `hapvr[search]` also searches an index and serves it,
+`hapvr[all]` does everything."""
 
 from __future__ import annotations
 
@@ -6,11 +7,24 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FULL_REMEDY = "install the rest with `pip install 'hapvr[all]'`"
+SEARCH_REMEDY = "install what searches with `pip install 'hapvr[search]'`"
+SEARCH_PACKAGES = frozenset(
+    {"anyio", "fastapi", "filelock", "lance", "polars", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"}
+)
+"""What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
+
+SEARCH_VERBS = frozenset({"search", "duplicates", "pairs", "serve", "index"})
+"""Verbs of `hapvr` that need it."""
 
 
 def is_installed(package: str) -> bool:
     """Whether a package can be imported; it is not imported."""
     return find_spec(package) is not None
+
+
+def remedy(package: str, verb: str) -> str:
+    """What installs a package that a verb lacks."""
+    return SEARCH_REMEDY if package in SEARCH_PACKAGES and verb in SEARCH_VERBS else FULL_REMEDY
 
 
 def has_gpu() -> bool:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, progress_bar, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    IndexModelOption,
+    JsonOption,
+    SetOption,
+    exit_codes,
+    overrides,
+    progress_bar,
+    show,
+)
 
 if TYPE_CHECKING:
     from hapvr.search.duplicates import DuplicatePair, GroupMember
@@ -36,6 +45,7 @@ def duplicates(
     ] = None,
     folder: Annotated[str, typer.Option("--in", help="Only groups and pairs with a video whose id begins so.")] = "",
     out: Annotated[Path | None, typer.Option(help="Also write the rows to a .csv, .parquet or .json file.")] = None,
+    model: IndexModelOption = None,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +77,7 @@ def duplicates(
         raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
     project = Project.open(config, overrides=overrides(set_))
     likely = project.config.search.duplicates.min_probability if min_probability is None else min_probability
-    searcher = Searcher.open(project)
+    searcher = Searcher.open(project, model=model)
     keys = searcher.shards()
     absent = sorted(set(shard or ()) - set(keys))
     if absent:

@@ -55,12 +55,12 @@ def update(
 def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
     from hapvr.search.current import current_index
-    from hapvr.stages.search_index import feature_shards
+    from hapvr.storage.features import finished_shards
 
     project = _open(config, set_)
     current = current_index(project.root)
     held = current.open(project.root, project.config.search).status()
-    finished, awaited = feature_shards(project)
+    finished, awaited = finished_shards(project.root)
     missing = [key for key in finished if key not in held.shards]
     result: dict[str, Any] = {**asdict(current), **asdict(held), "missing": missing, "awaited": list(awaited)}
     lines = [

@@ -11,6 +11,7 @@ from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
     FAILED,
     ConfigOption,
+    IndexModelOption,
     JsonOption,
     SetOption,
     exit_codes,
@@ -60,6 +61,7 @@ def search(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print a CSV row per matching part, with the column names of VSC2022.")
     ] = False,
+    model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
     """Which videos of the collection contain footage of a query, at which second, and how sure? The best come first.
@@ -89,7 +91,7 @@ def search(
     from hapvr.stages.searcher import Searcher
 
     given = overrides(set_) | ({} if candidates is None else {"search.candidates": candidates})
-    searcher = Searcher.open(config, overrides=given)
+    searcher = Searcher.open(config, overrides=given, model=model)
     # a person who types an address may fetch it
     access = Access(hosts=frozenset({ANY_HOST}))
     answers: list[SearchAnswer] = []

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, show
+from hapvr.commands.terminal import ConfigOption, IndexModelOption, JsonOption, SetOption, exit_codes, overrides, show
 
 
 @exit_codes
@@ -19,6 +19,7 @@ def serve(
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
     ] = False,
+    model: IndexModelOption = None,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -27,7 +28,6 @@ def serve(
     from hapvr.stages.project import Project
 
     project = Project.open(config, overrides=overrides(set_))
-    server = Server(
-        project, host=host, port=project.config.service.port if port is None else port, allow_remote=allow_remote
-    )
+    chosen = project.config.service.port if port is None else port
+    server = Server(project, host=host, port=chosen, allow_remote=allow_remote, model=model)
     server.run(lambda: show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from hapvr.errors import ArgumentError, ConfigError, HapvrError, MissingPartError
-from hapvr.installed import FULL_REMEDY, is_installed
+from hapvr.installed import is_installed, remedy
 from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -39,6 +39,16 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."),
 ]
+IndexModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Where the index's model is, if not where the index says: a bundle folder or a models:/ name.",
+    ),
+]
+
+VERB_GROUPS = ("benchmarks", "features", "index", "models", "pairs")
+"""Modules of this package whose functions are verbs below the module's name."""
 
 _began = threading.Event()
 Verb = TypeVar("Verb", bound=Callable[..., None])
@@ -66,9 +76,11 @@ def exit_codes(verb: Verb) -> Verb:
                 raise
             if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
                 package = str(error.name).partition(".")[0]
+                group = verb.__module__.rpartition(".")[2]  # of `hapvr index status` and the like
                 name = verb.__name__.strip("_")
-                sentence = f"`hapvr {name}` needs {package}, which is not installed; {FULL_REMEDY}"
-                fail(sentence, WRONG_CALL, as_json=as_json)
+                said = f"{group} {name}" if group in VERB_GROUPS else name
+                advice = remedy(package, said.partition(" ")[0])
+                fail(f"`hapvr {said}` needs {package}, which is not installed; {advice}", WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)
 
     return call  # type: ignore[return-value]

@@ -6,7 +6,6 @@ timm and the hub's client are imported where they are used: a stored model needs
 from __future__ import annotations
 
 import difflib
-import hashlib
 import inspect
 import socket
 import urllib.parse
@@ -29,7 +28,7 @@ from hapvr.features.settings import (
     RandomWeights,
     TorchScriptWeights,
 )
-from hapvr.provenance import file_sha256
+from hapvr.provenance import file_sha256, tensors_sha256
 
 HUB_FILE = "model.safetensors"
 CONNECT_TIMEOUT_S = 5.0
@@ -135,12 +134,13 @@ def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> d
 
 def state_sha256(state: dict[str, Tensor]) -> str:
     """Hex SHA-256 over names, dtypes, shapes and bytes of all tensors, in name order."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu().contiguous()
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return tensors_sha256(
+        (name, str(tensor.dtype), tuple(tensor.shape), _bytes(tensor)) for name, tensor in state.items()
+    )
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _build(

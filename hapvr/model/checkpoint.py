@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
-from hapvr.model.families import build_family, read_settings
+from hapvr.model.description import DESCRIPTION_FILE, FORMAT_VERSION, WEIGHTS_FILE, read_description
+from hapvr.model.families import build_family
 from hapvr.model.family import VideoNetwork
-from hapvr.settings import explain
-
-WEIGHTS_FILE = "network.safetensors"
-DESCRIPTION_FILE = "network.json"
-FORMAT_VERSION = 1
 
 
 def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
@@ -53,27 +48,13 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
 
     Raises DataError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
     """
-    description_file, weights_file = folder / DESCRIPTION_FILE, folder / WEIGHTS_FILE
-    for file in (description_file, weights_file):
-        if not file.is_file():
-            raise DataError(f"network: {file} is missing; wanted a folder that save_network wrote")
+    found, weights_file = read_description(folder), folder / WEIGHTS_FILE
     try:
-        description = json.loads(description_file.read_text(encoding="utf-8"))
-        version, settings = description["format_version"], description["settings"]
-        metadata: dict[str, Any] = description["metadata"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"network: {description_file} is not a network description: {error!r}") from error
-    if version != FORMAT_VERSION:
-        raise DataError(f"network: {description_file} has format {version}, this version reads {FORMAT_VERSION}")
-    try:
-        dims, side_dims = settings.pop("dims"), settings.pop("side_dims", 0)
         generator = torch.Generator()
-        network = build_family(read_settings(settings), dims=dims, side_dims=side_dims, generator=generator)
+        network = build_family(found.settings, dims=found.dims, side_dims=found.side_dims or 0, generator=generator)
         weights = load_file(weights_file)
-    except ValidationError as error:
-        raise DataError(f"network: {description_file}: settings do not fit this version: {explain(error)}") from error
     except (AttributeError, KeyError, TypeError, ArgumentError) as error:
-        raise DataError(f"network: {description_file}: settings do not fit this version: {error!r}") from error
+        raise DataError(f"network: {folder / DESCRIPTION_FILE}: settings do not fit this version: {error!r}") from error
     except SafetensorError as error:
         raise DataError(f"network: {weights_file} is damaged: {error}; copy or train it again") from error
     mismatches = describe_mismatches(
@@ -83,7 +64,7 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     if mismatches:
         raise DataError(f"network: {weights_file} does not fit its settings: {'; '.join(mismatches)}")
     network.load_state_dict(weights)
-    return network.eval(), metadata
+    return network.eval(), found.metadata
 
 
 def describe_mismatches(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:

@@ -1,40 +1,17 @@
-"""The families of models by name: what a configuration or a stored network says becomes a network."""
+"""The families of models: what a configuration or a stored network says becomes a network."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from hapvr.errors import ArgumentError
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, family_of
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.settings import VvsSettings
-
-FAMILIES: Mapping[str, type[NetworkSettings] | type[TcaSettings] | type[VvsSettings]] = {
-    "similarity": NetworkSettings,
-    "tca": TcaSettings,
-    "vvs": VvsSettings,
-}
-"""The settings of each family."""
-
-
-def read_settings(values: Mapping[str, Any]) -> AnyNetworkSettings:
-    """The settings of the family that the values name; the similarity network's where they name none.
-
-    Raises ArgumentError for an unknown family, pydantic's ValidationError for what the family does not take.
-    """
-    family = family_of(values)
-    if family not in FAMILIES:
-        raise ArgumentError(
-            f"family: got {family!r}, and this version knows {', '.join(FAMILIES)}; install the version that made it"
-        )
-    return FAMILIES[family].model_validate(dict(values))
 
 
 def build_family(

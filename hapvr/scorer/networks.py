@@ -25,6 +25,9 @@ class Networks(Protocol):
     def embed(self, regions: NDArray[np.floating]) -> Embedding:
         """Region features [T, R, D] -> what is compared."""
 
+    def vectors(self, video: Embedding) -> NDArray[np.float32]:
+        """An embedding as an array [T, r, d]."""
+
     def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]:
         """Video similarities [N] in [-1, 1] of one query with each reference."""
 

@@ -72,6 +72,10 @@ class ONNXNetworks:
         """Region features [T, R, D] in any floating dtype -> the embedding [T, R, d]."""
         return self._run(self._embed, np.asarray(regions, np.float32))
 
+    def vectors(self, video: Floats) -> Floats:
+        """An embedding as it is."""
+        return video
+
     def frame_similarity(self, query: Floats, reference: Floats) -> Floats:
         """[T, T'] before the comparator, of two embeddings."""
         per_frame = query.shape[1] * reference.shape[0] * reference.shape[1]

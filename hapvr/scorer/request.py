@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hapvr.errors import VideoError
+from hapvr.installed import FULL_REMEDY, is_installed
 from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.settings import ServingConfig
@@ -111,6 +112,10 @@ class RequestVideos:
         return self._fetch(name)
 
     def _fetch(self, url: str) -> Path:
+        if not is_installed("yt_dlp"):
+            raise VideoError(
+                "unsupported", f"video: {url}: URLs need yt-dlp; {FULL_REMEDY}, or fetch the file yourself"
+            )
         from hapvr.video.download import Downloader  # yt-dlp is loaded only where a URL is asked for
 
         if self._deadline.passed():

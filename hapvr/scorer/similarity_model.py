@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
-from hapvr.errors import DataError
-from hapvr.features.whitening import whitening_from_bytes
-from hapvr.model.checkpoint import DESCRIPTION_FILE, load_network
+from hapvr.model.checkpoint import load_network
+from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.model.family import VideoNetwork
 from hapvr.model.released import import_released
-from hapvr.provenance import Provenance
-from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, WHITENING_FILE, read_calibration, read_description
+from hapvr.scorer.bundle import NETWORK_FOLDER, read_calibration
+from hapvr.scorer.bundle_features import BundleFeatures, bundle_features
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.segments import DEFAULT_THRESHOLD
-from hapvr.storage.side import without_side
-from hapvr.video.settings import SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,21 +36,8 @@ class SimilarityModel:
         return DEFAULT_THRESHOLD if known is None else known
 
     def require_features(self, settings: Mapping[str, Any]) -> None:
-        """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
-
-        settings: of the stored features. Features and models that came from outside do not say, and pass; the number
-        of dimensions is checked when they are scored.
-        """
-        if self.feature_settings is None or "imported" in settings:
-            return
-        differences = Provenance("features", self.feature_settings).differences(
-            Provenance("features", without_side(settings))
-        )
-        if differences:
-            raise DataError(
-                f"model: {self.place} does not go with these features: {'; '.join(differences)}. Extract features with the "
-                "model's settings, or take the model that was trained on these"
-            )
+        """Raise DataError as `BundleFeatures.require` does. settings: of the stored features."""
+        BundleFeatures(place=self.place, settings=self.feature_settings).require(settings)
 
 
 def load_similarity_model(place: Path) -> SimilarityModel:
@@ -68,25 +49,10 @@ def load_similarity_model(place: Path) -> SimilarityModel:
         return SimilarityModel(network=import_released(place)[0], place=place, feature_settings=None)
     if (place / DESCRIPTION_FILE).is_file():
         return SimilarityModel(network=load_network(place)[0], place=place, feature_settings=None)
-    if (place / SCORER_FILE).is_file():
-        read_description(place)
-    try:
-        description = json.loads((place / SCORER_FILE).read_text(encoding="utf-8"))
-        whitening = whitening_from_bytes((place / WHITENING_FILE).read_bytes())
-        settings = {
-            "sampling": SamplingConfig.model_validate(description["sampling"]).content(),
-            "backbone": description["backbone"],
-            "crop_px": description["crop_px"],
-            "whitening": whitening.sha256,
-        }
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise DataError(
-            f"model: {place} is no model ({error}); wanted a bundle (with {SCORER_FILE}), a network folder (with "
-            f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
-        ) from error
+    features = bundle_features(place)
     return SimilarityModel(
         network=load_network(place / NETWORK_FOLDER)[0],
         place=place,
-        feature_settings=settings,
+        feature_settings=features.settings,
         calibration=read_calibration(place),
     )

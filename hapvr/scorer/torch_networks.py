@@ -43,6 +43,9 @@ class TorchNetworks:
     def embed(self, regions: NDArray[np.floating]) -> Tensor:
         return self.network.embed(torch.from_numpy(regions).to(self._device))
 
+    def vectors(self, video: Tensor) -> NDArray[np.float32]:
+        return np.asarray(video.float().cpu().numpy())
+
     @torch.inference_mode()
     def similarities(self, query: Tensor, references: Sequence[Tensor]) -> NDArray[np.float32]:
         scores = self._score_packed(self.network.pack([query]), self.network.pack(references))

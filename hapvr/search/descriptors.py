@@ -6,19 +6,12 @@ averages over all pairs of regions. So a shortlist by descriptors is the same mo
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from hapvr.features.weights import state_sha256
-from hapvr.model.family import VideoNetwork
 from hapvr.search.settings import DescriptorSettings
 
 BLANK = "blank"
@@ -26,6 +19,9 @@ FROZEN = "frozen"
 LEVELS = (0, 128, 255)
 GREYS = (16, 32, 64, 192)
 """Together the values of red, green and blue of the pictures of one colour."""
+
+SHORTEST = 1e-12
+"""Length below which a mean has no direction."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +39,18 @@ class FrameDescriptors:
 
 
 def frame_descriptors(
-    regions: Tensor, *, blank: npt.NDArray[np.float32] | None = None, settings: DescriptorSettings | None = None
+    regions: npt.NDArray[np.floating],
+    *,
+    blank: npt.NDArray[np.float32] | None = None,
+    settings: DescriptorSettings | None = None,
 ) -> FrameDescriptors:
     """The descriptors of a video's frames in time order.
 
-    regions: [T, R, D] from `VideoNetwork.embed`. blank: [B, D] of pictures of one colour, see `blank_descriptors`;
+    regions: [T, R, D], an embedding as `Networks.vectors` gives it. blank: [B, D] of pictures of one colour, see `blank_pictures`;
     None: such frames are not told from others.
     """
     settings = settings or DescriptorSettings()
-    vectors = _means(regions)
+    vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
     reasons[~vectors.any(axis=1)] = BLANK
     if blank is not None and len(blank):
@@ -71,23 +70,18 @@ def video_descriptor(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float3
     return np.asarray(mean / max(float(np.linalg.norm(mean)), np.finfo(np.float32).tiny), np.float32)
 
 
-def blank_pictures(crop_px: int) -> Tensor:
-    """[B, 3, crop_px, crop_px] uint8: pictures of one colour, black, white, greys and colours between."""
+def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """[..., D] of unit length, or zero: the means of regions [..., R, D]."""
+    means = np.asarray(regions, np.float32).mean(axis=-2)
+    lengths = np.sqrt((means**2).sum(axis=-1, keepdims=True)).clip(min=SHORTEST)
+    return np.asarray(means / lengths, np.float32)
+
+
+def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
+    """[B, 3, crop_px, crop_px]: pictures of one colour, black, white, greys and colours between.
+
+    `mean_directions` of their regions, each embedded as a video of one frame, are the `blank` of `frame_descriptors`.
+    """
     colours = [*itertools.product(LEVELS, repeat=3), *((grey, grey, grey) for grey in GREYS)]
-    return torch.tensor(colours, dtype=torch.uint8)[:, :, None, None].expand(-1, -1, crop_px, crop_px)
-
-
-def blank_descriptors(network: VideoNetwork, regions: Tensor) -> npt.NDArray[np.float32]:
-    """[B, d] unit vectors. regions: [B, R, D], features of `blank_pictures`, each a video of one frame."""
-    with torch.inference_mode():
-        return _means(network.embed(regions[:, None])[:, 0])
-
-
-def network_digest(network: VideoNetwork) -> str:
-    """16 hex digits; equal for networks that score alike."""
-    text = json.dumps([network.scoring_settings(), state_sha256(network.state_dict())], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _means(regions: Tensor) -> npt.NDArray[np.float32]:
-    return np.asarray(F.normalize(regions.float().mean(dim=-2), dim=-1).detach().cpu().numpy(), np.float32)
+    values = np.array(colours, np.uint8)[:, :, None, None]
+    return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], crop_px, crop_px)))

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.deadline import Deadline
@@ -64,7 +62,8 @@ class SearchEngine:
         Raises VideoError `no_picture` where no frame of the query says anything.
         """
         settings, fps = self.settings, self.scorer.sampling.fps
-        described = frame_descriptors(query.regions, blank=self.blank, settings=settings.descriptors)
+        embedded = self.scorer.networks.vectors(query.regions)
+        described = frame_descriptors(embedded, blank=self.blank, settings=settings.descriptors)
         vectors, kept = described.vectors, described.kept
         rows = spread(np.flatnonzero(kept), settings.query_frames)
         if not len(rows):
@@ -76,7 +75,7 @@ class SearchEngine:
         lookups, times = vectors[rows], np.asarray(query.clock.times_s)[rows]
         if settings.region_frames:
             some = spread(rows, settings.region_frames)
-            regions = unit(query.regions[torch.from_numpy(some).to(query.regions.device)])
+            regions = unit(embedded[some])
             lookups = np.concatenate([lookups, regions.reshape(-1, regions.shape[-1])])
             times = np.concatenate([times, np.repeat(np.asarray(query.clock.times_s)[some], regions.shape[1])])
             said = lookups.any(axis=1)  # attention may make nothing of a region
@@ -149,10 +148,9 @@ class SearchEngine:
         return self.scorer.matching_segments(query, reference, deadline)
 
 
-def unit(regions: Tensor) -> npt.NDArray[np.float32]:
+def unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Regions [T, R, D], each of unit length; those that attention made nothing of get a length all the same."""
-    lengths = regions.norm(dim=-1, keepdim=True).clamp(min=1e-6)
-    return np.asarray((regions / lengths).float().cpu().numpy(), np.float32)
+    return np.asarray(regions / np.linalg.norm(regions, axis=-1, keepdims=True).clip(min=1e-6), np.float32)
 
 
 def spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:

@@ -63,13 +63,19 @@ class SafeHeaders:
         await self.app(scope, receive, send_safely if scope["type"] == "http" else send)
 
 
-def create_app(project: Project, *, any_host: bool = False, ready: Callable[[], None] = lambda: None) -> FastAPI:
-    """The service over a project. any_host: it is meant to be reached by other names than this machine's. ready: called
-    when it starts.
+def create_app(
+    project: Project,
+    *,
+    any_host: bool = False,
+    model: str | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """The service over a project. any_host: it is meant to be reached by other names than this machine's. model: as
+    `Searcher.open` takes it. ready: called when it starts.
 
     Raises ConfigError for wrong values of the environment.
     """
-    service = Service.of(project)
+    service = Service.of(project, model=model)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -55,8 +55,10 @@ class OpenIndex:
 class Collection:
     """Opens the index of a project, and opens it again after it was changed. Any thread may ask."""
 
-    def __init__(self, project: Project, *, refresh_s: float) -> None:
+    def __init__(self, project: Project, *, refresh_s: float, model: str | None = None) -> None:
+        """refresh_s: how long an index is taken to be unchanged. model: as `Searcher.open` takes it."""
         self.project = project
+        self._model = model
         self._refresh_s = refresh_s
         self._opening = threading.Lock()
         self._open: OpenIndex | None = None
@@ -90,7 +92,7 @@ class Collection:
         try:
             state = self._state()
             if self._open is None or state != self._open.state:
-                self._open = OpenIndex(self.project, Searcher.open(self.project), state)
+                self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
             self._problem = None
         except HapvrError as error:

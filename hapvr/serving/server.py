@@ -21,8 +21,10 @@ IDLE_S = 15
 class Server:
     """A server that listens, and answers once `run` is called."""
 
-    def __init__(self, project: Project, *, host: str, port: int, allow_remote: bool = False) -> None:
-        """port: 0 for any that is free.
+    def __init__(
+        self, project: Project, *, host: str, port: int, allow_remote: bool = False, model: str | None = None
+    ) -> None:
+        """port: 0 for any that is free. model: as `Searcher.open` takes it.
 
         Raises ArgumentError for an address that others reach, unless allow_remote, and DataError for one in use.
         """
@@ -32,7 +34,7 @@ class Server:
                 f"{DEFAULT_HOST}, or add --allow-remote and put a proxy with a login before it"
             )
         self._ready: Callable[[], None] = lambda: None
-        app = create_app(project, any_host=allow_remote, ready=lambda: self._ready())
+        app = create_app(project, any_host=allow_remote, model=model, ready=lambda: self._ready())
         self._socket = _listening(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"

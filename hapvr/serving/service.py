@@ -49,8 +49,8 @@ class Service:
         return KnownPairs()
 
     @staticmethod
-    def of(project: Project) -> Service:
-        """Raises ConfigError for wrong values of the environment."""
+    def of(project: Project, *, model: str | None = None) -> Service:
+        """model: as `Searcher.open` takes it. Raises ConfigError for wrong values of the environment."""
         settings = project.config.service
         names = {project.root.url: "the data root", str(project.folder): "the project"}
         if project.root.local is not None:
@@ -60,7 +60,7 @@ class Service:
             settings=settings,
             limits=limits_from_environment(project.config.serving),
             access=access_from_environment(),
-            collection=Collection(project, refresh_s=settings.refresh_s),
+            collection=Collection(project, refresh_s=settings.refresh_s, model=model),
             jobs=SearchJobs(settings),
             names={place: name for place, name in names.items() if len(place) > 1},
         )

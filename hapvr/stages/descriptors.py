@@ -17,7 +17,7 @@ from hapvr.features.whitening import PROVENANCE_NAME, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.search.current import has_blank, model_place, read_blank, write_blank
-from hapvr.search.descriptors import blank_descriptors, blank_pictures, frame_descriptors
+from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions
 from hapvr.search.shards import INDEX_COLUMNS, ROW_GROUP_ROWS, descriptor_columns, descriptor_shard, fields
 from hapvr.stages.features import feature_settings
 from hapvr.stages.project import Project
@@ -52,7 +52,9 @@ def make_descriptors(
             regions, timestamps_s = file.read(video_id)
             with torch.inference_mode():
                 embedded = model.network.embed(torch.from_numpy(regions).to(device))
-            found = frame_descriptors(embedded, blank=blank, settings=project.config.search.descriptors)
+            found = frame_descriptors(
+                embedded.float().cpu().numpy(), blank=blank, settings=project.config.search.descriptors
+            )
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             yield VideoEntry(row, descriptor_columns(video_id, found, timestamps_s), len(regions))
 
@@ -117,6 +119,7 @@ def _blank(
                 )
             with torch.inference_mode():
                 embed = region_embedder(backbone, whitening, device, side=model.network.needs_side)
-                regions = embed(blank_pictures(backbone.crop_px))
-            write_blank(root, model.digest, blank_descriptors(model.network, regions.to(device)))
+                regions = embed(torch.from_numpy(blank_pictures(backbone.crop_px))).to(device)
+                embedded = model.network.embed(regions[:, None])[:, 0]
+            write_blank(root, model.digest, mean_directions(embedded.float().cpu().numpy()))
     return read_blank(root, model.digest)

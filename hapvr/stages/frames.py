@@ -13,7 +13,6 @@ from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.stages.project import Project
-from hapvr.stages.videos import RETRYABLE
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import (
     FIELDS,
@@ -28,7 +27,7 @@ from hapvr.storage.frames import (
 from hapvr.storage.manifest import VIDEOS_STAGE
 from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.storage.shards import STATUS_OK, Shard, index_row
-from hapvr.video.pool import SampledVideo, VideoSampler, sample_videos
+from hapvr.video.pool import RETRYABLE, SampledVideo, VideoSampler, sample_videos
 from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import path_of_text
 

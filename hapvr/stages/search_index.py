@@ -20,6 +20,7 @@ from hapvr.stages.descriptors import is_described, make_descriptors
 from hapvr.stages.project import Project
 from hapvr.stages.search_model import SearchModel
 from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.features import finished_shards
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard
 
@@ -58,7 +59,7 @@ def update_index(
     root = project.root
     with root.lock(FOLDER):
         serving = current_index(root) if root.exists(CURRENT) else None
-        finished, awaited = feature_shards(project)
+        finished, awaited = finished_shards(project.root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
         place = _place(root, model.digest, serving, anew=anew)
@@ -120,7 +121,7 @@ class OutdatedIndex:
 def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
     """Compare the features there are with the index that answers. Raises DataError for features of another model."""
     root = project.root
-    finished, _ = feature_shards(project)
+    finished, _ = finished_shards(project.root)
     undescribed = {
         key: _digest([model.digest, project.shard(FEATURES_STAGE, key).digest()])
         for key in finished
@@ -136,13 +137,6 @@ def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
     # `since`: a champion that comes back twice is another state the second time.
     state = [model.digest, serving and [serving.place, serving.since], held, described, undescribed]
     return OutdatedIndex(undescribed, bool(undescribed) or held != described, _digest(state))
-
-
-def feature_shards(project: Project) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Shards that have features, and those whose features are unfinished or damaged, sorted."""
-    keys = project.root.list_folders(FEATURES_STAGE)
-    finished = tuple(key for key in keys if project.shard(FEATURES_STAGE, key).provenance() is not None)
-    return finished, tuple(key for key in keys if key not in finished)
 
 
 def _digest(value: object) -> str:

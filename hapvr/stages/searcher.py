@@ -9,23 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.features.extract import choose_device
+from hapvr.installed import has_gpu
 from hapvr.provenance import file_sha256
 from hapvr.scorer.access import Access
-from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.bundle import NETWORK_FOLDER, load_bundle
+from hapvr.scorer.bundle_features import bundle_features
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.settings import ServingConfig
-from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.scorer.torch_networks import torch_network
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.current import CurrentIndex, current_index
-from hapvr.search.descriptors import network_digest
 from hapvr.search.engine import Found, SearchEngine
 from hapvr.search.facts import CollectionFacts
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, SearchAnswer, coverage
+from hapvr.search.network_digest import stored_network_digest
 from hapvr.search.query import Part, Query, cut, thin
 from hapvr.search.shard_index import ShardIndex
 from hapvr.search.shards import descriptor_shard, searchable
@@ -89,28 +88,33 @@ class Searcher:
         self.facts = CollectionFacts(project.root, shards)
 
     @staticmethod
-    def open(config: str | Path | Project, *, overrides: Mapping[str, Any] | None = None) -> Searcher:
+    def open(
+        config: str | Path | Project, *, overrides: Mapping[str, Any] | None = None, model: str | None = None
+    ) -> Searcher:
         """The searcher of a configuration file, or of a project that is open.
 
-        Raises DataError where there is no index yet, where it is damaged, and where model, index and features do not
-        belong together.
+        model: a bundle folder or a name in the registry, where the model that the index names is not at hand; it must have
+        the same network. Raises DataError where there is no index yet, where it is damaged, and where model, index and
+        features do not belong together, and MissingPartError where the model needs torch and torch is not installed.
         """
         project = config if isinstance(config, Project) else Project.open(Path(config), overrides=overrides)
         root, settings = project.root, project.config.search
         current = current_index(root)
-        registered = current.model.startswith("models:/")
-        folder = registered_bundle(current.model, project.tracking_uri) if registered else Path(current.model)
-        scorer = load_bundle(folder, device=str(choose_device(project.config.device)))
-        network = torch_network(scorer.networks)
-        if network_digest(network) != current.digest:
+        named = model or current.model
+        registered = named.startswith("models:/")
+        folder = registered_bundle(named, project.tracking_uri) if registered else Path(named)
+        # ONNX Runtime is the faster engine on a processor (docs/experiments.md), and starts without importing torch
+        on_gpu = project.config.device != "cpu" and has_gpu()
+        scorer = load_bundle(folder, device=project.config.device, engine="torch" if on_gpu else "onnx")
+        if stored_network_digest(folder / NETWORK_FOLDER) != current.digest:
+            remedy = "`hapvr index build` makes it anew"
             raise DataError(
-                f"search: the index below {root.url} was made with another network than {current.model} has now; "
-                "`hapvr index build` makes it anew"
+                f"search: the index below {root.url} was made with another network than {named} has"
+                + (f" now; {remedy}" if model is None else f"; name {current.model}, or {remedy}")
             )
         index = current.open(root, settings)
         shards = index.videos()
-        require = load_similarity_model(folder).require_features
-        videos = StoredVideos(root, shards, require=require, side=network.needs_side)
+        videos = StoredVideos(root, shards, require=bundle_features(folder).require, side=scorer.networks.needs_side)
         videos.check()
         engine = SearchEngine(
             scorer=scorer,
@@ -121,7 +125,7 @@ class Searcher:
             settings=settings,
         )
         warnings = [scorer.warning] if scorer.warning else []
-        newer = _newer_champion(project, current) if registered else ""
+        newer = _newer_champion(project, current) if registered and model is None else ""
         warnings += [newer] if newer else []
         return Searcher(
             project,

@@ -22,13 +22,10 @@ from hapvr.video.download import (
     is_partial,
     remove_download,
 )
-from hapvr.video.pool import InspectedVideo, inspect_videos
+from hapvr.video.pool import RETRYABLE, InspectedVideo, inspect_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 DOWNLOAD_FOLDER = "downloads"
-
-# Failures of the machine rather than of the file.
-RETRYABLE = frozenset({"timeout", "crashed"})
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
 PERMANENT = {"not_video": "not_video", "no_video_stream": "not_video", "too_large": "too_large"}

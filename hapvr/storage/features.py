@@ -157,6 +157,13 @@ class FeatureStore:
         return self._sides[shard.key]
 
 
+def finished_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Shards that have features, and those whose features are unfinished or damaged, sorted."""
+    keys = root.list_folders(STAGE)
+    finished = tuple(key for key in keys if Shard(root, STAGE, key).provenance() is not None)
+    return finished, tuple(key for key in keys if key not in finished)
+
+
 @dataclass(frozen=True)
 class FeatureStatistics:
     """What a data root holds of features, from the indexes alone.

@@ -121,18 +121,22 @@ def pinned_uri(uri: str, tracking_uri: str) -> str:
         version = None if facts is None else facts["version"]
     elif tracking_uri.startswith(SQLITE):
         version = _stored_version(wanted, Path(tracking_uri.removeprefix(SQLITE)))
-    if version is None:
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
+    return f"models:/{wanted.name}/{version or _asked_version(wanted, uri, tracking_uri)}"
 
-        try:
-            client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
-            version = client.get_model_version_by_alias(wanted.name, str(wanted.alias)).version
-        except MlflowException as error:
-            raise DataError(
-                f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has"
-            ) from error
-    return f"models:/{wanted.name}/{version}"
+
+def _asked_version(wanted: ModelName, uri: str, tracking_uri: str) -> str:
+    """The number that an alias stands for, by MLflow's client."""
+    absent = f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has"
+    if not is_installed("mlflow"):
+        raise DataError(absent)
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+        return str(client.get_model_version_by_alias(wanted.name, str(wanted.alias)).version)
+    except MlflowException as error:
+        raise DataError(absent) from error
 
 
 def _stored_version(wanted: ModelName, database: Path) -> str | None:

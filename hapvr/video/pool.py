@@ -43,6 +43,9 @@ LOOKAHEAD = 3
 TASKS_PER_WORKER = 200
 """A worker is replaced after this many videos, which returns the memory that decoders leaked."""
 
+RETRYABLE = frozenset({"timeout", "crashed"})
+"""Reasons of the machine rather than of the file."""
+
 PARENT_CHECK_S = 0.5
 """Seconds between two looks of a worker at whether its parent is alive."""
 

@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from hapvr.errors import DataError
 from hapvr.features.backbone import center_crop, load_backbone
 from hapvr.features.extract import region_embedder
 from hapvr.features.whitening import fit_whitening
+from hapvr.model.checkpoint import save_network
+from hapvr.model.families import build_family
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.vvs.settings import VvsSettings
 from hapvr.search.current import read_blank, write_blank
-from hapvr.search.descriptors import (
-    blank_descriptors,
-    blank_pictures,
-    frame_descriptors,
-    network_digest,
-    video_descriptor,
-)
+from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
+from hapvr.search.network_digest import network_digest, stored_network_digest
 from hapvr.seeding import torch_rng
 from hapvr.storage.filesystem import DataRoot
 from tests.scorer.bundles import BACKBONE, scene
@@ -63,9 +63,9 @@ def test_blank_and_frozen_frames_are_marked(embed: Callable[[Tensor], Tensor], t
         return np.tile(np.array(rgb, np.uint8), (160, 192, 1))
 
     pictures = [colour(0, 0, 0), scene(1), colour(16, 16, 16), scene(2), scene(2), colour(255, 255, 255), scene(3)]
-    blank = blank_descriptors(NETWORK, embed(blank_pictures(BACKBONE.crop_px)))
     with torch.inference_mode():
-        found = frame_descriptors(NETWORK.embed(embed(filmed(tmp_path / "a.mp4", pictures))), blank=blank)
+        blank = mean_directions(NETWORK.embed(embed(torch.from_numpy(blank_pictures(BACKBONE.crop_px)))).numpy())
+        found = frame_descriptors(NETWORK.embed(embed(filmed(tmp_path / "a.mp4", pictures))).numpy(), blank=blank)
     still = ["", "frozen"]
     assert found.reasons.tolist() == [
         *["blank"] * 2, *still, *["blank"] * 2, *still, *["frozen"] * 2, *["blank"] * 2, *still
@@ -76,7 +76,9 @@ def test_blank_and_frozen_frames_are_marked(embed: Callable[[Tensor], Tensor], t
 
 def test_a_picture_that_comes_back_is_kept(embed: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     crops = filmed(tmp_path / "a.mp4", [scene(1), scene(2), scene(1)])
-    assert frame_descriptors(NETWORK.embed(embed(crops))).reasons.tolist() == ["", "frozen"] * 3
+    with torch.inference_mode():
+        regions = NETWORK.embed(embed(crops)).numpy()
+    assert frame_descriptors(regions).reasons.tolist() == ["", "frozen"] * 3
 
 
 def test_descriptors_are_the_network_with_averages_over_regions() -> None:
@@ -87,14 +89,14 @@ def test_descriptors_are_the_network_with_averages_over_regions() -> None:
         one, other = network.embed(first), network.embed(second)
         exact = network.compare(one[None], other[None]).frame[0, 0].numpy()
         lengths = [embedded.mean(dim=1).norm(dim=1).numpy() for embedded in (one, other)]
-    found = frame_descriptors(one).vectors @ frame_descriptors(other).vectors.T
+    found = frame_descriptors(one.numpy()).vectors @ frame_descriptors(other.numpy()).vectors.T
     np.testing.assert_allclose(found * np.outer(*lengths), exact, atol=1e-5)
 
 
 def test_frames_without_a_direction_are_blank() -> None:
     regions = torch.randn(3, 9, DIMS, generator=torch_rng("regions"))
     regions[1] = 0
-    found = frame_descriptors(regions)
+    found = frame_descriptors(regions.numpy())
     assert found.reasons.tolist() == ["", "blank", ""]
     assert not found.vectors[1].any()
 
@@ -110,6 +112,16 @@ def test_networks_are_told_apart() -> None:
     rates = SimilarityNetwork(NetworkSettings(spatial_rate=0.5), dims=DIMS, generator=torch_rng("descriptors"))
     assert network_digest(same) == network_digest(NETWORK)
     assert len({network_digest(network) for network in (NETWORK, other, rates)}) == 3
+
+
+@pytest.mark.parametrize("settings", [NetworkSettings(), TcaSettings(heads=4), VvsSettings()])
+def test_a_stored_network_is_known_by_its_files(settings: AnyNetworkSettings, tmp_path: Path) -> None:
+    """Read without torch, a network of any family has the digest of the network in memory."""
+    network = build_family(settings, dims=DIMS, side_dims=8, generator=torch_rng("stored"))
+    assert stored_network_digest(save_network(network, tmp_path, metadata={})) == network_digest(network)
+    (tmp_path / "network.safetensors").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"network\.safetensors is damaged"):
+        stored_network_digest(tmp_path)
 
 
 def test_blank_descriptors_are_kept(tmp_path: Path) -> None:

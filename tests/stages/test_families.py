@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.config_file import load_config
-from hapvr.model.families import FAMILIES
+from hapvr.model.description import FAMILIES
 from hapvr.scorer.bundle import load_bundle
 from hapvr.stages.evaluation import TRAINED, make_benchmark_scores
 from hapvr.stages.project import Project
