@@ -13,7 +13,9 @@ SEARCH_PACKAGES = frozenset(
 )
 """What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
 
-SEARCH_VERBS = frozenset({"search", "duplicates", "pairs", "serve", "index"})
+SEARCH_VERBS = frozenset(
+    {"search", "duplicates", "serve", "index status", "index verify", "pairs mark", "pairs unmark", "pairs list"}
+)
 """Verbs of `hapvr` that need it."""
 
 
@@ -23,7 +25,7 @@ def is_installed(package: str) -> bool:
 
 
 def remedy(package: str, verb: str) -> str:
-    """What installs a package that a verb lacks."""
+    """What installs a package that a verb lacks, e.g. `index status`."""
     return SEARCH_REMEDY if package in SEARCH_PACKAGES and verb in SEARCH_VERBS else FULL_REMEDY
 
 

@@ -129,7 +129,7 @@ def safetensors_sha256(data: bytes, *, names: Container[str] | None = None) -> s
 
     return tensors_sha256(
         (name, TORCH_TYPES[tensor["dtype"]], tensor["shape"], tensor["data"])
-        for name, tensor in deserialize(data)
+        for name, tensor in deserialize(data)  # type: ignore[no-untyped-call]
         if names is None or name in names
     )
 

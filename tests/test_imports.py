@@ -151,6 +151,10 @@ def imported_names(path: Path) -> set[str]:
             "hapvr.commands.scoring, hapvr.scorer.bundle",
             {"torch", "polars", "pyarrow", "mlflow", "decord", "onnxruntime"},
         ),
+        (
+            "hapvr.stages.searcher, hapvr.stages.duplicates, hapvr.stages.marking, hapvr.serving.server",
+            {"torch", "mlflow", "timm", "decord", "yt_dlp", "onnxruntime", "matplotlib"},
+        ),
         ("hapvr.train.loop", {"timm", "torchvision", "mlflow"}),
     ],
 )

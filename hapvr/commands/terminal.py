@@ -79,8 +79,8 @@ def exit_codes(verb: Verb) -> Verb:
                 group = verb.__module__.rpartition(".")[2]  # of `hapvr index status` and the like
                 name = verb.__name__.strip("_")
                 said = f"{group} {name}" if group in VERB_GROUPS else name
-                advice = remedy(package, said.partition(" ")[0])
-                fail(f"`hapvr {said}` needs {package}, which is not installed; {advice}", WRONG_CALL, as_json=as_json)
+                sentence = f"`hapvr {said}` needs {package}, which is not installed; {remedy(package, said)}"
+                fail(sentence, WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)
 
     return call  # type: ignore[return-value]

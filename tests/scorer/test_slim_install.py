@@ -1,4 +1,4 @@
-"""The built wheel with the extra `score` in an environment of its own: no torch, and the same answers."""
+"""The built wheel in an environment of its own, first with the extra `score`, then with `search`: no torch, same answers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,42 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hapvr.scorer.bundle import load_bundle
-from tests.scorer.bundles import make_bundle
+from hapvr.search.rows import answer_values
+from hapvr.stages.duplicates import duplicate_pairs, make_duplicate_pairs
+from hapvr.stages.searcher import Searcher
+from tests.scorer.bundles import make_bundle, write_scenes
+from tests.stages.search_projects import LONG, bundle_of, copied
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
-LEFT_OUT = {"torch", "torchvision", "timm", "lightning-fabric", "dagster", "mlflow", "pyarrow", "polars", "openvino"}
+LEFT_OUT = {"torch", "torchvision", "timm", "lightning-fabric", "dagster", "mlflow", "openvino", "decord", "matplotlib"}
+SEARCH_ADDS = {"pyarrow", "polars", "pylance", "fastapi", "pyyaml"}
+NEEDS_SEARCH = (["search", "a.mp4"], ["duplicates"], ["serve"], ["pairs", "list"], ["index", "status"])
+NEEDS_ALL = (["train"], ["extract"], ["index", "build"])
+
+
+def install(python: Path, wheel: Path, extra: str) -> None:
+    """Skips the test where the package registry cannot be reached."""
+    command = [*UV, "pip", "install", "--python", str(python), f"{wheel}[{extra}]"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        if any(said in done.stderr for said in ("Failed to fetch", "error sending request", "network connectivity")):
+            pytest.skip(f"the package registry cannot be reached: {done.stderr.splitlines()[0][:200]}")
+        pytest.fail(done.stderr)
 
 
 @pytest.fixture(scope="module")
 def slim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of the environment; skipped where the package registry cannot be reached."""
+    """The bin folder of the environment, with the extra `score`."""
     folder = tmp_path_factory.mktemp("slim")
     source = folder / "source"
     ignored = shutil.ignore_patterns(".*", "data", "build", "*.egg-info", "tests", "site", "__pycache__")
@@ -31,60 +52,163 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = folder.glob("*.whl")
     subprocess.run([*UV, "venv", "--python", sys.executable, str(folder / "venv")], capture_output=True, check=True)
     python = folder / "venv" / "bin" / "python"
-    install = [*UV, "pip", "install", "--python", str(python), f"{wheel}[score]"]
-    done = subprocess.run(install, capture_output=True, text=True, check=False)
-    if done.returncode:
-        if any(said in done.stderr for said in ("Failed to fetch", "error sending request", "network connectivity")):
-            pytest.skip(f"the package registry cannot be reached: {done.stderr.splitlines()[0][:200]}")
-        pytest.fail(done.stderr)
+    install(python, wheel, "score")
     return python.parent
 
 
+@pytest.fixture(scope="module")
+def searching(slim: Path) -> Path:
+    """The same environment with the extra `search`; tests of `score` alone stand above those that ask for it."""
+    (wheel,) = slim.parent.parent.glob("*.whl")
+    install(slim / "python", wheel, "search")
+    return slim
+
+
+@pytest.fixture(scope="module")
+def onnx_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bundle(tmp_path_factory.mktemp("onnx"), onnx=True)
+
+
+def packages(bin_folder: Path) -> set[str]:
+    command = [*UV, "pip", "list", "--format", "json", "--python", str(bin_folder / "python")]
+    listed = subprocess.run(command, capture_output=True, check=True)
+    return {package["name"] for package in json.loads(listed.stdout)}
+
+
+def num_bytes(bin_folder: Path) -> int:
+    return sum(file.stat().st_size for file in bin_folder.parent.rglob("*") if not file.is_symlink())
+
+
+def environment() -> dict[str, str]:
+    """That of this process without what would lead back to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MLFLOW"))}
+
+
 def run(command: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A command outside the checkout, with none of its variables."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MLFLOW"))}
+    """A command outside the checkout."""
     words = [str(command), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment, cwd=command.parent)
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment(), cwd=command.parent)
+
+
+def answered(command: Path, *arguments: object) -> Any:
+    """The JSON that a verb prints."""
+    done = run(command, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@contextmanager
+def served(bin_folder: Path, *options: object) -> Iterator[str]:
+    """The address of `hapvr serve` with these options."""
+    words = [str(bin_folder / "hapvr"), "serve", "--port", "0", "--json", *map(str, options)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment(), cwd=bin_folder) as server:
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["address"]
+        finally:
+            server.terminate()
+
+
+def asked(address: str, values: dict[str, Any] | None = None) -> bytes:
+    body = None if values is None else json.dumps(values).encode()
+    request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        content: bytes = answer.read()
+    return content
 
 
 @pytest.mark.slow
-def test_the_slim_installation_scores_as_the_full_one(slim: Path, scenes: Path, tmp_path: Path) -> None:
+def test_the_slim_installation_scores_as_the_full_one(
+    slim: Path, onnx_bundle: Path, scenes: Path, tmp_path: Path
+) -> None:
     """Similarities of 16 pairs of real files within 1e-4; nothing that trains, tracks or orchestrates is installed."""
-    listed = subprocess.run(
-        [*UV, "pip", "list", "--format", "json", "--python", str(slim / "python")], capture_output=True, check=True
-    )
-    installed = {package["name"] for package in json.loads(listed.stdout)}
+    installed = packages(slim)
     assert "hapvr" in installed
-    assert installed & LEFT_OUT == set()
-    assert sum(file.stat().st_size for file in slim.parent.rglob("*") if not file.is_symlink()) < 400e6
-    folder = make_bundle(tmp_path, onnx=True)
+    assert installed & (LEFT_OUT | SEARCH_ADDS) == set()
+    assert num_bytes(slim) < 400e6
     names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
-    wanted = load_bundle(folder).score_pairs([(scenes / one, scenes / other) for one in names for other in names])
+    wanted = load_bundle(onnx_bundle).score_pairs([(scenes / one, scenes / other) for one in names for other in names])
     (tmp_path / "all.txt").write_text("\n".join(str(scenes / name) for name in names))
-    done = run(slim / "hapvr", "score", tmp_path / "all.txt", tmp_path / "all.txt", "--model", folder, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["pairs"]
+    found = answered(slim / "hapvr", "score", tmp_path / "all.txt", tmp_path / "all.txt", "--model", onnx_bundle)[
+        "pairs"
+    ]
     assert [(pair["query"], pair["reference"]) for pair in found] == [(row.query, row.reference) for row in wanted]
     for pair, row in zip(found, wanted, strict=True):
         assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
 
 
 @pytest.mark.slow
-def test_the_slim_installation_says_what_it_cannot_do(slim: Path, bundle: Path, scenes: Path, tmp_path: Path) -> None:
+def test_the_slim_installation_says_what_it_cannot_do(
+    slim: Path, bundle: Path, onnx_bundle: Path, scenes: Path, tmp_path: Path
+) -> None:
     """A bundle without ONNX files, a changed file, and verbs that need the rest: one sentence, no traceback."""
     clips = [scenes / "a.mp4", scenes / "b.mp4"]
     done = run(slim / "hapvr", "score", *clips, "--model", bundle)
     assert done.returncode == 2
     assert "has no ONNX files" in done.stderr
     assert "pip install 'hapvr[all]'" in done.stderr
+    done = run(slim / "hapvr", "score", clips[0], "http://127.0.0.1:9/b.mp4", "--model", onnx_bundle)
+    assert done.returncode == 1
+    assert "unsupported: video: http://127.0.0.1:9/b.mp4: URLs need yt-dlp; install the rest" in done.stdout
+    shutil.copy(clips[0], slim / "a.mp4")
     (tmp_path / "config.yaml").write_text("name: x\n")
-    for words in (["train"], ["extract"], ["search", clips[0]], ["serve"], ["models", "list"]):
-        needs_config = words[0] != "models"
-        options = ["--config", tmp_path / "config.yaml"] if needs_config else ["--tracking-uri", "http://127.0.0.1:9"]
-        done = run(slim / "hapvr", *words, *options)
-        assert done.returncode in (1, 2), words
-        assert "Traceback" not in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        if needs_config:
+    for verbs, remedy in ((NEEDS_SEARCH, "what searches with `pip install 'hapvr[search]'`"), (NEEDS_ALL, "the rest")):
+        for words in verbs:
+            done = run(slim / "hapvr", *words, "--config", tmp_path / "config.yaml")
             assert done.returncode == 2, (words, done.stderr)
-            assert "which is not installed; install the rest with `pip install 'hapvr[all]'`" in done.stderr
+            assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+            assert f"which is not installed; install {remedy}" in done.stderr
+    done = run(slim / "hapvr", "models", "list", "--tracking-uri", "http://127.0.0.1:9")
+    assert done.returncode in (1, 2)
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.slow
+def test_the_slim_installation_searches_as_the_full_one(searching: Path, searchable: Path, tmp_path: Path) -> None:
+    """An index of the full installation: matches, segments, pairs and the service's answer are those of torch."""
+    assert packages(searching) & LEFT_OUT == set()
+    assert packages(searching) >= SEARCH_ADDS
+    assert num_bytes(searching) < 1e9
+    project = copied(searchable, tmp_path)
+    onnx = bundle_of(project, tmp_path / "onnx", onnx=True)
+    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31]])
+    full = Searcher.open(project)
+    wanted = answer_values([full.search(clip), full.search_id("in/short.mp4")])
+    options = ["--config", project.folder / "config.yaml"]
+    hapvr, here = searching / "hapvr", [*options, "--model", onnx]
+    found = answered(hapvr, "search", clip, "--id", "in/short.mp4", *here)["queries"]
+    for one, other in zip(wanted, found, strict=True):
+        assert_same(one, other)
+    for key in full.shards():
+        make_duplicate_pairs(project, full, key)
+    pairs = duplicate_pairs(project, full, min_probability=0.5)
+    shutil.rmtree(project.root.local_path("duplicate_pairs"))
+    told = answered(hapvr, "duplicates", "--pairs", "--min-probability", 0.5, *here)["pairs"]
+    assert [(row["first"], row["second"], row["kind"]) for row in told] == [
+        (pair.first, pair.second, pair.kind) for pair in pairs
+    ]
+    assert [row["similarity"] for row in told] == pytest.approx([pair.similarity for pair in pairs], abs=1e-4)
+    assert answered(hapvr, "index", "status", *options)["videos"] == 9
+    assert answered(hapvr, "index", "verify", *options)["passed"]
+    assert answered(hapvr, "pairs", "mark", "in/short.mp4", "in/long.mp4", "not-a-match", *options)
+    with served(searching, *here) as address:
+        assert b"<title>" in asked(address)
+        answer = json.loads(asked(f"{address}/search", {"id": "in/trips/part.mp4"}))["answer"]
+        assert_same(answer_values([full.search_id("in/trips/part.mp4")])[0], answer)
+        assert asked(f"{address}/thumbnails/in/long.mp4?second=3")[:2] == b"\xff\xd8"
+    done = run(hapvr, "search", clip, *options)
+    assert done.returncode == 2
+    assert "bundle-0 has no ONNX files" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def assert_same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
+    """Two answers, but for their times."""
+    assert wanted["matches"]
+    assert [match["reference"] for match in found["matches"]] == [match["reference"] for match in wanted["matches"]]
+    for one, other in zip(wanted["matches"], found["matches"], strict=True):
+        assert other["similarity"] == pytest.approx(one["similarity"], abs=1e-4)
+        assert other["probability"] == pytest.approx(one["probability"], abs=1e-3)
+        assert len(other["segments"]) == len(one["segments"])
+        for part, same in zip(one["segments"], other["segments"], strict=True):
+            assert same == pytest.approx(part, abs=1e-4)

@@ -8,15 +8,17 @@ from typing import Any
 
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
-from hapvr.model.checkpoint import save_network
+from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
+from hapvr.storage.features import FeatureStore
 from tests.conftest import make_feature_data, small_settings
 from tests.scorer.bundles import write_scenes
 from tests.stages.data_projects import folder_settings, open_project
@@ -51,19 +53,35 @@ def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | N
     return save_network(network, folder / f"network-{seed}", metadata={})
 
 
-def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool = True) -> Path:
+def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool = True, onnx: bool = False) -> Path:
     """A bundle for the features of a project; without comparator, and seed 0 without attention, it needs no training."""
+    settings = NetworkSettings(comparator=False, attention=seed > 0)
+    place = network_folder(folder, seed=seed, settings=settings)
+    backbone, whitening = load_backbone(project.config.backbone), load_whitening(project.root)
+    record = None
+    if onnx:
+        (key, *_) = project.root.list_folders("features")
+        store = FeatureStore(project.root, [key])
+        record = write_onnx(
+            folder / "exported",
+            backbone=backbone,
+            whitening=whitening,
+            network=load_network(place)[0],
+            frames=[],
+            features=[regions for _, regions in store.read(sorted(store.available())[:2])],
+            calibration=calibration(),
+        )
     return write_bundle(
         folder / f"bundle-{seed}",
-        network_folder=network_folder(
-            folder, seed=seed, settings=NetworkSettings(comparator=False, attention=seed > 0)
-        ),
-        backbone=load_backbone(project.config.backbone),
+        network_folder=place,
+        backbone=backbone,
         backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
+        whitening=whitening,
         sampling=project.config.sampling,
         provenance={},
         calibration=calibration() if calibrated else None,
+        onnx=record,
+        onnx_folder=folder / "exported" if onnx else None,
     )
 
 

@@ -14,6 +14,8 @@ from PIL import Image
 
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access
+from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.search.marks import mark_pair
 from hapvr.search.match import Match
 from hapvr.search.query import Part
@@ -252,6 +254,46 @@ def test_videos_that_are_gone_are_said(copied: Project, tmp_path: Path) -> None:
     assert "in/long.mp4" not in names(answer.matches)
     assert answer.matches
     assert any("`hapvr index update`" in warning for warning in answer.warnings)
+
+
+@pytest.mark.slow
+def test_onnx_finds_what_torch_finds(copied: Project, tmp_path: Path) -> None:
+    """Files, parts, pictures, ids, matrices and copies: the same videos in the same order, similarities within 1e-4."""
+    onnx = bundle_of(copied, tmp_path / "onnx", onnx=True)
+    wanted, found = Searcher.open(copied), Searcher.open(copied, model=str(onnx))
+    assert isinstance(wanted.scorer.networks, TorchNetworks)
+    assert isinstance(found.scorer.networks, ONNXNetworks)
+    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31], *range(300, 304)])
+    Image.fromarray(scene(LONG[17])).save(tmp_path / "still.png")
+    given = [
+        (clip, Wanted()),
+        (clip, Wanted(part=Part(start_s=8))),
+        (tmp_path / "still.png", Wanted()),
+    ]
+    pairs = [(one.search(query, asked)) for query, asked in given for one in (wanted, found)]
+    pairs += [one.search_id(name) for name in ("in/short.mp4", "in/trips/part.mp4") for one in (wanted, found)]
+    for first, second in zip(pairs[::2], pairs[1::2], strict=True):
+        assert names(first.matches) == names(second.matches)
+        for one, other in zip(first.matches, second.matches, strict=True):
+            assert other.similarity == pytest.approx(one.similarity, abs=1e-4)
+            assert other.probability == pytest.approx(one.probability, abs=1e-3)
+            assert other.votes == pytest.approx(one.votes, abs=1e-3)
+            times = [[(s.query_start_s, s.query_end_s, s.reference_start_s, s.reference_end_s) for s in match.segments]
+                     for match in (one, other)]  # fmt: skip
+            assert times[0] == times[1]
+    copies = [one.find_copies("in/short.mp4", least_probability=0.5) for one in (wanted, found)]
+    assert [one.score.video_id for one in copies[0]] == [one.score.video_id for one in copies[1]]
+    matrices = [one.matrix(one.read(clip), "in/long.mp4", max_cells=10_000).values for one in (wanted, found)]
+    np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-4)
+
+
+def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:
+    """What --model names must be the network of the index; a bundle in another place may be."""
+    other = bundle_of(copied, tmp_path / "other", seed=1)
+    with pytest.raises(DataError, match=r"made with another network than .*bundle-1 has; name .*bundle-0, or"):
+        Searcher.open(copied, model=str(other))
+    same = bundle_of(copied, tmp_path / "same")
+    assert Searcher.open(copied, model=str(same)).num_videos == 9
 
 
 def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:

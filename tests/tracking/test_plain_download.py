@@ -12,7 +12,7 @@ from hapvr.provenance import file_sha256
 from hapvr.tracking.packaging import log_model
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
-from hapvr.tracking.store import registered_bundle
+from hapvr.tracking.store import pinned_uri, registered_bundle
 from tests.scorer.bundles import make_bundle
 from tests.tracking.test_training_tracking import mlflow_server
 
@@ -39,5 +39,8 @@ def test_a_server_gives_the_bundle_without_mlflow(tmp_path: Path, monkeypatch: p
                 assert file_sha256(found / file.relative_to(bundle)) == file_sha256(file)
         with pytest.raises(MissingPartError, match=r"models:/hapvr/9 cannot be had.*a server that has this version"):
             registered_bundle("models:/hapvr/9", address)
+        assert pinned_uri("models:/hapvr@champion", address) == f"models:/hapvr/{version}"
+        with pytest.raises(DataError, match=r"models:/hapvr@absent is not in the registry"):
+            pinned_uri("models:/hapvr@absent", address)
     with pytest.raises(DataError, match="no MLflow server answers"):
         registered_bundle("models:/hapvr@champion", address)
