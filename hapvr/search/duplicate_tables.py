@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hapvr.search.duplicates import DuplicatePair, GroupMember
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+from hapvr.storage.tables import read_table, write_table
 
 FINGERPRINT = b"hapvr.fingerprint"
 NETWORK = b"hapvr.network"
@@ -60,7 +60,7 @@ def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:
     """Replace the file at `place`, whole. Raises DataError where it cannot be written."""
     metadata = {FINGERPRINT: found.fingerprint.encode(), NETWORK: found.network.encode()}
     with root.write(place) as stream:
-        pq.write_table(pair_rows(found.pairs).replace_schema_metadata(metadata), stream, compression="zstd")
+        write_table(pair_rows(found.pairs).replace_schema_metadata(metadata), stream)
 
 
 def read_pairs(root: DataRoot, place: str) -> StoredPairs | None:
@@ -68,7 +68,7 @@ def read_pairs(root: DataRoot, place: str) -> StoredPairs | None:
     if not root.exists(place):
         return None
     with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr duplicates` again"):
-        table = pq.read_table(pa.BufferReader(file.read()))
+        table = read_table(pa.BufferReader(file.read()))
         network = read_schema_metadata(table.schema, NETWORK)
         if not network:  # of a version that did not say what had found the pairs, so they are looked for again
             return None
@@ -85,7 +85,7 @@ def write_groups(root: DataRoot, place: str, members: Iterable[GroupMember], *, 
     """Replace the file at `place`, whole. fingerprint: of all that may change the groups."""
     table = group_rows(members).replace_schema_metadata({FINGERPRINT: fingerprint.encode()})
     with root.write(place) as stream:
-        pq.write_table(table, stream, compression="zstd")
+        write_table(table, stream)
 
 
 def groups_fingerprint(root: DataRoot, place: str) -> str:
@@ -93,7 +93,7 @@ def groups_fingerprint(root: DataRoot, place: str) -> str:
     if not root.exists(place):
         return ""
     with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr duplicates` again"):
-        return read_schema_metadata(pq.read_schema(pa.BufferReader(file.read())), FINGERPRINT)
+        return read_schema_metadata(read_table(pa.BufferReader(file.read())).schema, FINGERPRINT)
 
 
 def group_rows(members: Iterable[GroupMember]) -> pa.Table:

@@ -14,7 +14,6 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hapvr.config import WatchList
 from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
@@ -29,6 +28,7 @@ from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher, Wanted
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+from hapvr.storage.tables import read_table, write_table
 from hapvr.video.sources import VIDEO_SUFFIXES
 
 STAGE = "watch_matches"
@@ -115,7 +115,7 @@ def make_watch_matches(
             # A query that failed is tried again by the next run.
             metadata = {FINGERPRINT: b"" if failed else wanted.encode()}
             with project.root.write(place) as stream:
-                pq.write_table(table.replace_schema_metadata(metadata), stream, compression="zstd")
+                write_table(table.replace_schema_metadata(metadata), stream)
     frame = pl.DataFrame(table)
     announced = Outbox(project.root).put(_messages(frame)) if project.config.watch.webhook is not None else 0
     return WatchMatches(key, frame, place, done, announced, failed)
@@ -197,7 +197,7 @@ def _stored(root: DataRoot, place: str) -> tuple[str, pa.Table] | None:
         return None
     try:
         with root.open(place) as file, root.naming_damage(place, remedy="it is made again"):
-            table = pq.read_table(pa.BufferReader(file.read()))
+            table = read_table(pa.BufferReader(file.read()))
             return read_schema_metadata(table.schema, FINGERPRINT), table.select(SCHEMA.names)
     except DamagedError:
         return None

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import STATUS_OK
+from hapvr.storage.tables import read_table, write_table
 
 FOLDER = "availability"
 _SCHEMA = pa.schema(
@@ -41,7 +41,7 @@ def write_availability(
         for video, status in statuses.items()
     ]
     with root.write(name) as stream:
-        pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), stream, compression="zstd")
+        write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), stream)
 
 
 def has_availability(root: DataRoot, source: str, shard: str) -> bool:
@@ -80,6 +80,6 @@ def available_videos(table: pl.DataFrame) -> frozenset[str]:
 
 def _read(root: DataRoot, name: str) -> pl.DataFrame:
     with root.open(name) as file, root.naming_damage(name, remedy="run `hapvr download` again"):
-        frame = pl.from_arrow(pq.read_table(file).cast(_SCHEMA))
+        frame = pl.from_arrow(read_table(file).cast(_SCHEMA))
     assert isinstance(frame, pl.DataFrame)
     return frame

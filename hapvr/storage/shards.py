@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+from hapvr.storage.tables import read_schema, read_table, write_table
 from hapvr.storage.tensors import TENSOR_KEY, encode_tensors
 
 PROVENANCE_KEY = b"hapvr.provenance"
@@ -119,7 +120,7 @@ class Shard:
 
     def data_digest(self) -> str:
         """SHA-256 of the data file as it was written; "" if the shard has none. Raises DataError if it is unfinished."""
-        return read_schema_metadata(self._read_index(pq.read_schema), DATA_DIGEST_KEY)
+        return read_schema_metadata(self._read_index(read_schema), DATA_DIGEST_KEY)
 
     def index(self) -> pl.DataFrame:
         """One row per video: video_id, status, reason, message, num_rows and the stage's own columns.
@@ -153,7 +154,7 @@ class Shard:
         return self._read_index(self._parse_provenance)
 
     def _parse_provenance(self, file: Any) -> Provenance:
-        schema = pq.read_schema(file)
+        schema = read_schema(file)
         if read_schema_metadata(schema, DATA_DIGEST_KEY):
             self._check_size(read_schema_metadata(schema, DATA_BYTES_KEY))
         return Provenance.from_json(read_schema_metadata(schema, PROVENANCE_KEY))
@@ -188,7 +189,7 @@ class Shard:
         schema = pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
         table = pa.Table.from_pylist(list(rows), schema=schema)
         with self.root.write(self.index_name) as stream:
-            pq.write_table(table, stream, compression="zstd")
+            write_table(table, stream)
 
     def lock(self) -> AbstractContextManager[None]:
         """Held while the shard is made, so that two runs at once make it once; see `DataRoot.lock`."""
@@ -268,7 +269,7 @@ class RowWriter:
 
 
 def _parse_index(file: Any) -> pl.DataFrame:
-    table = pq.read_table(file)
+    table = read_table(file)
     missing = [field.name for field in INDEX_FIELDS if field.name not in table.column_names]
     if missing:
         raise ValueError(f"it has no column {missing[0]}")
