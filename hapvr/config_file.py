@@ -13,12 +13,15 @@ from pydantic import BaseModel, ValidationError
 
 from hapvr.config import Config
 from hapvr.errors import ConfigError
+from hapvr.files import require_regular
 from hapvr.model.settings import DEFAULT_FAMILY, family_of
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 FAMILY_KEY = "train.network.family"
+MAX_VALUES = 100_000
+"""Of a configuration: YAML's aliases can make 2^100 of one page."""
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -54,9 +57,25 @@ def read_value(text: str, *, what: str) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise ConfigError(f"{what} {text!r:.120}: not a YAML value ({problem}); put quotes around text") from error
+    if _num_values(value, {}) > MAX_VALUES:
+        raise ConfigError(f"{what} {text!r:.120}: this stands for more than {MAX_VALUES} values; write fewer")
     if not _is_plain(value):
         raise ConfigError(f"{what} {text!r:.120}: this is a {type(value).__name__}; put quotes around text")
     return value
+
+
+def _num_values(value: Any, known: dict[int, int]) -> int:
+    """How many values this holds, those that aliases repeat counted each time; too many for one that holds itself.
+
+    known: counts by identity, to be filled.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = MAX_VALUES + 1
+        inner = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_num_values(one, known) for one in inner)
+    return known[id(value)]
 
 
 def _is_plain(value: Any) -> bool:
@@ -83,11 +102,14 @@ def dump_config(config: Config) -> str:
 def read_mapping(path: Path) -> dict[str, Any]:
     """The keys that stand in one YAML file, `extends` among them, unchecked. Raises ConfigError naming the file."""
     try:
+        require_regular(path)
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"config: {path} does not exist; see configs/ for the ones that ship") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"config: {path} is not readable YAML: {error}") from error
+    if _num_values(data, {}) > MAX_VALUES:
+        raise ConfigError(f"config: {path} stands for more than {MAX_VALUES} values, by its aliases; write fewer")
     if not isinstance(data, dict):
         raise ConfigError(
             f"config: {path} must hold a mapping of sections, got {type(data).__name__}; see configs/demo.yaml"

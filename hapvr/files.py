@@ -45,6 +45,12 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
     _flush(path.parent)
 
 
+def require_regular(path: Path) -> None:
+    """Raise OSError for what is there and no regular file: a folder, a device or a pipe. Reading these may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "this is no regular file", str(path))
+
+
 @contextmanager
 def naming_full_disk(folder: Path | str, *, remedy: str) -> Iterator[None]:
     """Turn errors of a block that could not write below `folder` into a DataError. remedy: what to do after making space.

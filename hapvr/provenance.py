@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hapvr import __version__
+from hapvr.files import require_regular
 
 LIBRARIES = ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "decord", "lightning-fabric")
 
@@ -106,7 +107,8 @@ def git_revision(folder: Path | None = None) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Hex SHA-256 of a local file."""
+    """Hex SHA-256 of a local file. Raises OSError where it cannot be read, and for a device or pipe, which may never end."""
+    require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

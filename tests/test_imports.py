@@ -76,6 +76,7 @@ LAYERS = (
         "markdown",
         "seeding",
         "provenance",
+        "tables",
         "progress",
     },
     {"model", "augment", "video"},

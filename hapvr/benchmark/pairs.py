@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import DataError
+from hapvr.tables import TABLE_ERRORS
 
 Floats = NDArray[np.floating[Any]]
 
@@ -93,12 +94,23 @@ def _batches(similarities: pl.DataFrame | Path | str, *, what: str) -> Iterator[
     try:
         check_columns(pq.read_schema(path), what=what)
         file = pq.ParquetFile(path, read_dictionary=["query_id", "reference_id"])
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"{path}: not a readable Parquet file ({error}); wanted columns {', '.join(COLUMNS)}"
-        ) from error
+    except TABLE_ERRORS as error:
+        raise _unreadable(path, error) from error
     with file:
-        yield from file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(COLUMNS))
+        batches = file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(COLUMNS))
+        while True:
+            try:
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                batch.validate(full=True)
+            except TABLE_ERRORS as error:
+                raise _unreadable(path, error) from error
+            yield batch
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: not a readable Parquet file ({error}); wanted columns {', '.join(COLUMNS)}")
 
 
 def check_columns(schema: pa.Schema, *, what: str) -> None:

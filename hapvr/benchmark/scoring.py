@@ -12,6 +12,7 @@ import json
 import math
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import Limits, PackedVideos
+from hapvr.tables import TABLE_ERRORS
 
 SIMILARITY_SCHEMA = pa.schema(
     [
@@ -149,7 +151,7 @@ def score_videos(
         }
         query_ids = [video for video in found[0] if video in embedded]
         query = scorer.network.pack([embedded.pop(video) for video in query_ids])
-        number = len(list(parts.glob("part-*.parquet")))
+        number = 1 + max((int(file.stem[5:]) for file in parts.glob("part-*.parquet")), default=-1)
         remaining = [video for video in found[1] if video not in scored]
         for part in _parts(reader, remaining, settings, side=network.needs_side):
             scores = scorer.score(
@@ -257,8 +259,12 @@ def _plan_digest(network: VideoNetwork, plan: list[object]) -> str:
 
 
 def _stored_plan(path: Path) -> str:
-    metadata = pq.read_schema(path).metadata or {}
-    return str(metadata.get(PLAN_KEY, b"").decode())
+    """The plan that a file of similarities was made by; "" of one that cannot be read."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        return str(metadata.get(PLAN_KEY, b"").decode())
+    except TABLE_ERRORS:
+        return ""
 
 
 def _finished_references(parts: Path, plan: str) -> set[str]:
@@ -269,7 +275,11 @@ def _finished_references(parts: Path, plan: str) -> set[str]:
     parts.mkdir(parents=True, exist_ok=True)
     scored: set[str] = set()
     for file in files:
-        scored.update(pq.read_table(file, columns=["reference_id"])["reference_id"].unique().to_pylist())
+        try:
+            scored.update(pq.read_table(file)["reference_id"].unique().to_pylist())
+        except (*TABLE_ERRORS, KeyError) as error:
+            warnings.warn(f"{file} is damaged ({error}); its videos are scored again", stacklevel=2)
+            file.unlink()
     return scored
 
 

@@ -314,14 +314,20 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
     import polars as pl
 
     from hapvr.errors import DataError
+    from hapvr.files import require_regular
     from hapvr.stages.benchmark_features import stored_ids
     from hapvr.storage.availability import available_videos
+    from hapvr.tables import TABLE_ERRORS, read_frame
 
     try:
         if path.is_dir():
-            table = pl.read_parquet(path / "*.parquet")
+            files = sorted(path.glob("*.parquet"))
+            if not files:
+                raise FileNotFoundError("it holds no .parquet file")
+            table = pl.concat([read_frame(file) for file in files])
         else:
-            table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+            require_regular(path)
+            table = read_frame(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
         return frozenset(stored_ids(definition, available_videos(table)))
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error

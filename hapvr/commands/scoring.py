@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, show
+from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, say, show
 from hapvr.installed import has_gpu
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def score(
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
     if as_csv:
-        typer.echo(_csv(pairs), nl=False)
+        say(_csv(pairs), nl=False)
     else:
         result = {
             "model": model,

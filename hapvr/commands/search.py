@@ -17,6 +17,7 @@ from hapvr.commands.terminal import (
     exit_codes,
     overrides,
     progress_bar,
+    say,
     show,
 )
 from hapvr.search import DEFAULT_TOP
@@ -108,7 +109,7 @@ def search(
     if as_csv:
         from hapvr.search.rows import answer_table
 
-        typer.echo(answer_table(answers).write_csv(), nl=False)
+        say(answer_table(answers).write_csv(), nl=False)
     else:
         from hapvr.search.rows import answer_values
 

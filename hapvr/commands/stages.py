@@ -19,6 +19,7 @@ from hapvr.commands.terminal import (
     exit_codes,
     overrides,
     progress_bar,
+    say,
     show,
 )
 
@@ -140,7 +141,7 @@ def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, rows: lis
         seeds=seeds,
         rows=rows,
         tags={},
-        say=lambda text: typer.echo(text, err=True),
+        say=functools.partial(say, err=True),
     )
     result = {"sweep": key, "mlflow_run_id": sweep.mlflow_run_id, "runs": [asdict(run) for run in sweep.runs]}
     show(result, as_json=as_json, text=sweep.table)

@@ -25,6 +25,9 @@ FAILED = 1
 WRONG_CALL = 2
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
 
+PANIC = "PanicException"
+"""What libraries that are written in Rust raise where they give up; it is no `Exception`."""
+
 FOREIGN = {
     "mlflow": "tracking: MLflow refuses this; check name, version and --tracking-uri",
     "sqlalchemy": "tracking: the database cannot be read; it may be damaged or from another version of MLflow",
@@ -82,6 +85,10 @@ def exit_codes(verb: Verb) -> Verb:
                 sentence = f"`hapvr {said}` needs {package}, which is not installed; {remedy(package, said)}"
                 fail(sentence, WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)
+        except BaseException as error:
+            if type(error).__name__ != PANIC or os.environ.get(TRACEBACK_VARIABLE):
+                raise
+            fail(_unforeseen(error), FAILED, as_json=as_json)
 
     return call  # type: ignore[return-value]
 
@@ -94,14 +101,16 @@ def call_began() -> bool:
 def fail(message: str, code: int, *, as_json: bool) -> NoReturn:
     """Print why a call failed and end it with this exit code."""
     if as_json:
-        typer.echo(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
-    typer.echo(f"error: {message}", err=True)
+        say(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
+    say(f"error: {message}", err=True)
     raise typer.Exit(code) from None
 
 
-def _unforeseen(error: Exception) -> str:
+def _unforeseen(error: BaseException) -> str:
     """A sentence about an error that no part of the program foresaw."""
     said = " ".join(str(error).split())[:300]
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!r:.200} is not UTF-8; rename the file, or give another name"
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
@@ -116,7 +125,12 @@ def _unforeseen(error: Exception) -> str:
 
 def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:
     """Print a result: JSON for programs, text for people."""
-    typer.echo(json.dumps(result, ensure_ascii=False, default=str) if as_json else text)
+    say(json.dumps(result, ensure_ascii=False, default=str) if as_json else text)
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text; bytes of a file name that are not UTF-8 appear escaped, in JSON as JSON escapes them."""
+    typer.echo(text.encode(errors="backslashreplace").decode(), err=err, nl=nl)
 
 
 def overrides(values: list[str] | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from hapvr.search.duplicates import DuplicatePair, GroupMember
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
-from hapvr.storage.tables import read_table, write_table
+from hapvr.tables import read_table, write_table
 
 FINGERPRINT = b"hapvr.fingerprint"
 NETWORK = b"hapvr.network"

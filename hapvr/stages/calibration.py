@@ -32,6 +32,7 @@ from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import FeatureStore
+from hapvr.tables import read_frame
 
 FRAME_PAIRS = 200
 """Irrelevant pairs whose frame similarities are looked at."""
@@ -71,7 +72,7 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     device = choose_device(project.config.device)
     with TemporaryDirectory(prefix="hapvr-calibration-") as folder:
         path = score_benchmark(network, definition, features, Path(folder) / "similarities.parquet", device=device)
-        scores = pl.read_parquet(path)
+        scores = read_frame(path)
     matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
     if min(len(matches), len(others)) < MIN_PAIRS:
         return ModelCalibration(

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 from matplotlib.figure import Figure
 from PIL.Image import Image
@@ -46,6 +45,7 @@ from hapvr.stages.training import TrainingRun, require_trained_backbone, run_rec
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
+from hapvr.tables import read_frame
 
 Pictures = Callable[..., dict[str, list[Image]]]
 """`thumbnails` of one benchmark."""
@@ -230,7 +230,7 @@ def _heat_map(
     shown: Pictures,
 ) -> dict[str, Figure]:
     """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
-    scores = pl.read_parquet(similarities)
+    scores = read_frame(similarities)
     labelled = definition.labels.unique(["query_id", "reference_id"], keep="first", maintain_order=True)
     pairs = scores.join(labelled, on=["query_id", "reference_id"]).sort("similarity", "query_id", "reference_id")
     figures = {}

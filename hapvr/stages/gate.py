@@ -31,6 +31,7 @@ from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import MODELS, TrainingRun, tracker_of
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import FeatureStore
+from hapvr.tables import read_frame
 from hapvr.tracking.champions import (
     DECISION_TAG,
     REASON_TAG,
@@ -139,8 +140,8 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
 
 def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
     definition = load_definition(str(benchmark_folder(project, name) or name))
-    challenger = pl.read_parquet(stored_similarities(run, definition.name))
-    other = pl.read_parquet(_champion_similarities(project, run, champion, definition))
+    challenger = read_frame(stored_similarities(run, definition.name))
+    other = read_frame(_champion_similarities(project, run, champion, definition))
     return compare(
         definition,
         other,

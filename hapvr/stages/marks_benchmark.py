@@ -25,6 +25,7 @@ from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.manifest import VIDEOS_STAGE, read_manifest
 from hapvr.storage.shards import STATUS_OK, Shard
+from hapvr.tables import read_frame
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def score_marks(
     """Similarities of the videos of marked pairs, written to `path`. Raises DataError for features of other dimensions."""
     definition = marked.definition
     features = BenchmarkFeatures(FeatureStore(project.root, list(marked.shards)), definition)
-    return pl.read_parquet(score_benchmark(network, definition, features, path, device=device))
+    return read_frame(score_benchmark(network, definition, features, path, device=device))
 
 
 def similarities_of_marks(marked: MarkedPairs, scores: pl.DataFrame) -> tuple[Floats, Floats]:

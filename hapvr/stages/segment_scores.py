@@ -19,6 +19,7 @@ from hapvr.scorer.aligners import ALIGNERS, AlignerName
 from hapvr.scorer.frame_matrix import relative_frame_matrix
 from hapvr.scorer.segments import Clock, timed_segments
 from hapvr.stages.benchmark_features import BenchmarkFeatures
+from hapvr.tables import read_frame
 from hapvr.video.settings import SamplingConfig
 
 RETRIEVED = 20
@@ -171,7 +172,7 @@ def pairs_to_localise(
     """query_id, reference_id of the pairs with true segments, and of each query's `retrieved` best unlabelled references."""
     pair = ["query_id", "reference_id"]
     true = true_segments(definition).select(pair).unique()
-    scores = similarities if isinstance(similarities, pl.DataFrame) else pl.read_parquet(similarities)
+    scores = similarities if isinstance(similarities, pl.DataFrame) else read_frame(similarities)
     others = (
         scores.filter(pl.col("query_id") != pl.col("reference_id"))
         .sort("similarity", descending=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from hapvr.config import WatchList
 from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
+from hapvr.files import require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.scorer.pictures import is_picture
@@ -28,7 +29,7 @@ from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher, Wanted
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
-from hapvr.storage.tables import read_table, write_table
+from hapvr.tables import read_table, write_table
 from hapvr.video.sources import VIDEO_SUFFIXES
 
 STAGE = "watch_matches"
@@ -160,6 +161,7 @@ def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
                 file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file.name)
             )
         else:
+            require_regular(path)
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
             files = [path.parent / line for line in lines if line and not line.startswith("#")]
         return [WatchQuery(one, str(file), file_sha256(file), file) for file in files]
@@ -176,7 +178,7 @@ def _members(project: Project, one: WatchList, group: str) -> list[WatchQuery]:
         project.root.open(GROUPS_PLACE) as file,
         project.root.naming_damage(GROUPS_PLACE, remedy="run `hapvr duplicates`"),
     ):
-        members = pl.read_parquet(file.read()).filter(pl.col("group") == group)
+        members = pl.DataFrame(read_table(pa.BufferReader(file.read()))).filter(pl.col("group") == group)
     if members.is_empty():
         raise ConfigError(f"watch.lists: {one.name}: there is no group {group!r}; `hapvr duplicates` lists them")
     rows = members.select("video_id", "sha256").sort("video_id").iter_rows()

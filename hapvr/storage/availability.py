@@ -12,7 +12,7 @@ import pyarrow as pa
 from hapvr.errors import DamagedError, DataError
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import STATUS_OK
-from hapvr.storage.tables import read_table, write_table
+from hapvr.tables import read_table, write_table
 
 FOLDER = "availability"
 _SCHEMA = pa.schema(

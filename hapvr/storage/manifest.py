@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hapvr.errors import DataError
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
-from hapvr.storage.tables import read_table, write_table
+from hapvr.tables import read_table, write_table
 
 MANIFEST_STAGE = "manifest"
 MANIFEST_VERSION = "1"

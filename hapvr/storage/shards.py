@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
-from hapvr.storage.tables import read_schema, read_table, write_table
 from hapvr.storage.tensors import TENSOR_KEY, encode_tensors
+from hapvr.tables import read_schema, read_table, write_table
 
 PROVENANCE_KEY = b"hapvr.provenance"
 DATA_DIGEST_KEY = b"hapvr.data_sha256"

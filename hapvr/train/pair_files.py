@@ -13,6 +13,7 @@ import polars as pl
 from hapvr.benchmark.definitions.files import read_lines, split_line
 from hapvr.benchmark.definitions.vcdb import annotation_files
 from hapvr.errors import DataError
+from hapvr.tables import TABLE_ERRORS, read_frame
 
 Copy = tuple[float, float]
 """Begin and end of a copied part, in seconds of its video."""
@@ -44,10 +45,10 @@ def read_pair_rows(path: Path) -> list[PairRow]:
 
 def _table_rows(path: Path) -> Iterator[PairRow]:
     try:
-        table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+        table = read_frame(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
     except pl.exceptions.NoDataError:
         return
-    except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(f"{path}: cannot be read as CSV or Parquet ({error}); see train.labelled_pairs") from error
     columns = set(table.columns)
     missing = [name for name in ID_COLUMNS if name not in columns]

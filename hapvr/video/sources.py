@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from hapvr.errors import DataError
+from hapvr.files import require_regular
 
 if TYPE_CHECKING:
     import polars as pl
@@ -254,11 +255,14 @@ def _shortened(video_id: str, name: str) -> str:
 def _read_table(path: Path, source: str) -> pl.DataFrame:
     import polars as pl  # those who only ask which files are videos need none
 
+    from hapvr.tables import TABLE_ERRORS, read_frame
+
     try:
+        require_regular(path)
         if path.suffix.lower() == ".parquet":
-            return pl.read_parquet(path)
+            return read_frame(path)
         return pl.read_csv(path, infer_schema=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"source {source}: {path} is no readable CSV or Parquet file: {first_line}") from error
 

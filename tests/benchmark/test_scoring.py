@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,30 @@ def test_score_benchmark_continues_to_the_same_bytes(tmp_path):
     score_benchmark(network, definition, reader, stopped, settings=settings)
     assert stopped.read_bytes() == whole.read_bytes()
     assert not (tmp_path / "stopped.parquet.parts").exists()
+
+
+def test_damaged_scores_are_scored_again(tmp_path):
+    """A cut part, the first or a later one, and a cut file at the end of it do not stop the call that goes on."""
+    definition, network = make_definition(), make_network()
+    features, settings = random_features(definition.video_ids), ScoringSettings(references_per_part=3)
+    whole = score_benchmark(network, definition, Features(features), tmp_path / "whole.parquet", settings=settings)
+    wanted = as_matrix(whole, definition)
+    for damaged in (0, 1):
+        reader, stopped = Features(features), tmp_path / f"stopped {damaged}.parquet"
+        reader.fail_after = 7
+        with pytest.raises(KeyboardInterrupt):
+            score_benchmark(network, definition, reader, stopped, settings=settings)
+        part = sorted(stopped.with_name(stopped.name + ".parts").glob("part-*"))[damaged]
+        part.write_bytes(part.read_bytes()[:100])
+        reader.fail_after = None
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            score_benchmark(network, definition, reader, stopped, settings=settings)
+        assert damaged == 0 or any(f"{part} is damaged" in str(one.message) for one in said)
+        np.testing.assert_array_equal(as_matrix(stopped, definition), wanted)
+    whole.write_bytes(whole.read_bytes()[:100])
+    score_benchmark(network, definition, Features(features), whole, settings=settings)
+    np.testing.assert_array_equal(as_matrix(whole, definition), wanted)
 
 
 def test_score_benchmark_refuses_features_of_another_model(tmp_path):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from typer.core import TyperArgument
 
@@ -22,19 +23,29 @@ from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.scorer.bundles import make_bundle
 
 HOSTILE = ("", " ", "\n", "a\x01b", "a\0b", "'", '"; --', "²", "-1", "999999999999999999999", "NaN", "../../x", "foo://x",
-           "http://127.0.0.1:9/x", "models:/a'b@c", "models:/hapvr/²", "x" * 5000, "[", "{}", "2024-02-31", "None")  # fmt: skip
+           "http://127.0.0.1:9/x", "models:/a'b@c", "models:/hapvr/²", "x" * 5000, "[", "{}", "2024-02-31", "None",
+           "\udcff.mp4")  # fmt: skip
+BOMB = ", ".join(f"&a{number} [*a{number - 1}, *a{number - 1}]" for number in range(1, 60))
+BOMB = f"[&a0 [x, x], {BOMB}]"
+DEVICES = ("/dev/zero", "/dev/null")
 SETTINGS = ("k=[", "k=: :", "k=!!tag", "k=!!python/object:os.system", "k=\x01", "k=2024-01-01", "k=2024-99-99", "=", "k",
             "sources.².path=x", "sources.99999999999999999999.path=x", "sources.0.path.x=1", "a..b=1", "k=" + "[" * 3000,
             "data_root=foo://x", "data_root=http://127.0.0.1/x", 'data_root="a\\0b"', "data_root=[1]", "shard_videos=NaN",
-            "backbone.crop_px=64", "k=!!set {a}", "k=!!binary aGFsbG8=", "sampling.fps=.nan")  # fmt: skip
+            "backbone.crop_px=64", f"k={BOMB}", "k=&a [*a]", "k=!!set {a}",
+            "k=!!binary aGFsbG8=", "sampling.fps=.nan")  # fmt: skip
 GRIDS = ("k=[,", "k=", "=", "k", "k=: :,1", "k=2024-01-01", "train.steps=x,y")
 # Files of `damaged_files`, for the parameters of these names.
 FILES = {
-    "config": ("deep.yaml", "null.yaml", "bytes.yaml", "list.yaml", "videos"),
+    "config": ("deep.yaml", "null.yaml", "bytes.yaml", "list.yaml", "videos", "bomb.yaml", "circle.yaml", *DEVICES),
     "tracking_uri": ("sqlite:///empty.db", "sqlite:///cut.db", "sqlite:///absent/mlflow.db", "http://127.0.0.1:9"),
-    "model": ("bundles/empty", "bundles/list", "bundles/no-weights", "bundles/cut-weights"),
-    "features": ("foo://x", "http://127.0.0.1/x", "cut.db"),
-    "similarities": ("cut.db", "bundles"),
+    "model": ("bundles/empty", "bundles/list", "bundles/no-weights", "bundles/cut-weights", *DEVICES),
+    "features": ("foo://x", "http://127.0.0.1/x", "cut.db", *DEVICES),
+    "similarities": ("cut.db", "bundles", "cut.parquet", *DEVICES),
+    "available": ("cut.parquet", "bundles", *DEVICES),
+    "file": ("cut.parquet", *DEVICES),
+    "one": DEVICES,
+    "query": DEVICES,
+    "queries": DEVICES,
 }
 OWN_VALUES = {"--set": SETTINGS, "--grid": GRIDS, "--run": ("abc\n", *HOSTILE)}
 
@@ -78,6 +89,15 @@ def calls(words: tuple[str, ...], command: Any, folder: Path) -> Iterator[list[s
             yield call
 
 
+def write_damaged_similarities(path: Path) -> None:
+    """Similarities whose footer is whole and whose values are not."""
+    rows = {"query_id": ["q"] * 9, "reference_id": [f"{n}" for n in range(9)], "similarity": [n / 9 for n in range(9)]}
+    pl.DataFrame(rows).write_parquet(path)
+    data = bytearray(path.read_bytes())
+    data[4:60] = bytes(56)
+    path.write_bytes(data)
+
+
 @pytest.fixture(scope="module")
 def damaged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Configurations, databases and bundles that people break."""
@@ -86,6 +106,9 @@ def damaged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "null.yaml").write_text("name: \x00")
     (folder / "bytes.yaml").write_bytes(bytes(range(256)))
     (folder / "list.yaml").write_text("- 1")
+    (folder / "bomb.yaml").write_text(f"sources: {BOMB}")
+    (folder / "circle.yaml").write_text("sources: &a [*a]")
+    write_damaged_similarities(folder / "cut.parquet")
     (folder / "empty.db").write_bytes(b"")
     (folder / "cut.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)))
     bundles = folder / "bundles"

@@ -23,6 +23,7 @@ from hapvr.benchmark.definitions.fivr import fivr_tasks
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
 from hapvr.files import read_json_object, write_atomic
+from hapvr.tables import TABLE_ERRORS, read_frame
 
 FORMAT_VERSION = 2
 FORMATS = (1, FORMAT_VERSION)
@@ -74,8 +75,8 @@ def read_clips(folder: Path, *, head: dict[str, object]) -> BenchmarkDefinition:
     for table in ("videos", "labels", *(["segments"] if head.get("format_version") != 1 else [])):
         file = f"{table}.parquet"
         try:
-            tables[table] = pl.read_parquet(folder / file)
-        except (OSError, pl.exceptions.PolarsError) as error:
+            tables[table] = read_frame(folder / file)
+        except TABLE_ERRORS as error:
             raise DataError(f"{folder / file}: {error}; write the benchmark again") from error
     provenance = head.get("provenance", {})
     if not isinstance(provenance, dict):

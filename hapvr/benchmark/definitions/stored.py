@@ -21,6 +21,7 @@ from hapvr.benchmark.definition import (
 )
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
+from hapvr.tables import TABLE_ERRORS, read_frame
 
 FORMAT_VERSION = 1
 ROLES = ("query", "database", "both")
@@ -82,6 +83,6 @@ def read_definition(folder: Path, *, head: dict[str, object], make_tasks: TaskMa
 
 def _read(path: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
+        return read_frame(path)
+    except TABLE_ERRORS as error:
         raise DataError(f"{path}: {error}; install the package again or write the definition again") from error

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import random
+from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hapvr.storage.filesystem import DATA_ERRORS, read_schema_metadata
-from hapvr.storage.tables import read_schema, read_table, write_table
+from hapvr.tables import TABLE_ERRORS, read_frame, read_schema, read_table, write_table
 
 FIELDS = [
     pa.field("video_id", pa.string(), nullable=False),
@@ -76,3 +79,22 @@ def test_rows_that_are_missing_are_noticed() -> None:
     pq.write_table(TABLE.slice(0, 10).replace_schema_metadata(metadata), stream)
     with pytest.raises(ValueError, match="checksum"):
         read_table(io.BytesIO(stream.getvalue()))
+
+
+def test_damaged_files_of_others_raise_errors(tmp_path: Path) -> None:
+    """Polars' own reader panics, and after some hundred such files it asks for 2 exabytes and ends the process."""
+    rows = {"url": [f"http://a/{number}.mp4" for number in range(200)], "start_s": [0.5, None] * 100}
+    path, rng = tmp_path / "pairs.parquet", random.Random(0)
+    pl.DataFrame(rows).write_parquet(path)
+    data, refused = path.read_bytes(), 0
+    assert read_frame(path).equals(pl.DataFrame(rows))
+    for _ in range(1000):
+        changed = bytearray(data)
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        try:
+            read_frame(path)
+        except TABLE_ERRORS:
+            refused += 1
+    assert refused > 300

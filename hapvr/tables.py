@@ -1,15 +1,23 @@
-"""Small Parquet tables that notice a flipped bit: their pages carry checksums, and their metadata has one of the schema.
+"""Reading Parquet files that may be damaged, and writing small tables that notice a flipped bit.
 
-Tables of earlier versions have no checksums and are read as they are.
+The pages of these carry checksums, and their metadata has one of the schema. Tables of earlier versions and of others have
+none and are read as they are. Arrow reads them all: on a damaged file Polars' own reader panics, or ends the process.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
+"""What reading a damaged table raises."""
 
 _CHECKSUM_KEY = b"hapvr.checksum"
 
@@ -22,7 +30,7 @@ def write_table(table: pa.Table, stream: Any) -> None:
 
 
 def read_table(file: Any) -> pa.Table:
-    """The table in an open file. Raises OSError, ValueError or pa.ArrowException where it is not what was written."""
+    """The table in an open file. Raises one of TABLE_ERRORS where it is not what was written."""
     # Threads triple the time of small files.
     table = pq.ParquetFile(file, page_checksum_verification=True).read(use_threads=False)
     _check(table.schema, num_rows=len(table))
@@ -30,6 +38,22 @@ def read_table(file: Any) -> pa.Table:
     # Metadata of single fields is of no use, and Polars panics where a name in it is not UTF-8.
     plain = pa.schema([pa.field(field.name, field.type, field.nullable) for field in table.schema])
     return pa.Table.from_arrays(table.columns, schema=plain.with_metadata(table.schema.metadata))
+
+
+def read_frame(path: Path) -> pl.DataFrame:
+    """The table in a Parquet file of anybody. Raises one of TABLE_ERRORS."""
+    import polars as pl
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    with path.open("rb") as file:
+        table = read_table(file)
+    try:
+        frame = pl.from_arrow(table)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(str(error)) from error
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 def read_schema(file: Any) -> pa.Schema:
