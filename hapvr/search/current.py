@@ -7,6 +7,7 @@ search/<digest of the network>/index-<number>/         an index, see `hapvr.sear
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,11 +60,29 @@ def current_index(root: DataRoot) -> CurrentIndex:
     """Raises DataError where there is no index yet, DamagedError for a file that cannot be read."""
     if not root.exists(CURRENT):
         raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
-    stored: dict[str, Any] = root.read_json(CURRENT)
     try:
-        return CurrentIndex(**{**stored, "earlier": tuple(stored.get("earlier", ()))})
-    except TypeError as error:
+        stored: dict[str, Any] = root.read_json(CURRENT)
+    except DamagedError as error:
+        raise DamagedError(f"{error}: {REMEDY}") from error
+    texts = [stored.get(name) for name in ("place", "model", "digest", "since")]
+    earlier = stored.get("earlier", [])
+    try:
+        if not isinstance(earlier, list) or not all(isinstance(text, str) for text in [*texts, *earlier]):
+            raise TypeError("a value is no text")
+        return CurrentIndex(**{**stored, "recall": float(stored["recall"]), "earlier": tuple(earlier)})
+    except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"search: {CURRENT} below {root.url} is damaged ({error}); {REMEDY}") from error
+
+
+def serving_index(root: DataRoot) -> CurrentIndex | None:
+    """The index that answers searches; None where there is none yet, and for a damaged record, with a warning."""
+    if not root.exists(CURRENT):
+        return None
+    try:
+        return current_index(root)
+    except DamagedError as error:
+        warnings.warn(f"{error}. It counts as missing", stacklevel=2)
+        return None
 
 
 def write_current(root: DataRoot, index: CurrentIndex) -> None:
@@ -71,20 +90,24 @@ def write_current(root: DataRoot, index: CurrentIndex) -> None:
     root.write_json(CURRENT, asdict(index))
 
 
-def has_blank(root: DataRoot, digest: str) -> bool:
-    """Whether the descriptors of pictures of one colour are known."""
-    return root.exists(f"{model_place(digest)}/{BLANK_FILE}")
-
-
 def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
     """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where they are not known."""
     name = f"{model_place(digest)}/{BLANK_FILE}"
-    if not has_blank(root, digest):
+    if not root.exists(name):
         return np.zeros((0, 0), np.float32)
     with root.open(name) as file:
         data = file.read()
     with root.naming_damage(name, remedy=REMEDY):
         return np.asarray(load(data)[BLANK_FILE], np.float32)
+
+
+def known_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
+    """As `read_blank`, for the stage that makes the file again: a damaged one counts as missing, with a warning."""
+    try:
+        return read_blank(root, digest)
+    except DamagedError as error:
+        warnings.warn(f"{error}. It counts as missing", stacklevel=2)
+        return np.zeros((0, 0), np.float32)
 
 
 def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> None:

@@ -67,6 +67,13 @@ class Outbox:
             delivered, total = database.execute("SELECT COUNT(delivered_s), COUNT(*) FROM messages").fetchone()
         return int(delivered), int(total) - int(delivered)
 
+    def check(self) -> None:
+        """Read the whole file. Raises DamagedError for one that is damaged."""
+        with self._open() as database:
+            (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+
     def _update(self, change: str, values: tuple[object, ...]) -> None:
         with self._open() as database:
             database.execute(f"UPDATE messages SET {change} WHERE id = ?", values)

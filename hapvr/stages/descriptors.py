@@ -16,7 +16,7 @@ from hapvr.features.weights import state_sha256
 from hapvr.features.whitening import PROVENANCE_NAME, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
-from hapvr.search.current import has_blank, model_place, read_blank, write_blank
+from hapvr.search.current import known_blank, model_place, read_blank, write_blank
 from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions
 from hapvr.search.shards import INDEX_COLUMNS, ROW_GROUP_ROWS, descriptor_columns, descriptor_shard, fields
 from hapvr.stages.features import feature_settings
@@ -69,7 +69,7 @@ def make_descriptors(
 
 def is_described(project: Project, key: str, model: SearchModel) -> bool:
     """Whether the shard's descriptors are those of its features by this model. Raises DataError as `make_descriptors` does."""
-    recipe = _recipe(project, key, model, read_blank(project.root, model.digest))
+    recipe = _recipe(project, key, model, known_blank(project.root, model.digest))
     return recipe.shard.is_finished(recipe.provenance)
 
 
@@ -109,7 +109,7 @@ def _blank(
     if "imported" in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
-        if not has_blank(root, model.digest):
+        if not known_blank(root, model.digest).size:
             backbone, whitening = load_backbone(project.config.backbone), load_whitening(root)
             now = Provenance(FEATURES_STAGE, feature_settings(project, backbone, whitening))
             if differences := now.differences(Provenance(FEATURES_STAGE, without_side(settings))):

@@ -227,6 +227,8 @@ def _compare_marked(project: Project, searcher: Searcher) -> None:
     if calibration is None:
         return
     before = _undamaged(project.root, MARKED_PLACE)
+    if before is None:
+        project.root.delete(MARKED_PLACE)
     contents, network = _contents(searcher), searcher.current.digest
     known = {(pair.first, pair.second): pair for pair in before.pairs} if before and before.network == network else {}
     found = {

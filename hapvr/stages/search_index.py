@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
-from hapvr.search.current import CURRENT, FOLDER, CurrentIndex, current_index, model_place, write_current
+from hapvr.search.current import FOLDER, CurrentIndex, model_place, serving_index, write_current
 from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus, Recall
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.vectors import VECTOR
@@ -58,7 +58,7 @@ def update_index(
     """
     root = project.root
     with root.lock(FOLDER):
-        serving = current_index(root) if root.exists(CURRENT) else None
+        serving = serving_index(root)
         finished, awaited = finished_shards(project.root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
@@ -130,7 +130,7 @@ def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
     described = {
         key: descriptor_shard(root, model.digest, key).data_digest() for key in finished if key not in undescribed
     }
-    serving = current_index(root) if root.exists(CURRENT) else None
+    serving = serving_index(root)
     held = {}
     if serving is not None and serving.digest == model.digest:
         held = {key: entry.digest for key, entry in serving.open(root, project.config.search).status().shards.items()}

@@ -8,6 +8,7 @@ from typing import Literal
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
+from hapvr.stages.derived_files import DERIVED, DESCRIPTORS, check_derived, derived_places
 from hapvr.storage.availability import FOLDER as AVAILABILITY
 from hapvr.storage.availability import check_availability
 from hapvr.storage.features import STAGE as FEATURES
@@ -30,7 +31,7 @@ SHARD_STAGES = (VIDEOS_STAGE, FRAMES, FEATURES, VIEWS_STAGE, EMBEDDINGS_STAGE, L
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What was found of one shard of a stage, or of the whitening (shard "").
+    """What was found of one shard of a stage, or of what has no shards (shard "").
 
     num_ok, num_failed: videos of the shard. message: what is wrong and what to do; "" where all is well.
     """
@@ -58,7 +59,7 @@ def verify_shards(
 
 
 def verify_root(root: DataRoot, *, progress: Progress = no_progress) -> list[FileCheck]:
-    """Check the manifest, the shards of all stages, the availability of videos and the whitening of a data root.
+    """Check all that the stages wrote below a data root, the index of searches and the marks of people among it.
 
     Every byte of the shards is read. Raises DataError where there is nothing to check.
     """
@@ -73,6 +74,7 @@ def verify_root(root: DataRoot, *, progress: Progress = no_progress) -> list[Fil
     ]
     if root.exists(PROVENANCE_NAME):
         places.append((STAGE, ""))
+    places += derived_places(root)
     if not places:
         raise DataError(f"verify: {root.url} holds nothing that a stage wrote; is that the data root?")
     return _check_all(places, root, progress)
@@ -89,18 +91,20 @@ def _check_all(places: Sequence[tuple[str, str]], root: DataRoot, progress: Prog
 def check_place(root: DataRoot, stage: str, key: str) -> FileCheck:
     """Check what a stage wrote under this key: a shard, `<source>/<shard>` of the availability, "" of the whitening."""
     try:
-        if stage in SHARD_STAGES:
+        if stage in SHARD_STAGES or stage.startswith(DESCRIPTORS):
             return _check_shard(Shard(root, stage, key))
         if stage == MANIFEST_STAGE:
             return FileCheck(stage, key, "ok", len(read_manifest_shard(root, key)))
         if stage == AVAILABILITY:
             check_availability(root, *key.split("/"))
+        elif stage in DERIVED:
+            check_derived(root, stage, key)
         else:
             from hapvr.features.whitening import load_whitening, whitening_provenance
 
             whitening_provenance(root)
             load_whitening(root)
-    except DamagedError as error:
+    except DataError as error:
         return FileCheck(stage, key, "damaged", message=str(error))
     return FileCheck(stage, key, "ok")
 

@@ -195,14 +195,22 @@ def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str
 
 
 def _stored(root: DataRoot, place: str) -> tuple[str, pa.Table] | None:
-    if not root.exists(place):
-        return None
+    """Fingerprint and matches; None where there are none, or where they are damaged and have to be made again."""
     try:
-        with root.open(place) as file, root.naming_damage(place, remedy="it is made again"):
-            table = read_table(pa.BufferReader(file.read()))
-            return read_schema_metadata(table.schema, FINGERPRINT), table.select(SCHEMA.names)
+        return _read(root, place) if root.exists(place) else None
     except DamagedError:
         return None
+
+
+def check_watch_matches(root: DataRoot, key: str) -> None:
+    """Raise DamagedError if the matches of a shard cannot be read."""
+    _read(root, _place(key))
+
+
+def _read(root: DataRoot, place: str) -> tuple[str, pa.Table]:
+    with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr watch` again"):
+        table = read_table(pa.BufferReader(file.read()))
+        return read_schema_metadata(table.schema, FINGERPRINT), table.select(SCHEMA.names).cast(SCHEMA)
 
 
 def _compare(searcher: Searcher, within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:

@@ -1,0 +1,121 @@
+"""Damage to what search, duplicates and watch lists keep: `verify` names it, `repair` makes it again, nothing blocks that."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import DamagedError
+from hapvr.search.current import CURRENT, current_index
+from hapvr.search.duplicate_tables import read_pairs
+from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.search.outbox import PLACE as OUTBOX_PLACE
+from hapvr.stages.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
+from hapvr.stages.marking import mark
+from hapvr.stages.project import Project
+from hapvr.stages.repair import repair
+from hapvr.stages.search_index import update_index
+from hapvr.stages.search_model import search_model
+from hapvr.stages.searcher import Searcher
+from hapvr.stages.verification import verify_root
+from hapvr.stages.watch_lists import STAGE as WATCH_STAGE
+from hapvr.stages.watch_lists import make_watch_matches
+from tests.stages.search_projects import copied
+
+KEY = "in-00001"
+DAMAGE = {"empty": lambda data: b"", "cut": lambda data: data[: len(data) // 2]}
+
+
+@pytest.fixture
+def project(searchable: Path, tmp_path: Path) -> Project:
+    """A collection with an index, pairs, groups, a watch list with matches that wait, and a mark."""
+    (tmp_path / "watched").mkdir()
+    shutil.copy(searchable / "videos" / "short.mp4", tmp_path / "watched" / "clip.mp4")
+    lists = [{"name": "clips", "path": str(tmp_path / "watched"), "min_probability": 0.5}]
+    webhook = {"url": "http://127.0.0.1:9/none"}
+    made = copied(searchable, tmp_path, **{"watch.lists": lists, "watch.webhook": webhook})
+    mark(made, "in/short.mp4", "in/long.mp4", "match")
+    searcher = Searcher.open(made)
+    for key in searcher.shards():
+        make_duplicate_pairs(made, searcher, key)
+        make_watch_matches(made, searcher, key)
+    make_duplicate_groups(made, searcher, min_probability=0.5)
+    return made
+
+
+def damage(project: Project, name: str, kind: str) -> None:
+    path = project.root.local_path(name)
+    path.write_bytes(DAMAGE[kind](path.read_bytes()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.filterwarnings("ignore:.*(counts as missing|are made again)")
+def test_what_can_be_made_again_is(project: Project, kind: str) -> None:
+    digest = current_index(project.root).digest
+    descriptors = f"search/{digest}/descriptors"
+    names = [
+        f"{descriptors}/{KEY}/index.parquet",
+        f"{PAIRS_STAGE}/{KEY}/rows.parquet",
+        f"{WATCH_STAGE}/{KEY}/rows.parquet",
+        GROUPS_PLACE,
+        MARKED_PLACE,
+        CURRENT,
+        f"search/{digest}/blank.safetensors",
+    ]
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
+    model = current_index(project.root).model
+    for name in names:
+        damage(project, name, kind)
+    checks = verify_root(project.root)
+    found = sorted((check.stage, check.shard) for check in checks if check.state == "damaged")
+    wanted = [(descriptors, KEY), (PAIRS_STAGE, KEY), (WATCH_STAGE, KEY), ("duplicate_groups", ""), ("search", "")]
+    assert found == sorted(wanted)
+    # The test's registry has no champion, so the record of the model is made first.
+    update_index(project, search_model(project, model), anew=True)
+    repaired = repair(project, verify_root(project.root))
+    assert {check.state for check in repaired} == {"ok", "repaired"}, [check.message for check in repaired]
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
+
+
+@pytest.mark.parametrize("name", [CURRENT, "blank.safetensors"])
+def test_a_damaged_file_does_not_block_the_build(project: Project, name: str) -> None:
+    """The message says that `hapvr index build` makes it anew, and so it does."""
+    current = current_index(project.root)
+    place = name if name == CURRENT else f"search/{current.digest}/{name}"
+    damage(project, place, "empty")
+    with pytest.raises(DamagedError, match=rf"{place}.*hapvr index build"):
+        Searcher.open(project).search_id("in/short.mp4")
+    with pytest.warns(UserWarning, match=rf"{place}.* counts as missing"):
+        assert update_index(project, search_model(project, current.model), anew=True).passed
+    assert Searcher.open(project).search_id("in/short.mp4").matches
+
+
+@pytest.mark.parametrize("name", [MARKS_PLACE, OUTBOX_PLACE])
+@pytest.mark.parametrize("kind", ["cut", "zeros"])
+def test_what_people_said_is_never_made_up(project: Project, name: str, kind: str) -> None:
+    """`verify` names the file, and `repair` leaves it as it is for a person."""
+    path = project.root.local_path(name)
+    path.write_bytes(path.read_bytes()[:100] if kind == "cut" else bytes(len(path.read_bytes())))
+    before = path.read_bytes()
+    (found,) = [check for check in verify_root(project.root) if check.state == "damaged"]
+    assert name in found.message
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (left,) = [check for check in repair(project, [found]) if check.state == "damaged"]
+    assert "restore it from a copy" in left.message
+    assert path.read_bytes() == before
+
+
+def test_pairs_of_a_shard_that_is_no_more_go(project: Project) -> None:
+    place = f"{PAIRS_STAGE}/gone-00000/rows.parquet"
+    with project.root.write(place) as stream:
+        stream.write(b"nonsense")
+    with pytest.raises(DamagedError, match="gone-00000"):
+        read_pairs(project.root, place)
+    repair(project, [check for check in verify_root(project.root) if check.state == "damaged"])
+    assert not project.root.exists(place)
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
