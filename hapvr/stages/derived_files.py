@@ -1,4 +1,4 @@
-"""What search, duplicates and watch lists keep below a data root beside the shards of the chain: where it is, whether it is whole."""
+"""What search, duplicates and watch lists keep below a data root: where it is, and whether it is whole."""
 
 from __future__ import annotations
 
