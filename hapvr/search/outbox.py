@@ -5,6 +5,7 @@ watch/outbox.db     a row per message, for ever: its id, its text, how often it 
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -44,12 +45,16 @@ class Outbox:
             database.executemany("INSERT OR IGNORE INTO messages (id, body) VALUES (?, ?)", list(messages.items()))
             return database.total_changes - before
 
-    def due(self, now_s: float) -> list[Message]:
-        """Undelivered messages whose wait is over, the oldest first."""
+    def due(self, now_s: float, *, max_wait_s: float = math.inf) -> list[Message]:
+        """Undelivered messages whose wait is over, the oldest first.
+
+        max_wait_s: no wait is longer; a message that is due later than that was put off before the clock was set back.
+        """
         with self._open() as database:
             rows = database.execute(
-                "SELECT id, body, attempts, problem FROM messages WHERE delivered_s IS NULL AND next_s <= ? ORDER BY number",
-                (now_s,),
+                "SELECT id, body, attempts, problem FROM messages WHERE delivered_s IS NULL AND "
+                "(next_s <= ? OR next_s > ?) ORDER BY number",
+                (now_s, now_s + max_wait_s),
             ).fetchall()
         return [Message(id=row[0], body=row[1], attempts=row[2], problem=row[3]) for row in rows]
 

@@ -23,6 +23,10 @@ class Delivery:
     problem: str = ""
 
 
+MAX_DOUBLINGS = 60
+"""Of the wait, so that it stays a number however long a server is away."""
+
+
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
     """Post what is due to `watch.webhook.url`, oldest first, and stop at the first that fails; it is tried again later.
 
@@ -35,12 +39,12 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
         return Delivery(0, 0)
     outbox, number, problem, began = Outbox(project.root), 0, "", time.monotonic()
     with project.root.lock("watch-outbox"):
-        for message in outbox.due(time.time()):
+        for message in outbox.due(time.time(), max_wait_s=webhook.max_wait_s):
             if time.monotonic() - began > limit_s:
                 break
             problem = _post(webhook, message)
             if problem:
-                wait_s = min(webhook.retry_wait_s * 2**message.attempts, webhook.max_wait_s)
+                wait_s = min(webhook.retry_wait_s * 2.0 ** min(message.attempts, MAX_DOUBLINGS), webhook.max_wait_s)
                 outbox.failed(message.id, problem, next_s=time.time() + wait_s)
                 break
             outbox.delivered(message.id, time.time())

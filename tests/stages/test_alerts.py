@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -110,6 +111,31 @@ def test_what_is_refused_waits_longer_each_time(watching: Callable[..., Project]
     assert [message.attempts for message in outbox.due(time.time())] == [2]
     assert deliver_alerts(project).waiting == 0
     assert receiver.ids == ["one", "two", "one"]
+
+
+def test_a_clock_that_jumps_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """What was put off while the clock ran ten years ahead goes out when it is right again, and not before its wait."""
+    project = watching(retry_wait_s=100, max_wait_s=150)
+    outbox = Outbox(project.root)
+    outbox.put({"one": "{}"})
+    outbox.failed("one", "the server was away", next_s=time.time() + 10 * 365 * 86400 + 100)
+    assert deliver_alerts(project).delivered == 1
+    outbox.put({"two": "{}"})
+    outbox.failed("two", "the server was away", next_s=time.time() + 100)
+    assert deliver_alerts(project).delivered == 0
+
+
+def test_a_server_that_is_away_for_months_stops_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """After two thousand attempts the wait is still the longest one."""
+    project = watching(retry_wait_s=1, max_wait_s=0)
+    outbox = Outbox(project.root)
+    outbox.put({"one": "{}"})
+    with sqlite3.connect(project.root.local_path(PLACE)) as database:
+        database.execute("UPDATE messages SET attempts = 2000")
+    database.close()
+    receiver.answers = [503]
+    assert deliver_alerts(project).problem.endswith("answered 503")
+    assert deliver_alerts(project).delivered == 1
 
 
 def test_a_server_that_is_away_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest
-from tests.conftest import write_clip
+from tests.conftest import CHECKOUT, write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project, small_disk
 from tests.video.site import serve
 
@@ -107,6 +110,27 @@ def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_a_lock_of_a_killed_process_holds_nobody(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Its file stays, also with a time that lies years ahead, and the next process takes the lock at once."""
+    code = (
+        "import sys, time\nfrom hapvr.storage.filesystem import DataRoot\n"
+        "with DataRoot(sys.argv[1]).lock('features/in-00000'):\n    print('held', flush=True)\n    time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    process.kill()
+    process.wait()
+    (left,) = (tmp_path / ".locks").iterdir()
+    os.utime(left, (4e9, 4e9))
+    with DataRoot(tmp_path).lock("features/in-00000"):
+        assert not recwarn.list
 
 
 def test_a_full_disk_is_named_by_views_and_labels(project: Project, tmp_path: Path) -> None:
