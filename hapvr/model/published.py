@@ -185,8 +185,8 @@ def _own_names(state: Mapping[str, Tensor], file: Path) -> tuple[str, dict[str, 
     if unknown or not tensors or len(releases) > 1 or len(set(tensors.values())) < len(tensors):
         listed = ", ".join(unknown or state)
         raise DataError(
-            f"import: {file}: not a similarity network of HAP-VR, S2VS, DnS (fine-grained) or ViSiL; tensors that do "
-            f"not fit: {listed}"
+            f"import: {file}: not a network of HAP-VR, S2VS, DnS (fine-grained), ViSiL or VVS, whose files are the ones that "
+            f"can be imported; tensors that do not fit: {listed}"
         )
     release = releases.pop() if releases else ("visil" if "visil_head." in next(iter(tensors)) else "s2vs")
     return release, tensors, ignored

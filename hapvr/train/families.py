@@ -41,7 +41,10 @@ def _take_comparator(network: ContextNetwork) -> None:
             "train.network.comparator_from: TCA does not train a comparator; name a published ViSiL file (.pth) that has one, "
             "or set train.network.comparator to false"
         )
-    found = import_published(Path(file))[0].comparator
+    try:
+        found = import_published(Path(file))[0].comparator
+    except DataError as error:
+        raise DataError(f"train.network.comparator_from: {error}; name a file of ViSiL") from error
     if found is None or own is None:
         raise DataError(f"train.network.comparator_from: {file} has no comparator; name a file of ViSiL")
     own.load_state_dict(found.state_dict())

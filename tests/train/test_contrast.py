@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 from hapvr.config import Config, OptimizerConfig
-from hapvr.config_file import dump_config
 from hapvr.errors import ConfigError, DataError
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.tca.network import ContextNetwork, video_vectors
@@ -24,7 +21,6 @@ from hapvr.train.contrast import ContrastTraining, contrast_loss
 from hapvr.train.families import build_network, build_training
 from hapvr.train.family import StepOutput
 from hapvr.train.report import read_history
-from tests.train.killed import start_training, wait_for_step
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 PLAIN = TcaSettings(dropout=0.0)
@@ -159,31 +155,6 @@ def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Proj
 
 
 @pytest.mark.slow
-def test_killed_training_equals_the_uninterrupted_one(small_project: Project, tmp_path: Path) -> None:
-    """SIGKILL at three steps, each time gone on from the last checkpoint: equal weights and losses, bit for bit."""
-    steps = 40
-    settings = tca(small_project, TcaSettings(), steps=steps, log_every_steps=1)
-    config = tmp_path / "config.yaml"
-    config.write_text(dump_config(settings), encoding="utf-8")
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    uninterrupted = start_training(config, small_project.folder, whole)
-    uninterrupted.join()
-    kills = 0
-    for target in (3, 14, 25):
-        process = start_training(config, small_project.folder, cut)
-        wait_for_step(process, cut, target)
-        os.kill(process.pid or 0, signal.SIGKILL)
-        process.join()
-        kills += process.exitcode == -signal.SIGKILL
-    last = start_training(config, small_project.folder, cut)
-    last.join()
-    assert (uninterrupted.exitcode, last.exitcode) == (0, 0)
-    assert kills >= 2
-    assert same_weights(whole, cut)
-    assert without_times(read_history(whole)) == without_times(read_history(cut))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path, momentum: float) -> None:
     """Without dropout: losses, weights and banks of two gloo processes are those of one, to rounding.
@@ -213,6 +184,15 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
                 for t in (together[part][name], values)
             )
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_the_released_circle_loss_says_that_processes_differ(small_project: Project) -> None:
+    """Its first row is that of each process; with another form or loss several processes train as one."""
+    said = [
+        training_of(tca(small_project, contrast=ContrastSettings.model_validate({"circle_form": "released", **more})))
+        for more in ({}, {"circle_form": "paper"}, {"loss": "infonce"}, {"loss": "triplet"})
+    ]
+    assert [training.apart.partition(" ")[0] for training in said] == ["circle_form:", "", "", ""]
 
 
 def test_bank_takes_half_of_a_large_collection(small_project: Project) -> None:

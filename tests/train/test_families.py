@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 from hapvr.config import Config
-from hapvr.config_file import load_config, parse_config
+from hapvr.config_file import dump_config, load_config, parse_config
 from hapvr.errors import ConfigError, DataError
+from hapvr.losses.settings import ContrastSettings
 from hapvr.model.checkpoint import load_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.vvs.settings import VvsSettings
 from hapvr.stages.project import Project
 from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history
 from tests.conftest import write_settings
+from tests.train.killed import start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times
 from tests.train.visil import write_visil
 
+SMALL_VVS = VvsSettings.model_validate({"distractor": {"hidden": (16, 8)}, "saliency": {"width": 8}})
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings()}
 
 
@@ -35,6 +41,34 @@ def test_resumed_training_ends_as_the_uninterrupted_one(small_project: Project, 
     assert run(small_project, tmp_path / "cut", config).first_step == 6
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", [TcaSettings(), SMALL_VVS], ids=lambda network: network.family)
+def test_killed_training_equals_the_uninterrupted_one(
+    pooled_project: Project, tmp_path: Path, network: TcaSettings | VvsSettings
+) -> None:
+    """SIGKILL at three steps, each time gone on from the last checkpoint: equal weights and losses, bit for bit."""
+    contrast = ContrastSettings(bank_size=4, momentum=0.5)
+    settings = with_train(pooled_project, network=network, contrast=contrast, steps=30, log_every_steps=1)
+    config = tmp_path / "config.yaml"
+    config.write_text(dump_config(settings), encoding="utf-8")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    uninterrupted = start_training(config, pooled_project.folder, whole)
+    uninterrupted.join()
+    kills = 0
+    for target in (3, 11, 19):
+        process = start_training(config, pooled_project.folder, cut)
+        wait_for_step(process, cut, target)
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+    last = start_training(config, pooled_project.folder, cut)
+    last.join()
+    assert (uninterrupted.exitcode, last.exitcode) == (0, 0)
+    assert kills >= 2
+    assert same_weights(whole, cut)
+    assert without_times(read_history(whole)) == without_times(read_history(cut))
 
 
 def test_checkpoint_of_another_family_is_refused(small_project: Project, tmp_path: Path) -> None:
@@ -103,3 +137,10 @@ def test_tca_takes_the_comparator_of_a_published_file(tmp_path: Path) -> None:
     torch.save({"model": {"attention.context_vector.weight": torch.rand(1, 8)}}, file)
     with pytest.raises(DataError, match=r"visil\.pth has no comparator; name a file of ViSiL"):
         build_network(settings.model_copy(update={"comparator_from": str(file)}), dims=8, seed=0)
+    for other in (
+        {"tsm_tgm_model": {"comperator_layer.conv1.weight": torch.rand(32, 1, 3, 3)}, "ddm_model": {}},
+        {"transformer_encoder.layers.0.linear1.weight": torch.rand(16, 8)},
+    ):  # as VVS and TCA name theirs
+        torch.save(other, file)
+        with pytest.raises(DataError, match=r"comparator_from: import: .*visil\.pth.*; name a file of ViSiL"):
+            build_network(settings.model_copy(update={"comparator_from": str(file)}), dims=8, seed=0)

@@ -199,6 +199,21 @@ def test_a_step_of_two_processes_is_the_mean_of_their_halves(
     assert read_history(tmp_path)[0]["loss/total"] != pytest.approx(mean, rel=1e-3)
 
 
+@pytest.mark.parametrize(("num_frames", "max_magnitude"), [(1, None), (4, 1e9)])
+def test_clips_of_a_frame_and_of_distractors_alone_train(
+    pooled_project: Project, num_frames: int, max_magnitude: float | None
+) -> None:
+    """A clip of one frame is repeated for the comparator; where all frames are easy, inserted ones alone have a label."""
+    injection = InjectionSettings(max_magnitude=max_magnitude)
+    training, inputs = batch_of(pooled_project, SMALL.model_copy(update={"injection": injection}))
+    inputs["regions"] = inputs["regions"][:, :num_frames]
+    total, terms, _, _ = training(**inputs, batch_number=1)
+    assert terms.keys() == {"video", "frame", "saliency", "distractor"}
+    assert bool(total.isfinite())
+    total.backward()
+    assert all(bool(weight.grad.isfinite().all()) for weight in training.network.parameters())
+
+
 def test_a_network_without_weights_is_refused(pooled_project: Project, tmp_path: Path) -> None:
     """Topic guidance that is not refined is a weight of its own: nothing learns."""
     off = {"distractor_discrimination": False, "temporal_saliency": False, "topic": {"refine": False}}

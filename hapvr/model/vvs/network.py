@@ -242,6 +242,8 @@ class VvsNetwork(VideoNetwork):
                 "frame from the backbone that the network was trained with"
             )
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
+        if not bool(torch.isfinite(logits).all()):
+            raise ArgumentError("pooled: NaN or infinite values; extract the features of this video again")
         return kept_frames(torch.sigmoid(logits), threshold=self.settings.distractor.threshold)
 
 

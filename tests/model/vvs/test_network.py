@@ -171,6 +171,7 @@ def test_equal_generators_give_equal_weights_and_leave_the_global_one() -> None:
         (torch.zeros(0, 3, DIMS), torch.zeros(0, SIDE), "one frame or more"),
         (torch.zeros(2, 3, DIMS + 1), torch.zeros(2, SIDE), "wanted"),
         (torch.full((2, 3, DIMS), torch.nan), torch.zeros(2, SIDE), "NaN"),
+        (torch.zeros(2, 3, DIMS), torch.full((2, SIDE), torch.nan), "pooled: NaN"),
         (torch.zeros(2, 3, DIMS), None, "features.pooled"),
         (torch.zeros(2, 3, DIMS), torch.zeros(2, SIDE + 1), "backbone"),
         (torch.zeros(2, 3, DIMS), torch.zeros(3, SIDE), "each"),
