@@ -98,7 +98,7 @@ def test_tca_has_the_rows_of_its_tables() -> None:
     banks = [(train.contrast.loss, train.contrast.bank_size) for train in trains["tca-bank"]]
     assert banks == [("triplet", 0), ("circle", 0), ("circle", 256), ("circle", 4096), ("circle", 65536)]
     assert [train.contrast.momentum for train in trains["tca-momentum"]] == [0, 0.1, 0.9, 0.99, 0.999]
-    networks = [train.network for train in trains["tca-similarity"]]
+    networks = [train.network for train in trains["tca-similarity"] + trains["tca-comparator"]]
     compared = [(n.level, n.symmetric_chamfer, n.comparator) for n in networks if isinstance(n, TcaSettings)]
     frame = [("frame", False, False), ("frame", True, False), ("frame", False, True)]
     assert compared == [("video", False, False), *frame]
