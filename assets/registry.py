@@ -1,6 +1,6 @@
 """Registry: the trained model as a version, challenger first, champion if the gate passes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -13,6 +13,7 @@ from assets.training import model_of_run, similarity_model, training_key
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import CalibrationCheck
     from hapvr.stages.gate import Decision
+    from hapvr.stages.segment_scores import SegmentScores
 
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"
@@ -70,6 +71,7 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
                 if any(check.thresholds for check in result.checks)
                 else {}
             ),
+            **({"segments": _segments(result.segments)} if result.segments else {}),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
         },
         data_version=dg.DataVersion(result.digest),
@@ -98,6 +100,13 @@ def _checked(checks: Sequence["CalibrationCheck"]) -> dg.TableMetadataValue:
             ]
         )
     )
+
+
+def _segments(scores: Mapping[str, "SegmentScores"]) -> dg.TableMetadataValue:
+    """How well the times of copied parts are found, on each benchmark that knows them."""
+    import polars as pl
+
+    return metadata.table(pl.DataFrame([{"benchmark": name, **one.metrics.to_json()} for name, one in scores.items()]))
 
 
 def _comparison(decision: "Decision") -> dg.TableMetadataValue:

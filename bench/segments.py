@@ -1,10 +1,10 @@
-"""How well are the times of copied parts found, by the local alignment that searches use and by its alternatives?
+"""How well are the times of copied parts found, by the temporal network that searches use and by Hough voting?
 
     python bench/segments.py --benchmark FOLDER [--config CONFIG] [--threshold 0.5 --threshold 0.7] [--out FILE.json]
 
 FOLDER: what `hapvr benchmarks make` or a source of `kind: own_videos` wrote, for example with `edits: parts`. Frames are
 sampled once a second, and their regions, by the configuration's backbone, whitened on the benchmark's originals. Nothing is
-learned: frames are compared by TopK-Chamfer similarity of their regions. All aligners get the same matrices.
+learned: frames are compared by TopK-Chamfer similarity of their regions. Both get the same matrices.
 """
 
 import argparse

@@ -105,9 +105,9 @@ def evaluate(
         ),
     ] = False,
     aligner: Annotated[
-        Literal["local", "tn", "hough"],
-        typer.Option(help="How --segments finds them: as searches do, by a temporal network, or by Hough voting."),
-    ] = "local",
+        Literal["tn", "hough"],
+        typer.Option(help="How --segments finds them: by a temporal network, as searches do, or by Hough voting."),
+    ] = "tn",
     frame_threshold: Annotated[
         float | None,
         typer.Option(
@@ -136,7 +136,7 @@ def evaluate(
         raise ArgumentError(
             "--segments needs --features DIR and --model MODEL: segments are found in frames' similarities"
         )
-    if not segments and (matches is not None or frame_threshold is not None or aligner != "local"):
+    if not segments and (matches is not None or frame_threshold is not None or aligner != "tn"):
         raise ArgumentError("--aligner, --frame-threshold and --matches need --segments")
     if first_stage is None and (candidates is not None or codes):
         raise ArgumentError("--candidates and --codes need --first-stage MODEL")

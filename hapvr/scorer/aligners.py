@@ -9,9 +9,8 @@ from numpy.typing import ArrayLike
 
 from hapvr.scorer.hough import hough_voting
 from hapvr.scorer.segments import Alignment, align
-from hapvr.scorer.temporal_network import temporal_network
 
-AlignerName = Literal["local", "tn", "hough"]
+AlignerName = Literal["tn", "hough"]
 
 
 class Aligner(Protocol):
@@ -21,5 +20,5 @@ class Aligner(Protocol):
         """similarity: [T, T']. Parts that match, the surest first."""
 
 
-ALIGNERS: Mapping[AlignerName, Aligner] = {"local": align, "tn": temporal_network, "hough": hough_voting}
-"""`local` is what searches and scores print; the others are there to be compared with it."""
+ALIGNERS: Mapping[AlignerName, Aligner] = {"tn": align, "hough": hough_voting}
+"""`tn`, a temporal network, is what searches and scores print; Hough voting is there to be compared with it."""

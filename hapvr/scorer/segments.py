@@ -1,4 +1,5 @@
-"""Matching segments of two videos: local alignment (Smith and Waterman, 1981) on their frame similarities."""
+"""Matching segments of two videos: heaviest paths through a temporal network of similar frames (Tan et al., "Scalable
+detection of partial near-duplicate videos by visual-temporal consistency", ACM MM 2009)."""
 
 from __future__ import annotations
 
@@ -15,16 +16,11 @@ DEFAULT_THRESHOLD = 0.6
 
 MIN_FRAMES = 2
 MAX_SEGMENTS = 16
-MAX_SHORT_PATHS = 8
-"""Paths in a row that turn out too short for a segment, after which no more is looked for."""
+MAX_PATHS = 32
+"""Paths that are looked at, whether they are segments or not."""
 
-STEP_COST = 0.25
-"""Price of a step that moves in one video alone, in units of a perfect match: other speeds cost, but are found."""
-
-MAX_BRIDGED = 2
-"""Frames in a row that may be unlike within one segment."""
-
-_START, _BOTH, _QUERY, _REFERENCE = 0, 1, 2, 3
+MAX_STEP = 5
+"""Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
 
 
 @dataclass(frozen=True)
@@ -95,34 +91,26 @@ def align(
 ) -> list[Alignment]:
     """Parts of two videos that match, the longest and surest first.
 
-    similarity: [T, T'], see `relative_similarity`; threshold: what a frame pair must exceed to count for a part.
-    min_frames: in both videos, or as many as the shorter one has. Parts run forward in both videos; each may be
-    found in several places, but no part lies within another. Raises ArgumentError for a matrix without cells.
+    similarity: [T, T'], see `relative_similarity`; threshold: what a frame pair must exceed to be a node of the network.
+    min_frames: in both videos, or as many as the shorter one has. An edge leads to a later frame of both videos, at most
+    MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found in several places, but no
+    two parts share a frame pair. Raises ArgumentError for a matrix without cells.
+
+    Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes.
     """
     matrix = checked_matrix(similarity, threshold)
     wanted = min(min_frames, *matrix.shape)
-    # full marks half way to 1, full penalty half way to 0: what is unrelated may lie close below the threshold
-    above, below = (1 - threshold) / 2, max(abs(threshold) / 2, 0.05)
-    gain = np.clip(np.where(matrix > threshold, (matrix - threshold) / above, (matrix - threshold) / below), -1, 1)
-    if wanted > 1:
-        gain[_lonely(gain > 0)] = 0
+    weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
     found: list[Alignment] = []
-    num_short = 0
-    while len(found) < max_segments and num_short < MAX_SHORT_PATHS:
-        rows, columns = _best_path(gain)
-        if not rows:
+    for _ in range(MAX_PATHS):
+        rows, columns = _heaviest_path(weight)
+        if not rows or len(found) == max_segments:
             break
-        rows, columns = _surest_part(rows, columns, gain)
-        first, last = (rows[0], columns[0]), (rows[-1], columns[-1])
-        if min(last[0] - first[0], last[1] - first[1]) + 1 < wanted:
-            gain[rows, columns] = -np.inf
-            num_short += 1
-            continue
-        num_short = 0
-        score = float(matrix[rows, columns].mean())
-        found.append(Alignment((first[0], last[0]), (first[1], last[1]), score))
-        # a margin of one frame, where neighbours that look alike would give the same part again
-        gain[max(first[0] - 1, 0) : last[0] + 2, max(first[1] - 1, 0) : last[1] + 2] = -np.inf
+        part = Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), float(matrix[rows, columns].mean()))
+        weight[rows, columns] = -np.inf
+        long_enough = min(rows[-1] - rows[0], columns[-1] - columns[0]) + 1 >= wanted
+        if long_enough and not any(_overlap(part, other) for other in found):
+            found.append(part)
     return found
 
 
@@ -150,71 +138,34 @@ def timed_segments(alignments: Sequence[Alignment], query: Clock, reference: Clo
     ]
 
 
-def _lonely(good: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Good cells with no other one before or behind them in both videos, as near as a segment may bridge. [T, T']."""
-    reach = range(1, MAX_BRIDGED + 2)
-    company = np.zeros_like(good)
-    for down in reach:
-        for right in reach:
-            company[down:, right:] |= good[:-down, :-right]
-            company[:-down, :-right] |= good[down:, right:]
-    return good & ~company
-
-
-def _best_path(gain: NDArray[np.float64]) -> tuple[list[int], list[int]]:
-    """Rows and columns of the monotone path with the largest sum of gains less step costs; empty if none is above 0."""
-    totals, moves = _totals(gain)
-    row, column = (int(index) for index in np.unravel_index(int(totals.argmax()), totals.shape))
+def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
+    """Rows and columns of the path with the largest sum of weights; empty if there is no node."""
+    height, width = weight.shape
+    totals = np.full((height + MAX_STEP, width + MAX_STEP), -np.inf)  # MAX_STEP empty rows and columns before the first
+    for row in range(height):
+        before = totals[row : row + MAX_STEP].max(axis=0)
+        best = np.max([before[step : step + width] for step in range(MAX_STEP)], axis=0)
+        totals[row + MAX_STEP, MAX_STEP:] = weight[row] + np.maximum(best, 0)
+    row, column = (int(place) for place in np.unravel_index(int(totals.argmax()), totals.shape))
     rows: list[int] = []
     columns: list[int] = []
-    if totals[row, column] <= 0:
-        return rows, columns
-    while True:
-        rows.append(row)
-        columns.append(column)
-        move = moves[row, column]
-        if move == _START:
-            return rows[::-1], columns[::-1]
-        row -= move in (_BOTH, _QUERY)
-        column -= move in (_BOTH, _REFERENCE)
+    while totals[row, column] > 0:
+        rows.append(row - MAX_STEP)
+        columns.append(column - MAX_STEP)
+        window = totals[row - MAX_STEP : row, column - MAX_STEP : column]
+        if not window.size or window.max() <= 0:
+            break
+        up, left = np.unravel_index(int(window.argmax()), window.shape)
+        row, column = row - MAX_STEP + int(up), column - MAX_STEP + int(left)
+    return rows[::-1], columns[::-1]
 
 
-def _surest_part(rows: list[int], columns: list[int], gain: NDArray[np.float64]) -> tuple[list[int], list[int]]:
-    """Of a path whose good parts lie more than MAX_BRIDGED bad steps apart, the part with the largest sum of gains."""
-    gains = gain[rows, columns]
-    good = np.flatnonzero(gains > 0)
-    breaks = np.flatnonzero(np.diff(good) > MAX_BRIDGED + 1)
-    firsts, lasts = good[np.append(0, breaks + 1)], good[np.append(breaks, len(good) - 1)]
-    first, last = max(zip(firsts, lasts, strict=True), key=lambda part: gains[part[0] : part[1] + 1].sum())
-    return rows[first : last + 1], columns[first : last + 1]
-
-
-def _totals(gain: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    """Best sum of a path that ends in each cell, and the step that led there, one anti-diagonal at a time."""
-    height, width = gain.shape
-    flat = np.ascontiguousarray(gain, np.float32).ravel()
-    totals, moves = np.zeros(height * width, np.float32), np.zeros(height * width, np.int8)
-    # totals of the last two anti-diagonals by row, one row further down so that row -1 is there: no path comes from it
-    last, before_last = np.zeros(height + 1, np.float32), np.zeros(height + 1, np.float32)
-    step = max(width - 1, 1)
-    for diagonal in range(height + width - 1):
-        low, high = max(0, diagonal - width + 1), min(diagonal, height - 1) + 1
-        start = low * width + diagonal - low
-        cells = slice(start, start + (high - low - 1) * step + 1, step)
-        best = np.zeros(high - low, np.float32)
-        move = np.zeros(high - low, np.int8)
-        for number, total in (
-            (_BOTH, before_last[low:high]),
-            (_QUERY, last[low:high] - STEP_COST),
-            (_REFERENCE, last[low + 1 : high + 1] - STEP_COST),
-        ):
-            better = total > best
-            best[better], move[better] = total[better], number
-        current = np.zeros(height + 1, np.float32)
-        current[low + 1 : high + 1] = np.maximum(best + flat[cells], 0)
-        totals[cells], moves[cells] = current[low + 1 : high + 1], move
-        last, before_last = current, last
-    return totals.reshape(height, width), moves.reshape(height, width)
+def _overlap(part: Alignment, other: Alignment) -> bool:
+    """Whether two parts share a frame pair."""
+    return all(
+        max(first, other_first) <= min(last, other_last)
+        for (first, last), (other_first, other_last) in ((part.query, other.query), (part.reference, other.reference))
+    )
 
 
 def clock(seconds: float) -> str:

@@ -17,6 +17,7 @@ from hapvr.scorer.calibration import Calibration, CalibrationCheck
 from hapvr.stages.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.stages.evaluation import BASELINE, NORMALIZED, TRAINED
 from hapvr.stages.project import Project
+from hapvr.stages.segment_scores import SegmentScores, segments_markdown
 from hapvr.stages.summary import video_status
 from hapvr.stages.training import CONFIG_NAME, TrainingRun, run_record
 from hapvr.storage.manifest import read_manifest
@@ -31,13 +32,14 @@ def model_card(
     run: TrainingRun,
     *,
     scores: Mapping[str, Mapping[str, Any]],
+    segments: Mapping[str, SegmentScores],
     calibrated: ModelCalibration,
     checks: Sequence[CalibrationCheck],
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
 ) -> str:
-    """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the calibration on benchmarks;
-    tags: of the registration; onnx: see `write_bundle`."""
+    """The card of the run's model. scores: benchmark -> what scores.json says; segments: by benchmark; checks: of the
+    calibration on benchmarks; tags: of the registration; onnx: see `write_bundle`."""
     record = run_record(run)
     parts = [
         f"# Model card: {project.config.tracking.registered_model}, training run {run.key}",
@@ -53,6 +55,8 @@ def model_card(
         _metrics(scores),
         "## Calibration",
         calibration_markdown(calibrated, checks),
+        "## Segments",
+        _segments(segments),
         "## Limits",
         _bullets(_limits(project, record, scores, calibrated)),
         "## ONNX",
@@ -240,6 +244,17 @@ def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
     return (
         f"In percent, with 95 % bootstrap intervals over queries; missing videos under the {' and '.join(policies)} policy.\n\n"
         + markdown_table(head, rows)
+    )
+
+
+def _segments(segments: Mapping[str, SegmentScores]) -> str:
+    if not segments:
+        return "Not measured: no benchmark of the configuration knows the true times of its copies."
+    return "\n\n".join(
+        [
+            "How well the times of copied parts are found; docs/search.md explains the columns.",
+            *(f"### {name}\n\n{segments_markdown(one)}" for name, one in segments.items()),
+        ]
     )
 
 

@@ -18,16 +18,17 @@ from hapvr.stages.gate import Decision, make_decision
 from hapvr.stages.model_card import card_summary, model_card
 from hapvr.stages.onnx_export import export_onnx
 from hapvr.stages.project import Project, full_disk_is_named
+from hapvr.stages.segment_scores import SegmentScores, segment_metrics, segments_of_benchmarks
 from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
 from hapvr.tracking.lineage import data_digest
 from hapvr.tracking.packaging import link_card, log_model
 from hapvr.tracking.registry import register
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Registration:
     """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; card: Markdown; checks: of
-    the calibration, on pairs that it was not fitted on."""
+    the calibration, on pairs that it was not fitted on; segments: of the benchmarks that know true times."""
 
     run: TrainingRun
     name: str
@@ -39,6 +40,7 @@ class Registration:
     card: str
     calibrated: ModelCalibration
     checks: tuple[CalibrationCheck, ...]
+    segments: Mapping[str, SegmentScores]
 
 
 @full_disk_is_named("materialise registered_model again")
@@ -52,12 +54,15 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     calibrated = calibrate(project, run)
     fitted = calibrated.calibration
     checks = held_out_checks(project, run, fitted) if fitted is not None else ()
+    segments = segments_of_benchmarks(project, run, fitted)
     backbone = load_backbone(project.config.backbone)
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
     record = run_record(run)
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone, calibration=fitted)
-    card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx)
+    card = model_card(
+        project, run, scores=scores, segments=segments, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx
+    )
     bundle = write_bundle(
         run.folder / "bundle",
         network_folder=run.network_folder,
@@ -76,7 +81,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     tracker = tracker_of(project)
     if calibrated.figure is not None:
         tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")
-    tracker.metrics(run.mlflow_run_id, checked_metrics(checks))
+    tracker.metrics(run.mlflow_run_id, checked_metrics(checks) | segment_metrics(segments))
     tracker.text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.end(run.mlflow_run_id)
@@ -89,5 +94,15 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     summary = card_summary(scores, calibrated, checks)
     link_card(tracker, name, version, run.mlflow_run_id, summary=summary)
     return Registration(
-        run, name, version, decision, bundle, target, file_sha256(bundle / SCORER_FILE), card, calibrated, checks
+        run=run,
+        name=name,
+        version=version,
+        decision=decision,
+        bundle=bundle,
+        target=target,
+        digest=file_sha256(bundle / SCORER_FILE),
+        card=card,
+        calibrated=calibrated,
+        checks=checks,
+        segments=segments,
     )

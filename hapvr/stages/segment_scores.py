@@ -11,14 +11,24 @@ import polars as pl
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
 from hapvr.errors import DataError
+from hapvr.features.extract import choose_device
 from hapvr.files import write_atomic
+from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.scorer.aligners import ALIGNERS, AlignerName
+from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.frame_matrix import relative_frame_matrix
-from hapvr.scorer.segments import Clock, timed_segments
+from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, timed_segments
 from hapvr.stages.benchmark_features import BenchmarkFeatures
+from hapvr.stages.evaluation import stored_similarities
+from hapvr.stages.project import Project
+from hapvr.stages.sources import benchmark_folder
+from hapvr.stages.training import TrainingRun
+from hapvr.stages.validation import benchmark_shards
+from hapvr.storage.features import FeatureStore
 from hapvr.tables import read_frame
 from hapvr.video.settings import SamplingConfig
 
@@ -61,7 +71,7 @@ def score_segments(
     *,
     threshold: float,
     fps: float,
-    aligner: AlignerName = "local",
+    aligner: AlignerName = "tn",
     device: torch.device | str = "cpu",
     retrieved: int = RETRIEVED,
 ) -> SegmentScores:
@@ -108,6 +118,44 @@ def score_segments(
         by_edit=_groups(_with_edit(true, definition), "edit", measured),
         predicted=predicted,
     )
+
+
+def segments_of_benchmarks(
+    project: Project, run: TrainingRun, calibration: Calibration | None
+) -> dict[str, SegmentScores]:
+    """Benchmark -> how well the run's model finds segments there, with the calibrated frame similarity.
+
+    Of the benchmarks that the run was evaluated on, those that know true times, but for the one that it was calibrated on.
+    Raises DataError if a benchmark has no stored similarities.
+    """
+    fitted = None if calibration is None else calibration.frame_threshold
+    calibrated_on = None if calibration is None else calibration.source.get("benchmark")
+    network, _ = load_network(run.network_folder)
+    found = {}
+    for name in project.config.evaluation.benchmarks:
+        definition = load_definition(str(benchmark_folder(project, name) or name))
+        if name != calibrated_on and definition.segments is not None and not definition.segments.is_empty():
+            store = FeatureStore(project.root, benchmark_shards(project, name))
+            found[name] = score_segments(
+                network,
+                definition,
+                BenchmarkFeatures(store, definition),
+                stored_similarities(run, definition.name),
+                threshold=DEFAULT_THRESHOLD if fitted is None else fitted,
+                fps=sampled_fps(store.settings),
+                device=choose_device(project.config.device),
+            )
+    return found
+
+
+def segment_metrics(scores: Mapping[str, SegmentScores]) -> dict[str, float]:
+    """What a tracker keeps: `<benchmark>/segments/<metric>`, without what could not be measured."""
+    return {
+        f"{name}/segments/{metric}": value
+        for name, one in scores.items()
+        for metric, value in one.metrics.to_json().items()
+        if value is not None
+    }
 
 
 def sampled_fps(settings: Mapping[str, Any]) -> float:

@@ -147,7 +147,7 @@ def test_evaluate_normalizes_against_a_source(
     assert "| own-test (strict), normalised scores |" in call(*arguments, *files, "--bootstrap", 20).out
 
 
-@pytest.mark.parametrize("aligner", ["local", "tn", "hough"])
+@pytest.mark.parametrize("aligner", ["tn", "hough"])
 def test_evaluate_measures_segments(
     call: Call, small_project: Project, own_test: Path, tmp_path: Path, aligner: str
 ) -> None:
@@ -184,7 +184,7 @@ def test_evaluate_refuses_segments_without_true_times(
     done = call("evaluate", "--benchmark", tmp_path / "own-test", *model, "--segments")
     assert done.code == 1
     assert "the true times of its copies are not known" in done.error
-    done = call("evaluate", "--benchmark", own_test, *model, "--aligner", "tn")
+    done = call("evaluate", "--benchmark", own_test, *model, "--aligner", "hough")
     assert done.code == 2
     assert "need --segments" in done.error
     done = call("evaluate", "--benchmark", own_test, "--similarities", tmp_path / "x.parquet", "--segments")

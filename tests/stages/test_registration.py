@@ -28,6 +28,8 @@ from hapvr.stages.marks_benchmark import marked_pairs
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.registration import make_registered_model
+from hapvr.stages.segment_scores import segment_metrics, segments_markdown, segments_of_benchmarks
+from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, prepare_training
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.manifest import read_manifest
@@ -150,7 +152,18 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
     (check,) = checks = held_out_checks(small_project, run, other)
     tags = {"dagster.run_id": "abc"}
-    card = model_card(small_project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=NO_ONNX)
+    assert segments_of_benchmarks(small_project, run, calibrated.calibration) == {}
+    segments = segments_of_benchmarks(small_project, run, other)
+    card = model_card(
+        small_project,
+        run,
+        scores=scores,
+        segments=segments,
+        calibrated=calibrated,
+        checks=checks,
+        tags=tags,
+        onnx=NO_ONNX,
+    )
     record = json.loads((run.folder / "run.json").read_text())
     assert record["data_digests"]["whitening"][:12] in card
     assert "| own-train | train | " in card
@@ -166,12 +179,20 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         fitted = calibrated.calibration.threshold(checked.wanted)
         assert checked.precision == pytest.approx(fitted.found)
         assert f"| own-test | {checked.wanted:g} | {checked.precision:.3f} | {checked.recall:.3f} | " in card
+    found = segments["own-test"]
+    assert found.threshold == other.frame_threshold
+    definition = load_definition(str(benchmark_folder(small_project, "own-test")))
+    assert definition.segments is not None
+    assert found.metrics.num_true == len(definition.segments) > 0
+    assert f"### own-test\n\n{segments_markdown(found)}" in card
+    assert segment_metrics(segments)["own-test/segments/recall"] == found.metrics.recall
     assert "dagster.run_id: abc" in card
     assert run.mlflow_run_id in card
     without = model_card(
         small_project,
         run,
         scores={},
+        segments={},
         calibrated=calibrate(with_validation(small_project, None), run),
         checks=(),
         tags={},
@@ -180,6 +201,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     assert "None: the configuration names no validation benchmark" in without
     assert "The column `probability` is empty" in without
     assert "Measured on no benchmark only" in without
+    assert "Not measured: no benchmark of the configuration knows the true times" in without
     assert "None: tracking.onnx is false. `hapvr score` needs the full installation" in without
 
 
