@@ -164,15 +164,22 @@ def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path
 
 
 def test_a_mistyped_registry_is_not_made(folder: Path) -> None:
-    """Verbs that read leave no folder and no database behind."""
-    place = folder / "absent" / "mlflow.db"
-    for words in verbs():
-        if words[0] == "models" and words[1] != "import":
-            arguments = ["1"] if words[1] in ("show", "card", "lineage", "promote") else []
-            result = invoke(*words, *arguments, "--tracking-uri", f"sqlite:///{place}")
-            assert result.exit_code in (1, 2), words
-            assert result.stderr.startswith(("error: ", "Usage")), result.stderr
-            assert not place.parent.exists(), words
+    """Verbs that read leave no folder and no database behind, whatever has the option."""
+    place, there = folder / "absent" / "mlflow.db", str(folder / "config.yaml")
+    model = "models:/hapvr/1"
+    given = {
+        ("score",): [there, there],
+        ("evaluate",): ["--benchmark", "svd", "--features", str(folder), "--model", model],
+        **{("models", verb): ["1"] for verb in ("card", "lineage", "promote")},
+        ("models", "show"): [model],
+    }
+    reading = [words for words, verb in verbs().items() if any(one.name == "tracking_uri" for one in verb.params)]
+    assert set(given) < set(reading)
+    for words in reading:
+        result = invoke(*words, *given.get(words, []), "--tracking-uri", f"sqlite:///{place}")
+        assert result.exit_code in (1, 2), words
+        assert result.stderr.startswith(("error: ", "Usage")), result.stderr
+        assert not place.parent.exists(), words
 
 
 def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
