@@ -156,6 +156,8 @@ class ONNXNetworks:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._num_threads
         options.log_severity_level = 3
+        # threads that wait sleep: decoders and other processes work meanwhile (docs/experiments.md)
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # memory is given back between videos of different lengths
         options.enable_cpu_mem_arena = False
         path = self._folder / name
