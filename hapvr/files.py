@@ -29,6 +29,7 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, "this is no name of a file", str(path))
+    require_regular(path)  # a superuser could replace a device
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART_SUFFIX)
     part.unlink(missing_ok=True)  # of a process that was killed; it may be a link to another file

@@ -45,7 +45,6 @@ FILES = {
     "file": ("cut.parquet", *DEVICES),
     "one": DEVICES,
     "query": DEVICES,
-    "queries": DEVICES,
 }
 OWN_VALUES = {"--set": SETTINGS, "--grid": GRIDS, "--run": ("abc\n", *HOSTILE)}
 
