@@ -72,7 +72,7 @@ def _write_queries(definition: BenchmarkDefinition, path: Path) -> None:
     table = pl.DataFrame({"query_id": definition.queries, **counts})
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_atomic(path) as part:
-        table.write_csv(part)
+        part.write_text(table.write_csv(), encoding="utf-8")  # Polars takes no path that is not UTF-8
 
 
 @app.command()
