@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from hapvr.errors import VideoError
@@ -24,6 +27,7 @@ from tests.scorer.bundles import SAMPLING, make_bundle, write_scenes
 from tests.video.site import serve
 
 FRAME_S = 1 / SAMPLING.fps
+MAX_GROWTH_BYTES = 8 * 2**20
 
 
 def assert_spans(found: tuple[Segment, ...] | None, wanted: list[tuple[float, float, float, float]]) -> None:
@@ -196,6 +200,22 @@ def test_cache_keeps_within_its_bytes(bundle: Path, scenes: Path, monkeypatch: p
     again = small.features(scenes / "a.mp4")
     assert again is not first
     assert np.array_equal(again, first)
+
+
+@pytest.mark.slow
+def test_memory_stays_where_it_was_over_500_pairs(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
+    """Ten lists of 50 pairs, each of 15 files not seen before, with segments: after the first list no more is held."""
+    clips = [write_scenes(tmp_path / f"{number}.mp4", [number]) for number in range(15)]
+    held = []
+    for number in range(10):
+        names = [Path(shutil.copy(clip, tmp_path / f"{number}-{clip.name}")) for clip in clips]
+        pairs = [(query, reference) for query in names[:5] for reference in names[5:]]
+        rows = scorer.score_pairs(pairs, segments=True)
+        assert not any(row.error for row in rows)
+        gc.collect()
+        held.append(psutil.Process().memory_info().rss)
+    assert len(scorer.features(names[0])) == 2
+    assert held[-1] - held[0] < MAX_GROWTH_BYTES, [size >> 10 for size in held]
 
 
 def test_threads_get_the_scores_that_one_caller_gets(bundle: Path, scorer: VideoScorer, scenes: Path) -> None:
