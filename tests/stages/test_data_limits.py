@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -144,3 +147,30 @@ def test_a_full_disk_is_named_by_views_and_labels(project: Project, tmp_path: Pa
         make_pseudo_labels(project, "in-00000")
     assert digests(tmp_path / "data") == before
     assert list((tmp_path / "data").rglob("*.part")) == []
+
+
+def test_a_second_look_at_the_sources_reads_each_shard_of_the_manifest_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 50 shards: a file opened each, no shard looked up twice, however many rows there are, and nothing written."""
+    addresses = [f"http://127.0.0.1/{number}.mp4" for number in range(2000)]
+    (tmp_path / "list.csv").write_text("\n".join(["url", *addresses]))
+    settings = folder_settings(tmp_path, tmp_path / "data", shard_videos=40)
+    settings["sources"] = [{"kind": "list", "name": "web", "path": str(tmp_path / "list.csv")}]
+    project = open_project(tmp_path, settings)
+    first = make_manifest(project)
+    assert len(first.new_shards) == 50
+    asked: Counter[tuple[str, str]] = Counter()
+    for method in ("open", "exists", "write"):
+        original = getattr(DataRoot, method)
+
+        def counted(root: DataRoot, name: str, *, method: str = method, original: Any = original, **more: Any) -> Any:
+            asked[method, name] += 1
+            return original(root, name, **more)
+
+        monkeypatch.setattr(DataRoot, method, counted)
+    assert make_manifest(project) == replace(first, new_shards=())
+    names = [f"manifest/{shard}/rows.parquet" for shard in first.shards]
+    assert {name: count for (method, name), count in asked.items() if method == "open"} == dict.fromkeys(names, 1)
+    assert {name: count for (method, name), count in asked.items() if method == "exists"} == dict.fromkeys(names, 1)
+    assert not any(method == "write" for method, _ in asked)
