@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 from typer.core import TyperArgument
 
+from hapvr.serving.server import Server
 from tests.commands.conftest import COMMAND, invoke
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.scorer.bundles import make_bundle
@@ -138,6 +139,14 @@ def folder(damaged_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
+@pytest.fixture
+def served_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hapvr serve` ends as soon as it answers: a value that it can do without, as --model where no index is, starts it."""
+    run = Server.run
+    monkeypatch.setattr(Server, "run", lambda server, ready: run(server, lambda: (ready(), server.stop())[0]))
+
+
+@pytest.mark.usefixtures("served_once")
 @pytest.mark.parametrize("words", sorted(verbs()), ids=" ".join)
 def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path) -> None:
     """Exit code 0, 1 or 2, an explanation, no traceback, no error that nobody foresaw; JSON where it was asked for."""
