@@ -30,6 +30,9 @@ HINTS: dict[Precision, tuple[str, str]] = {
 
 TELEMETRY = "openvino_telemetry"
 
+_cores: list[Any] = []
+_one_at_a_time = threading.Lock()
+
 
 class OpenVINOUnavailable(Exception):
     """OpenVINO cannot run this network here; the message says why, as the end of a sentence."""
@@ -86,9 +89,8 @@ class OpenVINONetwork:
     def __init__(self, path: Path, *, precision: Precision) -> None:
         """Raises OpenVINOUnavailable if the file cannot be read or the processor lacks the precision."""
         self.version = require_openvino()
-        openvino = _openvino()
         hint, capability = HINTS[precision]
-        core = openvino.Core()
+        core = _core()
         if capability not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise OpenVINOUnavailable(f"this processor has no instructions for {precision}")
         try:
@@ -112,6 +114,19 @@ def _properties(hint: str) -> dict[str, Any]:
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
     }
+
+
+def _core() -> Any:
+    """The one `Core` of this process, which keeps it for ever.
+
+    The CPU plugin that a Core loads gives its thread a signal stack, and puts back the former one when it goes. If two of
+    them go in the order in which they came, the thread is left with a stack that was freed, and the next signal that
+    Python handles ends the process.
+    """
+    with _one_at_a_time:
+        if not _cores:
+            _cores.append(_openvino().Core())
+        return _cores[0]
 
 
 def _openvino() -> ModuleType:

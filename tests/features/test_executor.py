@@ -293,6 +293,42 @@ def test_openvino_is_not_for_gpus_nor_for_compiled_networks() -> None:
         BackboneConfig(executor="openvino", compile=True)
 
 
+SIGNALS_AFTER_TWO_NETWORKS = """
+import ctypes, faulthandler, os, signal, sys
+from pathlib import Path
+from hapvr.features.openvino_network import OpenVINONetwork
+
+class SignalStack(ctypes.Structure):
+    _fields_ = [("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+def signal_stack():
+    found = SignalStack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) == 0
+    return found.place
+
+faulthandler.enable()
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+path = Path(sys.argv[1])
+first = OpenVINONetwork(path, precision="float32")
+stack = signal_stack()
+second = OpenVINONetwork(path, precision="float32")
+del first
+del second
+assert signal_stack() == stack
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+def test_signals_are_handled_after_networks_have_gone() -> None:
+    """Each Core of OpenVINO changes the stack that signals are handled on, so that a process has one (see `_core`)."""
+    embed = small(executor="openvino")
+    embed(frames(1))
+    network = conversion_of(embed.executor.content()).folder / "network.xml"
+    command = [sys.executable, "-c", SIGNALS_AFTER_TWO_NETWORKS, str(network)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+
+
 def test_openvino_sends_no_telemetry() -> None:
     """Its package of that name would report each import; it is never loaded."""
     small(executor="openvino")(frames(1))
