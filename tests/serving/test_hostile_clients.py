@@ -79,10 +79,11 @@ def test_a_browser_that_stops_half_way_leaves_nothing(client: Client, temporary:
 
 def test_a_browser_that_sends_slowly_is_cut_off(collection: Path, tmp_path: Path, temporary: Path) -> None:
     """A sender that never ends holds no place for ever."""
-    settings = {"service.upload_timeout_s": 0.5, "service.searches_at_once": 1, "service.max_waiting": 0}
+    settings = {"service.upload_timeout_s": 3, "service.searches_at_once": 1, "service.max_waiting": 0}
     with serving(copied(collection, tmp_path, **settings)) as client:
         with sending(client, "content-length: 1000000") as connection:
             connection.sendall(bytes(1000))
+            assert soon(lambda: client.get("/health").json["busy"] == 1)
             refused = client.search(id="in/short.mp4")  # the only place is taken by the upload
             assert (refused.status, refused.json["code"]) == (503, "busy")
             assert int(refused.headers["retry-after"]) >= 1
