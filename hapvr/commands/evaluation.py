@@ -105,9 +105,9 @@ def evaluate(
         ),
     ] = False,
     aligner: Annotated[
-        Literal["tn", "hough"],
+        Literal["tn", "hough"] | None,
         typer.Option(help="How --segments finds them: by a temporal network, as searches do, or by Hough voting."),
-    ] = "tn",
+    ] = None,
     frame_threshold: Annotated[
         float | None,
         typer.Option(
@@ -136,7 +136,7 @@ def evaluate(
         raise ArgumentError(
             "--segments needs --features DIR and --model MODEL: segments are found in frames' similarities"
         )
-    if not segments and (matches is not None or frame_threshold is not None or aligner != "tn"):
+    if not segments and (matches is not None or frame_threshold is not None or aligner is not None):
         raise ArgumentError("--aligner, --frame-threshold and --matches need --segments")
     if first_stage is None and (candidates is not None or codes):
         raise ArgumentError("--candidates and --codes need --first-stage MODEL")
@@ -268,9 +268,14 @@ def _score(
 
 
 def _segments(
-    definition: BenchmarkDefinition, scored: _Scored, similarities: Path, aligner: AlignerName, threshold: float | None
+    definition: BenchmarkDefinition,
+    scored: _Scored,
+    similarities: Path,
+    aligner: AlignerName | None,
+    threshold: float | None,
 ) -> SegmentScores:
     from hapvr.features.extract import choose_device
+    from hapvr.scorer.aligners import DEFAULT_ALIGNER
     from hapvr.stages.segment_scores import score_segments
 
     return score_segments(
@@ -280,7 +285,7 @@ def _segments(
         similarities,
         threshold=scored.model.frame_threshold if threshold is None else threshold,
         fps=scored.fps,
-        aligner=aligner,
+        aligner=aligner or DEFAULT_ALIGNER,
         device=choose_device("auto"),
     )
 

@@ -21,4 +21,7 @@ class Aligner(Protocol):
 
 
 ALIGNERS: Mapping[AlignerName, Aligner] = {"tn": align, "hough": hough_voting}
-"""`tn`, a temporal network, is what searches and scores print; Hough voting is there to be compared with it."""
+"""Hough voting is there to be compared with."""
+
+DEFAULT_ALIGNER: AlignerName = "tn"
+"""A temporal network: what searches and scores print."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.scorer.segments import DEFAULT_THRESHOLD
 
 Floats = NDArray[np.float64]
 Verdict = Literal["match", "no match", "unsure"]
@@ -125,6 +126,12 @@ def calibration_from_json(data: Mapping[str, Any]) -> Calibration:
         )
     except (TypeError, KeyError) as error:
         raise DataError(f"model: its calibration cannot be read ({error!r}); register the model again") from error
+
+
+def frame_threshold(calibration: Calibration | None) -> float:
+    """Relative frame similarity from which on two frames count as the same in segments: the fitted one, or the default."""
+    known = None if calibration is None else calibration.frame_threshold
+    return DEFAULT_THRESHOLD if known is None else known
 
 
 def fit_calibration(

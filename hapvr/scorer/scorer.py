@@ -15,11 +15,11 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.features.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
-from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.deadline import Deadline, Turns
 from hapvr.scorer.networks import Embedding, Networks
 from hapvr.scorer.request import RequestVideos
-from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, Segment, align, relative_similarity, timed_segments
+from hapvr.scorer.segments import Clock, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import SampledFeatures, VideoReader
 from hapvr.video.settings import SamplingConfig
@@ -205,8 +205,7 @@ class VideoScorer:
     @property
     def frame_threshold(self) -> float:
         """Relative frame similarity from which on two frames count as the same in segments."""
-        known = None if self.calibration is None else self.calibration.frame_threshold
-        return DEFAULT_THRESHOLD if known is None else known
+        return frame_threshold(self.calibration)
 
     def relative_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER

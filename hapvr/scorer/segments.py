@@ -94,7 +94,7 @@ def align(
     similarity: [T, T'], see `relative_similarity`; threshold: what a frame pair must exceed to be a node of the network.
     min_frames: in both videos, or as many as the shorter one has. An edge leads to a later frame of both videos, at most
     MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found in several places, but no
-    two parts share a frame pair. Raises ArgumentError for a matrix without cells.
+    two parts share a frame pair. Raises ArgumentError for a matrix without cells and a threshold outside [-1, 1).
 
     Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes.
     """

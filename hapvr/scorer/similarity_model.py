@@ -13,8 +13,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.released import import_released
 from hapvr.scorer.bundle import NETWORK_FOLDER, read_calibration
 from hapvr.scorer.bundle_features import BundleFeatures, bundle_features
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.segments import DEFAULT_THRESHOLD
+from hapvr.scorer.calibration import Calibration, frame_threshold
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,8 +31,7 @@ class SimilarityModel:
     @property
     def frame_threshold(self) -> float:
         """Relative frame similarity from which on two frames count as the same in segments."""
-        known = None if self.calibration is None else self.calibration.frame_threshold
-        return DEFAULT_THRESHOLD if known is None else known
+        return frame_threshold(self.calibration)
 
     def require_features(self, settings: Mapping[str, Any]) -> None:
         """Raise DataError as `BundleFeatures.require` does. settings: of the stored features."""

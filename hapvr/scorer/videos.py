@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +46,16 @@ class SampledFeatures:
 
 
 Outcome = SampledFeatures | VideoError
-FileState = tuple[str, int, int, int, int]
-SIZE: Final = 3
-"""Place of the number of bytes in it."""
+
+
+class FileState(NamedTuple):
+    """What changes when a file does."""
+
+    path: str
+    device: int
+    inode: int
+    num_bytes: int
+    modified_ns: int
 
 
 class VideoReader:
@@ -118,7 +125,7 @@ class VideoReader:
                 if known is not None:
                     outcomes[path] = known
             rest = [path for path in missing if path not in outcomes]
-            num_bytes = sum(missing[path][SIZE] for path in rest)
+            num_bytes = sum(missing[path].num_bytes for path in rest)
             for path, outcome in self._sampled(rest, num_bytes, limits=limits, deadline=deadline):
                 outcomes[path] = outcome
                 self._keep(missing[path], outcome)
@@ -187,7 +194,7 @@ class VideoReader:
 
 
 def _state(path: Path, limits: ServingConfig) -> FileState:
-    """What changes when the file does. Raises VideoError for a file that is not there, empty, or too large."""
+    """The state of a file now. Raises VideoError for a file that is not there, empty, or too large."""
     try:
         check_file(path)
         found = path.stat()
@@ -197,7 +204,7 @@ def _state(path: Path, limits: ServingConfig) -> FileState:
         raise VideoError(
             "too_large", f"video: {path.name} has {found.st_size} bytes; serving.max_bytes is {limits.max_bytes}"
         )
-    return str(path.absolute()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return FileState(str(path.absolute()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _within(outcome: Outcome, path: Path, limits: ServingConfig) -> Outcome:

@@ -18,10 +18,10 @@ from hapvr.features.extract import choose_device
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
-from hapvr.scorer.aligners import ALIGNERS, AlignerName
-from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.aligners import ALIGNERS, DEFAULT_ALIGNER, AlignerName
+from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.frame_matrix import relative_frame_matrix
-from hapvr.scorer.segments import DEFAULT_THRESHOLD, Clock, timed_segments
+from hapvr.scorer.segments import Clock, timed_segments
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.evaluation import stored_similarities
 from hapvr.stages.project import Project
@@ -71,7 +71,7 @@ def score_segments(
     *,
     threshold: float,
     fps: float,
-    aligner: AlignerName = "tn",
+    aligner: AlignerName = DEFAULT_ALIGNER,
     device: torch.device | str = "cpu",
     retrieved: int = RETRIEVED,
 ) -> SegmentScores:
@@ -128,7 +128,6 @@ def segments_of_benchmarks(
     Of the benchmarks that the run was evaluated on, those that know true times, but for the one that it was calibrated on.
     Raises DataError if a benchmark has no stored similarities.
     """
-    fitted = None if calibration is None else calibration.frame_threshold
     calibrated_on = None if calibration is None else calibration.source.get("benchmark")
     network, _ = load_network(run.network_folder)
     found = {}
@@ -141,7 +140,7 @@ def segments_of_benchmarks(
                 definition,
                 BenchmarkFeatures(store, definition),
                 stored_similarities(run, definition.name),
-                threshold=DEFAULT_THRESHOLD if fitted is None else fitted,
+                threshold=frame_threshold(calibration),
                 fps=sampled_fps(store.settings),
                 device=choose_device(project.config.device),
             )
