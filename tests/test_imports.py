@@ -142,6 +142,7 @@ def imported_names(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [

@@ -28,6 +28,7 @@ def test_batch_has_both_kinds_of_pairs() -> None:
     assert len(pairs) == len(frame_labels) == 8
 
 
+@pytest.mark.slow
 def test_peak_counts_from_when_it_is_asked() -> None:
     """A larger step grows memory by more than a small one; each in a process of its own, as the benchmark does it."""
     small = in_own_process(peak_growth, "plain", 4, 8, "cpu", 1)

@@ -71,6 +71,7 @@ def network_folder(tmp_path: Path) -> Path:
     return save_network(network, tmp_path / "network", metadata={})
 
 
+@pytest.mark.slow
 def test_evaluate_from_features_equals_evaluating_its_similarities(
     call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
 ) -> None:

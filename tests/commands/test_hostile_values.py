@@ -146,6 +146,7 @@ def served_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "run", lambda server, ready: run(server, lambda: (ready(), server.stop())[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("served_once")
 @pytest.mark.parametrize("words", sorted(verbs()), ids=" ".join)
 def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path) -> None:

@@ -57,6 +57,7 @@ def test_help_loads_no_library_of_the_work(arguments: tuple[str, ...]) -> None:
     assert not modules & {*HEAVY, "hapvr.config", "torch", "numpy", "polars", "pyarrow", "yaml"}
 
 
+@pytest.mark.slow
 def test_score_of_a_bundle_loads_what_an_answer_needs(tmp_path: Path) -> None:
     """torch and the decoders, but neither MLflow nor torchvision, timm, plotting or torch's compiler."""
     bundle = make_bundle(tmp_path)

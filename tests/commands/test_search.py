@@ -61,6 +61,7 @@ def test_programs_get_json(project: Project, clip: Path) -> None:
     assert fine["matches"]
 
 
+@pytest.mark.slow
 def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_path: Path) -> None:
     """CSV on standard output and in a file, and Parquet with the same rows."""
     rows = list(csv.DictReader(io.StringIO(call(project, "search", clip, "--csv", "--out", tmp_path / "m.csv"))))
@@ -102,6 +103,7 @@ def test_wrong_calls_say_what_is_wanted(project: Project, options: tuple[str, ..
     assert said in result.stderr
 
 
+@pytest.mark.slow
 def test_hostile_values_meet_a_real_index(project: Project, clip: Path) -> None:
     """Ids and folders that nobody has: rows with an error, or nothing found, and the good query is answered all the same."""
     values = [value for value in HOSTILE if not value.startswith("-")]

@@ -59,6 +59,7 @@ def test_absent_configuration_names_the_ones_that_ship(call: Call, tmp_path: Pat
     assert f"{tmp_path / 'absent.yaml'} does not exist; see configs/" in done.error
 
 
+@pytest.mark.slow
 def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Project) -> None:
     """Every stage of a finished project answers at once, with its counts, in JSON and as text."""
     config = small_project.folder / "config.yaml"

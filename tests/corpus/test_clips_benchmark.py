@@ -128,6 +128,7 @@ def test_make_clips_benchmark_takes_names_as_long_as_they_can_be(clips: Path, tm
     assert all(path.is_file() for path in load_definition(made.folder).video_files().values())
 
 
+@pytest.mark.slow
 def test_make_clips_benchmark_repeats_itself(clips: Path, tmp_path: Path) -> None:
     """Equal input gives equal files, whatever the workers; a second call writes nothing; other settings start anew."""
     first = make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=3, workers=1)
@@ -166,6 +167,7 @@ def test_make_copies_says_why_a_clip_fails(clips: Path, tmp_path: Path) -> None:
     assert [(file.path, file.reason) for file in made.unusable] == [(listed[0].path, "not_video")]
 
 
+@pytest.mark.slow
 def test_copies_that_combine_two_videos_show_another_clip_of_the_user(clips: Path, tmp_path: Path) -> None:
     """The second video is a clip that is no query; where all clips are queries, no copy combines two."""
     made = make_clips_benchmark(clips, tmp_path / "some", name="own", copies_per_clip=14, distractor_rate=0.34)

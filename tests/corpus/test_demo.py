@@ -17,6 +17,8 @@ from hapvr.corpus.plan import LABELLED_CLIP_S, plan_split
 from hapvr.errors import ArgumentError, DataError
 from hapvr.provenance import file_sha256
 
+pytestmark = pytest.mark.slow
+
 
 def digests(corpus: DemoCorpus) -> dict[str, str]:
     """SHA-256 of every video of a corpus."""

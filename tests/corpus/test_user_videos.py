@@ -40,6 +40,7 @@ def test_split_user_videos_accounts_for_every_file(awkward_clips: Path, tmp_path
     assert not borrowed or 1 in (made.test.num_queries, made.validation.num_queries)
 
 
+@pytest.mark.slow
 def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> None:
     """Renaming a clip or adding others moves no clip between the parts; identical files stay together."""
     options = {"validation_rate": 0.4, "test_rate": 0.4, "copies_per_clip": 1, "workers": 1}
@@ -53,6 +54,7 @@ def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> 
     assert held_out <= originals(tmp_path / "b" / "own-test") | originals(tmp_path / "b" / "own-validation")
 
 
+@pytest.mark.slow
 def test_split_user_videos_keeps_scenes_whole(clips: Path, tmp_path: Path) -> None:
     """Clips of one scene are all trained on or all held out on one side, whatever the seed; hard edits alter every copy."""
     scenes = {"clip 0.mp4": "park", "clip 1.mp4": "park", "clip 2.mp4": "park"}

@@ -35,6 +35,7 @@ def backbone_config(architecture: str, **more: Any) -> BackboneConfig:
     return BackboneConfig.model_validate({"architecture": architecture, "weights": RANDOM} | more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "more", "channels"),
     [

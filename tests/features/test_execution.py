@@ -119,6 +119,7 @@ def test_compiled_networks_give_the_same_to_rounding(
     assert state.keys() == load_backbone(BACKBONE).network.state_dict().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "options", "section"),
     [(backbone_regions, {}, "backbone"), (teacher_embeddings, TWO_BLOCKS, "teacher")],

@@ -135,6 +135,7 @@ def test_auto_stays_with_torch_where_that_is_faster(own_cache: Path) -> None:
     assert asked.environment()["backbone.executor"].startswith("openvino")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", "torch", "openvino"])
 @pytest.mark.parametrize("faster", ["float32", "bfloat16"])
 def test_auto_precision_takes_the_faster_one(

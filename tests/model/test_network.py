@@ -342,6 +342,7 @@ def test_network_refuses_no_dimensions() -> None:
         SimilarityNetwork(NetworkSettings(), dims=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "visil_f"])
 def test_training_lowers_the_loss_of_each_variant(variant: str) -> None:
     """Fifty steps on eight clips of four videos; visil_f has nothing to train."""

@@ -54,6 +54,7 @@ def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Chain(Project.open(config), instance, result)
 
 
+@pytest.mark.slow
 def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
     """All assets of the jobs are there, partitioned ones for each shard, with count, path and digest."""
     keys = chain.instance.get_asset_keys()
@@ -250,6 +251,7 @@ def test_registered_model_scores_raw_files_by_its_alias(chain: Chain, clips_fold
     assert "not_video" in rows["error"][2]
 
 
+@pytest.mark.slow
 def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_path: Path) -> None:
     """The downloaded model scores in a process that sees neither the checkout, nor the data root, nor a weights cache."""
     tracker = tracker_of(chain.project)
@@ -347,6 +349,7 @@ def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:
     assert "models:/hapvr@champion is version 1" in text
 
 
+@pytest.mark.slow
 def test_one_asset_can_be_materialised_alone(chain: Chain) -> None:
     """`dagster asset materialize --select features --partition ...` works on what is there, and leaves it alone."""
     done = subprocess.run(

@@ -143,6 +143,7 @@ def website(scenes: Path) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path, website: str) -> None:
     """A fetched clip scores as the file does; an absent one and one that is too large are rows; nothing is left behind."""
     urls = [f"{website}/copy.mp4", f"{website}/absent.mp4", f"{website}/bad.mp4"]
@@ -158,6 +159,7 @@ def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path, web
     assert row.error.startswith("not_allowed: ")
 
 
+@pytest.mark.slow
 def test_urls_that_never_end_are_given_up(scorer: VideoScorer, scenes: Path) -> None:
     """Slow headers are a row after the time of a video; endless pages and live streams are rows however long it is."""
     access = Access(hosts=frozenset({"127.0.0.1"}))
@@ -218,6 +220,7 @@ def test_memory_stays_where_it_was_over_500_pairs(scorer: VideoScorer, scenes: P
     assert held[-1] - held[0] < MAX_GROWTH_BYTES, [size >> 10 for size in held]
 
 
+@pytest.mark.slow
 def test_threads_get_the_scores_that_one_caller_gets(bundle: Path, scorer: VideoScorer, scenes: Path) -> None:
     """Eight threads with one scorer of little cache: every row equals that of a scorer used by one thread alone."""
     files = [scenes / name for name in ("a.mp4", "b.mp4", "copy.mp4", "bad.mp4", "absent.mp4")]
@@ -240,6 +243,7 @@ def test_long_videos_are_embedded_as_in_the_feature_stage(scorer: VideoScorer, s
     assert np.allclose(regions[:10], scorer.features(scenes / "a.mp4")[:10], atol=0.05)
 
 
+@pytest.mark.slow
 def test_long_lists_are_read_in_groups(
     bundle: Path, scorer: VideoScorer, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +261,7 @@ def test_long_lists_are_read_in_groups(
     assert [row.similarity for row in rows] == [*wanted, second, None, first]
 
 
+@pytest.mark.slow
 def test_a_long_video_lets_other_requests_in_between_its_batches(bundle: Path, scenes: Path, tmp_path: Path) -> None:
     """While a video of ten batches is embedded, a request whose videos are cached is answered."""
     scorer = load_bundle(bundle)

@@ -92,6 +92,7 @@ def test_a_browser_that_sends_slowly_is_cut_off(collection: Path, tmp_path: Path
     assert os.listdir(temporary) == []
 
 
+@pytest.mark.slow
 def test_32_searches_at_once(client: Client) -> None:
     """All are answered, and the health of the service is told meanwhile without a wait for them."""
     ids = [row["id"] for row in client.get("/videos").json["videos"]]

@@ -94,6 +94,7 @@ def files(project: Project) -> list[Path]:
     return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file() and ".locks" not in path.parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.filterwarnings("ignore:.*(counts as missing|is made anew|fitted again|made again)")
 def test_readers_name_the_damaged_file(project: Project, damage: str) -> None:
@@ -118,6 +119,7 @@ def test_readers_name_the_damaged_file(project: Project, damage: str) -> None:
         read(project)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
 @pytest.mark.filterwarnings("ignore:.*(counts as missing|is made anew|fitted again|made again)")
 def test_stages_make_damaged_files_anew(project: Project, finished: Project, damage: str) -> None:

@@ -54,6 +54,7 @@ NAMES = ["a.mp4", "404/gone.mp4", "403/no.mp4", "flaky.mp4", "page.html", "429/b
 FOUND = ["ok", "unavailable", "unavailable", "failed", "not_video", "failed", "ok", "failed"]
 
 
+@pytest.mark.slow
 def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path) -> None:
     """A finished shard asks for nothing; a retry asks for failed videos alone and leaves the other rows as they are."""
     project = web_project(tmp_path, site, NAMES)
@@ -103,6 +104,7 @@ def test_a_download_that_does_not_decode_is_fetched_again(site: Site, tmp_path: 
     assert Path(row["path"]).read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_downloads_of_earlier_releases_stay_and_their_unfinished_ones_go(site: Site, tmp_path: Path) -> None:
     """Files without a record that the index describes are not fetched again; a piece that it took for a video is."""
     project = web_project(tmp_path, site, ["a.mp4", "b.mp4"])

@@ -53,6 +53,7 @@ def test_a_full_disk_loses_nothing(project: Project, tmp_path: Path) -> None:
     assert digests(tmp_path / "data")["frames/in-00000/data.parquet"] != calm["frames/in-00000/data.parquet"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_downloads_and_keeps_their_parts(tmp_path: Path) -> None:
     """No video is marked as failed because of the disk; the next run resumes."""
     data = write_clip(tmp_path / "served.mp4", seed=5, seconds=6).read_bytes()

@@ -58,6 +58,7 @@ def test_one_frame_clip_goes_through_the_whole_chain(small_project: Project) -> 
     assert index.filter(pl.col("video_id") == row["video_id"])["num_rows"].item() == 1
 
 
+@pytest.mark.slow
 def test_finished_stages_are_left_alone(small_project: Project) -> None:
     """With nothing changed, no stage does anything again."""
     before = {key: small_project.shard("features", key).digest() for key in shard_keys(small_project.root)}

@@ -217,6 +217,7 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
     assert not decision.promoted  # noise does not beat a network on real features
 
 
+@pytest.mark.slow
 def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path) -> None:
     """Better on the benchmark, but behind on the marked pairs: not promoted once there are enough marks."""
     dims = load_whitening(project.root).dims

@@ -60,6 +60,7 @@ def run_of(project: Project) -> TrainingRun:
     return run
 
 
+@pytest.mark.slow
 def test_data_from_before_there_was_a_choice_stays_valid(project: Project) -> None:
     """In float32 provenances are what they were, and nothing is made again, also where compiling is switched on."""
     backbone = load_backbone(project.config.backbone)
@@ -153,6 +154,7 @@ def test_training_refuses_views_of_two_precisions(project: Project) -> None:
         CachedViews(half.root, training_shards(half), half.config)
 
 
+@pytest.mark.slow
 def test_a_model_goes_with_its_own_precision_only(project: Project, tmp_path: Path) -> None:
     """Evaluation, registration and bundles refuse another one, and say what to do."""
     run = run_of(project)

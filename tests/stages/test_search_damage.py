@@ -81,6 +81,7 @@ def test_what_can_be_made_again_is(project: Project, kind: str) -> None:
     assert {check.state for check in verify_root(project.root)} == {"ok"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [CURRENT, "blank.safetensors"])
 def test_a_damaged_file_does_not_block_the_build(project: Project, name: str) -> None:
     """The message says that `hapvr index build` makes it anew, and so it does."""
@@ -94,6 +95,7 @@ def test_a_damaged_file_does_not_block_the_build(project: Project, name: str) ->
     assert Searcher.open(project).search_id("in/short.mp4").matches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [MARKS_PLACE, OUTBOX_PLACE])
 @pytest.mark.parametrize("kind", ["cut", "zeros"])
 def test_what_people_said_is_never_made_up(project: Project, name: str, kind: str) -> None:

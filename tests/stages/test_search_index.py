@@ -170,6 +170,7 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
     assert set(project.root.list_folders("search")) == {first.digest, third.digest}
 
 
+@pytest.mark.slow
 def test_an_index_below_the_wanted_recall_does_not_answer(project: Project) -> None:
     """A new model whose index fails its check leaves the old one in place."""
     poor = Project.open(

@@ -59,6 +59,7 @@ def as_demo(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_program_of_the_python_page(as_demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The search of docs/python.md as printed, with a clip of the collection as a.mp4."""
     page = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")

@@ -54,6 +54,7 @@ def test_one_pass_makes_what_each_stage_makes_alone(
     assert digests(framed, key) == together
 
 
+@pytest.mark.slow
 def test_each_output_can_be_made_again_alone(small_project: Project, framed: Project) -> None:
     """Of a pass that was broken off, only the missing outputs are made; the others are left alone."""
     key = training_shards(small_project)[0]

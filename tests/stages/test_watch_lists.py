@@ -23,6 +23,8 @@ from tests.conftest import make_feature_data, write_settings
 from tests.scorer.bundles import scene, write_scenes
 from tests.stages.search_projects import LONG, searchable_project
 
+pytestmark = pytest.mark.slow
+
 WEBHOOK: dict[str, object] = {"url": "http://127.0.0.1:9/nobody"}
 
 

@@ -49,6 +49,7 @@ def test_a_version_leads_to_its_runs_code_and_data(tracker: Tracker) -> None:
         lineage_of("hapvr", "9", tracker.uri)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "versions"),
     [

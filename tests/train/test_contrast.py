@@ -116,6 +116,7 @@ def test_clips_that_end_with_their_video_are_masked(small_project: Project) -> N
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("loss", ["circle", "released", "infonce", "triplet"])
 def test_fifty_steps_stay_finite_and_learn(small_project: Project, tmp_path: Path, seed: int, loss: str) -> None:

@@ -197,6 +197,7 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str], config: Config) 
     build_shard(recipe, video_ids=video_ids, make=labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_videos", [64, 30])
 def test_cached_donors_are_in_the_batch_and_labelled_at_5000_videos(
     stored: Callable[..., CachedViews], batch_videos: int

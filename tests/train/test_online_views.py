@@ -71,6 +71,7 @@ def test_online_views_of_a_video_by_configuration(small_project: Project) -> Non
     assert (item.labels[:5, :5] == 1).all()
 
 
+@pytest.mark.slow
 def test_online_training_needs_frames_only(small_project: Project, tmp_path: Path) -> None:
     """It is prepared, trains, and is reproducible, with frames as its lineage."""
     config = with_train(small_project, source="online", steps=2, log_every_steps=1)

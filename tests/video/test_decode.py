@@ -111,6 +111,7 @@ def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg,
     assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "codec"), [("clip.mkv", "libx264"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx264")])
 def test_a_long_file_is_read_only_as_far_as_its_frames_need(videos, numbers_of, name, codec):
     """Twelve hours of which a minute is wanted: what lies behind is not even looked at."""

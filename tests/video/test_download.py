@@ -122,6 +122,7 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
     assert list((tmp_path / "large").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "status", "reason"),
     [
@@ -146,6 +147,7 @@ def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, status, reas
     assert site.get("/video.mp4", tmp_path, config=config).status == "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/locked.m3u8", "/live.m3u8", "/stream.m3u8"])
 def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
     """Streams that yt-dlp would hand to ffmpeg are refused, though a program of that name is there."""
