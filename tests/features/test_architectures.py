@@ -181,7 +181,8 @@ def test_wrong_torchscript_files_are_refused(tmp_path: Path) -> None:
             {"architecture": "resnet18", "options": {"checkpoint_path": "weights.pth"}},
             "checkpoint_path is not an option",
         ),
-        ({"architecture": "levit_128s"}, "cannot make levit_128s"),
+        ({"architecture": "levit_128s"}, r"levit_128s has 3 scales, .* the last four; choose"),
+        ({"architecture": "efficientvit_m0"}, r"efficientvit_m0 has 3 scales, .* the last four; choose"),
     ],
 )
 def test_backbones_that_cannot_serve_are_refused(section: dict[str, Any], message: str) -> None:
