@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from hapvr.config_file import dump_config
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
@@ -32,7 +34,13 @@ from hapvr.tracking.lineage import LINEAGE_FILE, data_digest
 from hapvr.tracking.runs import Tracker
 from hapvr.tracking.training import LATE_TAG, Outbox
 from hapvr.train.labelled_pairs import write_labelled_pairs
-from hapvr.train.mined_pairs import MinedPairs, read_mined_pairs, write_mined_pairs
+from hapvr.train.mined_pairs import (
+    MINED_NAME,
+    MinedPairs,
+    read_mined_pairs,
+    require_training_pairs,
+    write_mined_pairs,
+)
 from hapvr.train.report import HISTORY_NAME, RESULT_NAME
 
 MODELS = "models"
@@ -148,9 +156,12 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
 
 
 def _mined_pairs(project: Project, shards: Sequence[str], folder: Path) -> MinedPairs:
-    """The pairs of a run, which keeps them when it goes on. Raises what `find_mined_pairs` raises."""
+    """The pairs of a run, which keeps them when it goes on. Raises what `find_mined_pairs` raises, and for strange pairs."""
     stored = read_mined_pairs(folder)
     if stored is not None:
+        manifest = read_manifest(project.root)
+        training = set(manifest.filter(pl.col("shard").is_in(shards))["video_id"])
+        require_training_pairs(stored, training, place=folder / MINED_NAME)
         return stored
     from hapvr.stages.mined_pairs import find_mined_pairs  # loads the search
 

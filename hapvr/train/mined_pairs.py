@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hapvr.errors import DataError
 from hapvr.files import read_json_object, write_atomic
 
 MINED_NAME = "mined_pairs.json"
+RESTART = "start the training again under another name"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,19 @@ def read_mined_pairs(folder: Path) -> MinedPairs | None:
     place = folder / MINED_NAME
     if not place.is_file():
         return None
-    remedy = "start the training again under another name"
-    stored = read_json_object(place, keys=("pairs", "model", "probe_pairs", "probe_precision"), remedy=remedy)
+    stored = read_json_object(place, keys=("pairs", "model", "probe_pairs", "probe_precision"), remedy=RESTART)
     return MinedPairs(**stored | {"pairs": tuple((first, second) for first, second in stored["pairs"])})
+
+
+def require_training_pairs(found: MinedPairs, video_ids: Collection[str], *, place: Path) -> None:
+    """Refuse a pair of a video with itself, or with one that is not among the training videos, `video_ids`.
+
+    place: of the file, for the error. Raises DataError.
+    """
+    for first, second in found.pairs:
+        if first == second:
+            raise DataError(f"{place}: the pair {first}, {second} is a video and itself; {RESTART}")
+        if strange := [video_id for video_id in (first, second) if video_id not in video_ids]:
+            raise DataError(
+                f"{place}: the pair {first}, {second}: {strange[0]} is no training video of this collection; {RESTART}"
+            )

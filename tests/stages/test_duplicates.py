@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, Task
 from hapvr.cli import app
 from hapvr.errors import DamagedError, DataError
+from hapvr.search.duplicate_tables import read_pairs, write_pairs
 from hapvr.stages.duplicates import (
     GROUPS_PLACE,
     PAIRS_STAGE,
@@ -216,6 +217,29 @@ def test_pairs_are_mined_for_training(project: Project) -> None:
         DataError, match=r"shard new-00000 are not compared with the collection yet; run `hapvr duplicates`"
     ):
         find_mined_pairs(project, [*keys, "new-00000"])
+
+
+def test_pairs_of_a_test_video_or_another_model_are_not_mined(project: Project) -> None:
+    """Pairs with a video of a shard that is not trained on are left out; pairs that another model found are refused."""
+    evaluation = project.config.evaluation.model_copy(update={"validation": None})
+    project = replace(project, config=project.config.model_copy(update={"evaluation": evaluation}))
+    searcher = Searcher.open(project)
+    shard_of = {video_id: key for key in searcher.shards() for video_id in searcher.videos_of(key)}
+    every = find_mined_pairs(project, searcher.shards()).pairs
+    assert all(one != other for one, other in every)
+    for held_out in searcher.shards():
+        kept = [pair for pair in every if held_out not in {shard_of[video_id] for video_id in pair}]
+        assert list(find_mined_pairs(project, [key for key in searcher.shards() if key != held_out]).pairs) == kept
+    key = searcher.shards()[0]
+    place = f"{PAIRS_STAGE}/{key}/rows.parquet"
+    stored = read_pairs(project.root, place)
+    assert stored is not None
+    write_pairs(project.root, place, replace(stored, fingerprint="of another model", network="another"))
+    try:
+        with pytest.raises(DataError, match=rf"shard {key} are not compared with the collection yet"):
+            find_mined_pairs(project, searcher.shards())
+    finally:
+        write_pairs(project.root, place, stored)
 
 
 def test_mined_pairs_are_probed_by_labels(project: Project) -> None:

@@ -23,6 +23,7 @@ from hapvr.storage.shards import Shard
 from hapvr.train.batch import BatchSampler
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.guards import OutOfMemoryError, actionable_errors
+from hapvr.train.mined_pairs import MinedPairs, write_mined_pairs
 from hapvr.train.source import open_source
 from tests.conftest import CHECKOUT
 from tests.train.runs import with_train
@@ -73,6 +74,29 @@ def test_one_video_has_no_negatives() -> None:
         BatchSampler(["a"], batch_videos=4, seed=0)
     with pytest.raises(DataError, match=r"3 training videos .* at least 4"):
         BatchSampler(["a", "b", "c"], batch_videos=4, seed=0, world_size=2)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("itself", "is a video and itself"),
+        ("test", "is no training video of this collection"),
+        ("another collection's", "is no training video of this collection"),
+    ],
+)
+def test_mined_pairs_of_other_videos_are_refused(copied: Project, other: str, message: str) -> None:
+    """A stored pair of a video with itself, with one of a benchmark, or with one of another collection is named."""
+    manifest = read_manifest(copied.root)
+    first = manifest.filter(split="train")["video_id"][0]
+    second = {"itself": first, "test": manifest.filter(split="test")["video_id"][0]}.get(other, "elsewhere/a.mp4")
+    project = Project(with_train(copied, mined_pairs=True), copied.root, copied.folder)
+    folder = copied.root.local_path("models/mined")
+    folder.mkdir(parents=True)
+    write_mined_pairs(folder, MinedPairs(((first, second),), "models:/hapvr/1", 0, None))
+    with pytest.raises(
+        DataError, match=rf"mined_pairs\.json: the pair {first}, {second}.*{message}; start the training again"
+    ):
+        prepare_training(project, "mined", tags={})
 
 
 def test_fewer_videos_than_a_batch_train_with_smaller_batches() -> None:
