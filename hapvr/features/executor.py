@@ -98,6 +98,10 @@ class Executor:
         self._used[self._name] = None
         return self._run(frames)
 
+    def expect(self, num_frames: int) -> None:
+        """Say that so many frames are to come: if a conversion pays for them, it is made before the first."""
+        self._num_frames += num_frames
+
     def decide(self) -> Executor:
         """Choose now, so that all frames are run by one executor. Returns itself."""
         with self._deciding:

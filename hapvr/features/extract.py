@@ -55,6 +55,10 @@ class Embedder:
         vectors = self.executor(given if self._before is None else self._before(given))
         return (vectors if self._after is None else self._after(vectors)).cpu()
 
+    def expect(self, num_frames: int) -> None:
+        """Say that so many frames are to come, see `Executor.expect`."""
+        self.executor.expect(num_frames)
+
     def environment(self) -> dict[str, str]:
         """What ran the network so far, for the provenance; it is no part of what the vectors are."""
         return {f"{self.executor.section}.executor": self.executor.used} if self.executor.used else {}

@@ -59,6 +59,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        embed.expect(int(index.filter(pl.col("video_id").is_in(video_ids))["num_rows"].sum()))
         for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *side = separate_side(values, side_dims)

@@ -19,6 +19,7 @@ from torch import Tensor
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.extract import (
+    Embedder,
     FrameNetwork,
     choose_device,
     embed_by_networks,
@@ -61,7 +62,8 @@ class _Output:
     """A shard whose tensors a network makes of the drawn clips."""
 
     recipe: ShardRecipe
-    network: FrameNetwork
+    embed: Embedder
+    batch_frames: int
     side_dims: int = 0
 
 
@@ -92,13 +94,18 @@ def make_views_and_labels(
     made_by = {VIEWS_STAGE: _regions_output, LABELS_STAGE: _embeddings_output}
     wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
 
+    num_videos = int((index["status"] == STATUS_OK).sum())
+    config = project.config.views
+
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
         chosen = [output for output in wanted if output.recipe in unfinished]
+        for output in chosen:
+            output.embed.expect(num_videos * (config.num_weak + config.num_strong) * config.num_frames)
         return _entries(project, key, chosen)
 
     built = build_shards(
         [output.recipe for output in wanted],
-        num_videos=int((index["status"] == STATUS_OK).sum()),
+        num_videos=num_videos,
         make=make,
         lost=failed_rows(index),
         progress=progress,
@@ -135,7 +142,7 @@ def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Outp
         columns=view_fields("regions", shape=shape, side_dims=side_dims),
         made_with=embed.environment,
     )
-    return _Output(recipe, FrameNetwork(embed, project.config.backbone.batch_frames), side_dims)
+    return _Output(recipe, embed, project.config.backbone.batch_frames, side_dims)
 
 
 def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
@@ -148,7 +155,7 @@ def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _O
         columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
         made_with=embed.environment,
     )
-    return _Output(recipe, FrameNetwork(embed, project.config.teacher.batch_frames))
+    return _Output(recipe, embed, project.config.teacher.batch_frames)
 
 
 def _view_settings(project: Project) -> dict[str, Any]:
@@ -174,7 +181,8 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
                 described[video_id] = [row for row, _ in views]
                 yield video_id, torch.cat([view.frames for _, view in views])
 
-    for video_id, results in embed_by_networks(clips(), [output.network for output in outputs]):
+    networks = [FrameNetwork(output.embed, output.batch_frames) for output in outputs]
+    for video_id, results in embed_by_networks(clips(), networks):
         rows = described.pop(video_id)
         entries = []
         for output, values in zip(outputs, results, strict=True):

@@ -153,6 +153,7 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
                     yield video_id, center_crop(frames, config.backbone.crop_px)
 
     embed = region_embedder(backbone, None, choose_device(config.device))
+    embed.expect(wanted)
     regions: list[Tensor] = []
     num_done = 0
     for _, values in embed_in_batches(clips(), embed, batch_frames=config.backbone.batch_frames):

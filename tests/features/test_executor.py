@@ -120,6 +120,20 @@ def test_auto_changes_to_openvino_once_it_pays(own_cache: Path, monkeypatch: pyt
     assert again.environment()["backbone.executor"].startswith("openvino")
 
 
+def test_auto_converts_at_once_if_many_frames_are_to_come(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that knows its frames does not run the first of them in torch."""
+    shutil.rmtree(own_cache)
+    monkeypatch.setattr("hapvr.features.executor.PATIENCE_FRAMES", 12)
+    embed, pictures = small(), frames(4)
+    embed.expect(5)
+    embed(pictures)
+    assert embed.environment() == {"backbone.executor": "torch"}
+    embed = small()
+    embed.expect(12)
+    embed(pictures)
+    assert embed.environment()["backbone.executor"].startswith("openvino 20")
+
+
 def test_auto_stays_with_torch_where_that_is_faster(own_cache: Path) -> None:
     """What was measured decides, not what is asked for elsewhere."""
     (path,) = own_cache.glob("networks/*/measured.json")
