@@ -12,7 +12,8 @@ of the resident set rises during one step, in a process of its own for each impl
 sources: on a project's data (--config, --data-root: what `make demo` leaves), seconds per step from cached views and
 from online ones, each with its own batch, and the share of time that a cached training waits for data.
 
-paper: seconds and peak resident memory of a step with the paper's batch: 64 videos, two views, 28 frames.
+paper: seconds and peak resident memory of a step with the paper's batch (64 videos, two views, 28 frames), in float32 and
+in bf16-mixed.
 
 Prints JSON.
 """
@@ -35,6 +36,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.plain_step import plain_step
+from hapvr.config import TrainPrecision
 from hapvr.labels.pairs import positive_pairs
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
@@ -66,13 +68,16 @@ def make_step(device: torch.device) -> TrainingModule:
     return TrainingModule(network, Objective(ObjectiveSettings())).to(device)
 
 
-def run_step(name: str, num_clips: int, num_frames: int, device: torch.device) -> Callable[[], tuple[float, Tensor]]:
+def run_step(
+    name: str, num_clips: int, num_frames: int, device: torch.device, *, precision: TrainPrecision = "32-true"
+) -> Callable[[], tuple[float, Tensor]]:
     """One step, forward and backward, of the implementation `ours` or `plain`; returns loss and all gradients."""
     batch, step = make_batch(num_clips, num_frames, device), make_step(device)
 
     def work() -> tuple[float, Tensor]:
         step.zero_grad()
-        total = step(*batch)[0] if name == "ours" else plain_step(step, *batch)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
+            total = step(*batch)[0] if name == "ours" else plain_step(step, *batch)
         total.backward()
         gradients = torch.cat([parameter.grad.flatten() for parameter in step.parameters()])
         return float(total.detach()), gradients
@@ -142,13 +147,17 @@ def measure_step(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def paper_batch(device_name: str, threads: int) -> dict[str, float]:
+def paper_batch(device_name: str, threads: int, precision: TrainPrecision) -> dict[str, Any]:
     """Two steps of 64 videos with two views of 28 frames: seconds of the second, and peak memory of the process."""
     torch.set_num_threads(threads)
     device = torch.device(device_name)
-    work = run_step("ours", 128, 28, device)
+    work = run_step("ours", 128, 28, device, precision=precision)
     work()
-    result = {"clips": 128, "frames": 28, "seconds": round(seconds(work, device), 2)}
+    start = time.process_time()
+    wall = seconds(work, device)
+    used = time.process_time() - start
+    result: dict[str, Any] = {"clips": 128, "frames": 28, "precision": precision, "seconds": round(wall, 2)}
+    result["processor_seconds"] = round(used, 2)
     result["peak_resident_gib"] = round(_status_mib("VmHWM") / 1024, 2)
     if device.type == "cuda":
         result["peak_gpu_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
@@ -243,7 +252,10 @@ def main(arguments: Sequence[str]) -> None:
     if "sources" in options.parts:
         results["sources"] = measure_sources(options)
     if "paper" in options.parts:
-        results["paper"] = in_own_process(paper_batch, options.device, torch.get_num_threads())
+        results["paper"] = [
+            in_own_process(paper_batch, options.device, torch.get_num_threads(), precision)
+            for precision in ("32-true", "bf16-mixed")
+        ]
     sys.stdout.write(json.dumps(results, indent=2) + "\n")
 
 

@@ -24,6 +24,7 @@ from hapvr.settings import Rate, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
 
 Policy = Literal["official", "strict", "frozen"]
+TrainPrecision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 class OptimizerConfig(Settings):
@@ -55,7 +56,11 @@ class TrainConfig(Settings):
     data_workers: Annotated[int, Field(ge=0)] = Field(
         default=2, description="processes that read views ahead of training"
     )
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: TrainPrecision | Literal["auto"] = Field(
+        default="32-true",
+        description="`auto`: bf16-mixed where products of matrices are at least twice as fast in bfloat16, which is measured "
+        "when a training starts, else 32-true; it is for one process",
+    )
     source: Literal["cached_views", "online", "labelled_pairs"] = Field(
         default="cached_views",
         description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper; "
@@ -120,6 +125,10 @@ class TrainConfig(Settings):
         if self.batch_videos % self.num_processes:
             raise ValueError(
                 f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}"
+            )
+        if self.precision == "auto" and self.num_processes > 1:
+            raise ValueError(
+                f"precision: auto is for one process, and num_processes is {self.num_processes}; name the precision"
             )
         if (self.source == "labelled_pairs") != (self.labelled_pairs is not None):
             raise ValueError(

@@ -22,6 +22,7 @@ from hapvr.train.guards import TrainingStoppedError
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import train
 from hapvr.train.mined_pairs import read_mined_pairs
+from hapvr.train.precision import faster_precision
 from hapvr.train.report import History, Logger, Loggers
 
 STOPPED = 3
@@ -39,11 +40,12 @@ def main() -> int:
     mined, labelled = read_mined_pairs(folder), read_labelled_pairs(folder)
     settings = project.config.train
     device = choose_device(project.config.device)
+    precision = faster_precision(device) if settings.precision == "auto" else settings.precision
     fabric = Fabric(
         accelerator=device.type,
         devices=settings.num_processes,
         strategy="ddp" if settings.num_processes > 1 else "auto",
-        precision=settings.precision,
+        precision=precision,
     )
     fabric.launch()
     if device.type == "cuda":
@@ -56,6 +58,8 @@ def main() -> int:
 
         def open_logger(first_step: int) -> Logger:
             assert progress is not None
+            if settings.precision == "auto":
+                progress.message(f"train.precision: auto takes {precision}")
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
             tracked = stack.enter_context(
