@@ -1,9 +1,9 @@
 """Which executor runs a frozen network, torch or OpenVINO, and with `precision: auto` in which precision.
 
 OpenVINO runs convolutional networks 1.5 to 3.8 times as fast on processors, and transformers hardly faster
-(docs/experiments.md). A conversion takes seconds. So `auto` runs
-the first frames in torch. Then it converts the network, compares and times both on a probe batch, and keeps conversion
-and measurement in a cache, from which later processes start at once. Whatever executor made them, features agree to
+(docs/experiments.md). A conversion takes seconds. So `auto` runs the first frames in torch, unless a stage has said that
+many are to come. Then it converts the network, compares and times both on a probe batch, and keeps conversion and
+measurement in a cache, from which later processes start at once. Whatever executor made them, features agree to
 rounding, so the executor is no part of what features are.
 """
 
