@@ -44,7 +44,7 @@ class CurrentIndex:
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
         """Raises DataError and DamagedError as `FrameIndex.open` does."""
-        return FrameIndex.open(root.path(self.place), settings=settings.index)
+        return FrameIndex.open(root.url_of(self.place), settings=settings.index)
 
     def blank(self, root: DataRoot) -> npt.NDArray[np.float32]:
         """[B, D] descriptors of pictures of one colour, by its model; none where they are not known."""

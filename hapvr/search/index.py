@@ -5,7 +5,8 @@
 <folder>/index.json      which versions of the two belong together, and the shards they hold; written last
 
 Whoever opens the index sees the versions of one index.json, so a change is seen whole or not at all, and what a killed
-writer left beside them is overwritten by the next. Writers follow each other by a lock.
+writer left beside them is overwritten by the next. Writers follow each other by a lock; in an object store, which has
+none, a writer that comes between two steps of another is noticed by the versions of the tables, and refused.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class FrameIndex:
         with root.lock("index"):
             root.delete(STATE_FILE)
             tables = {
-                name: VectorTable.create(root.path(f"{name}.lance"), fields, dims=dims, settings=settings)
+                name: VectorTable.create(root.url_of(f"{name}.lance"), fields, dims=dims, settings=settings)
                 for name, fields in (("frames", (SHARD, VIDEO_ID, SECOND)), ("videos", (SHARD, VIDEO_ID)))
             }
             state = {
@@ -254,7 +255,7 @@ class FrameIndex:
 
     def _open_tables(self, state: Mapping[str, Any]) -> dict[str, VectorTable]:
         return {
-            name: VectorTable.open(self._root.path(f"{name}.lance"), version, settings=self._settings)
+            name: VectorTable.open(self._root.url_of(f"{name}.lance"), version, settings=self._settings)
             for name, version in state["versions"].items()
         }
 

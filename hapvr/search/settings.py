@@ -25,7 +25,11 @@ class IndexSettings(Settings):
         default=0.05, description="rows beside the index, as a part of all rows, from which on they are added to it"
     )
     max_parts: Annotated[int, Field(ge=1)] = Field(
-        default=16, description="parts of an index; with more it is built anew"
+        default=16, description="parts of an index, beside those of `ray_workers`; with more it is built anew"
+    )
+    ray_workers: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="workers on a Ray cluster that build the index, each a part of it; 0: this process builds it",
     )
     cache_bytes: Annotated[int, Field(ge=2**20)] = Field(
         default=2**30, description="memory for parts of the index that were read"

@@ -9,15 +9,15 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import naming_full_disk
+from hapvr.search.ray_build import build_on_ray
 from hapvr.search.settings import IndexSettings
 from hapvr.storage.filesystem import first_line
 
@@ -48,14 +48,19 @@ class VectorTable:
         padded = -(-dims // BLOCK) * BLOCK
         schema = pa.schema([*fields, pa.field(VECTOR, pa.list_(STORED, padded), nullable=False)])
         with _naming_damage(place):
-            lance.write_dataset(schema.empty_table(), place, mode="overwrite")
+            lance.write_dataset(schema.empty_table(), place, mode="overwrite", storage_options=_storage_options(place))
         return VectorTable.open(place, None, settings=settings)
 
     @staticmethod
     def open(place: str, version: int | None, *, settings: IndexSettings) -> VectorTable:
         """The table at a version; None: the last one. Raises DamagedError where it cannot be read."""
         with _naming_damage(place):
-            dataset = lance.dataset(place, version=version, index_cache_size_bytes=settings.cache_bytes)
+            dataset = lance.dataset(
+                place,
+                version=version,
+                index_cache_size_bytes=settings.cache_bytes,
+                storage_options=_storage_options(place),
+            )
             return VectorTable(dataset, settings)
 
     @property
@@ -73,6 +78,13 @@ class VectorTable:
                 self._dataset.restore()
         return self
 
+    def _next(self, dataset: Any, before: int) -> VectorTable:
+        """The table after one change. Raises DataError if another writer changed it in between: without a common lock, as
+        in an object store, nothing else shows that."""
+        if dataset.version > before + 1:
+            raise _other_writer(str(dataset.uri))
+        return VectorTable(dataset, self._settings)
+
     def append(self, columns: pa.Table, vectors: npt.NDArray[np.floating]) -> VectorTable:
         """The next version, with these rows. columns: all but the vectors; vectors: [N, dims], not zero."""
         schema = self._dataset.schema
@@ -82,15 +94,17 @@ class VectorTable:
         padded[:, : vectors.shape[1]] = vectors
         column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), width)
         rows = columns.append_column(VECTOR, column).select(schema.names).cast(schema)
+        before = self.version
         with self._naming_damage():
-            return VectorTable(lance.write_dataset(rows, self._dataset, mode="append"), self._settings)
+            return self._next(lance.write_dataset(rows, self._dataset, mode="append"), before)
 
     def delete(self, column: str, values: Sequence[str]) -> VectorTable:
         """The next version, without the rows that have one of these values."""
         listed = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+        before = self.version
         with self._naming_damage():
             self._dataset.delete(f"{column} IN ({listed})")
-        return self
+            return self._next(self._dataset, before)
 
     def search(
         self, queries: npt.NDArray[np.floating], k: int, columns: Sequence[str], *, exact: bool = False
@@ -137,25 +151,42 @@ class VectorTable:
 
         anew: build it anew in any case where there are enough rows for one.
         """
-        settings, rows = self._settings, len(self)
+        settings, rows, before = self._settings, len(self), self.version
         if rows < settings.min_indexed_rows:
             return self
         indexed, parts = self.index_parts()
         with self._naming_damage():
             # Parts are never merged, see lance#7730: too many of them make a new index.
-            if anew or not parts or parts >= settings.max_parts:
-                self._dataset.create_index(
-                    VECTOR,
-                    "IVF_RQ",
-                    metric=METRIC,
-                    replace=True,
-                    num_partitions=max(1, rows // settings.list_rows),
-                    num_bits=settings.code_bits,
-                    sample_rate=SAMPLE_RATE,
-                )
+            if anew or not parts or parts >= settings.max_parts + settings.ray_workers:
+                self._build(max(1, rows // settings.list_rows))
             elif rows - indexed > settings.max_new_rate * rows:
                 self._dataset.optimize.optimize_indices(num_indices_to_merge=0)
-            return VectorTable.open(self._dataset.uri, None, settings=settings)
+            after = VectorTable.open(self._dataset.uri, None, settings=settings)
+            return self._next(after._dataset, before)
+
+    def _build(self, num_lists: int) -> None:
+        settings, place = self._settings, str(self._dataset.uri)
+        if settings.ray_workers:
+            build_on_ray(
+                place,
+                column=VECTOR,
+                metric=METRIC,
+                num_lists=num_lists,
+                code_bits=settings.code_bits,
+                sample_rate=SAMPLE_RATE,
+                workers=settings.ray_workers,
+                storage_options=_storage_options(place),
+            )
+            return
+        self._dataset.create_index(
+            VECTOR,
+            "IVF_RQ",
+            metric=METRIC,
+            replace=True,
+            num_partitions=num_lists,
+            num_bits=settings.code_bits,
+            sample_rate=SAMPLE_RATE,
+        )
 
     def forget_old_versions(self) -> None:
         """Remove the files of versions that were replaced longer than `keep_versions_s` ago."""
@@ -171,7 +202,30 @@ def _naming_damage(place: str) -> Iterator[None]:
     """Turn Lance's errors into a DamagedError that names the dataset, or a DataError where the disk is full."""
     remedy = "`hapvr index build` makes it anew"
     try:
-        with naming_full_disk(Path(place), remedy=remedy):
+        with naming_full_disk(place, remedy=remedy):
             yield
+    except HapvrError:
+        raise
     except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
+        if "conflict" in str(error).lower():
+            raise _other_writer(place) from error
         raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {remedy}") from error
+
+
+def _other_writer(place: str) -> DataError:
+    return DataError(
+        f"search: another process changed {place} at the same time; run this again when that one has ended"
+    )
+
+
+def _storage_options(place: str) -> dict[str, str] | None:
+    """What the engine must be told of an object store; server, region and keys it reads from AWS_... itself."""
+    if "://" not in place:
+        return None
+    if "?" in place:
+        raise DataError(
+            f"search: {place} has options behind a question mark, which the index does not take; set AWS_ENDPOINT_URL and "
+            "AWS_DEFAULT_REGION instead"
+        )
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return {"allow_http": "true"} if plain else {}

@@ -160,12 +160,12 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, anew: b
 def _open(project: Project, place: str) -> FrameIndex | None:
     if not project.root.exists(f"{place}/{STATE_FILE}"):
         return None
-    return FrameIndex.open(project.root.path(place), settings=project.config.search.index)
+    return FrameIndex.open(project.root.url_of(place), settings=project.config.search.index)
 
 
 def _create(project: Project, model: SearchModel, place: str, *, dims: int) -> FrameIndex:
     provenance = {"model": model.uri, "digest": model.digest}
-    return FrameIndex.create(project.root.path(place), dims, provenance, settings=project.config.search.index)
+    return FrameIndex.create(project.root.url_of(place), dims, provenance, settings=project.config.search.index)
 
 
 def _rows(project: Project, model: SearchModel, shard: Shard) -> tuple[pa.Table, pa.Table]:

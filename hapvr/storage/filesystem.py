@@ -55,6 +55,14 @@ class DataRoot:
             raise DataError(f"storage: {name!r} is not a relative path below the data root {self.url}")
         return posixpath.join(self._base, name)
 
+    def url_of(self, name: str) -> str:
+        """The local path or URL of `name`, which another root can be opened at. Raises DataError as `path` does."""
+        place = self.path(name)
+        if self.local is not None:
+            return place
+        base, mark, options = self.url.partition("?")
+        return f"{base.rstrip('/')}/{name}{mark}{options}"
+
     def exists(self, name: str) -> bool:
         return bool(self._info(self.path(name)).type == pafs.FileType.File)
 

@@ -10,10 +10,18 @@ import pyarrow.fs as pafs
 import pytest
 
 from hapvr.errors import DataError
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.search.current import current_index
+from hapvr.search.descriptors import frame_descriptors
+from hapvr.seeding import torch_rng
 from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
+from hapvr.stages.search_index import update_index
+from hapvr.stages.search_model import search_model
 from hapvr.stages.verification import verify_shards
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
@@ -56,7 +64,8 @@ def objects(root: DataRoot) -> dict[str, str]:
 
 
 def test_stages_write_and_read_an_object_store(bucket: str, tmp_path: Path) -> None:
-    """Every object has the bytes that a local root has; nothing is done twice; features come back by id."""
+    """Every object has the bytes that a local root has; nothing is done twice; features come back by id, and from an index
+    there as from a local one."""
     for number in range(3):
         write_clip(tmp_path / "in" / f"{number}.mp4", seed=number, seconds=2)
     local = open_project(tmp_path / "1", folder_settings(tmp_path / "in", tmp_path / "data"))
@@ -73,6 +82,18 @@ def test_stages_write_and_read_an_object_store(bucket: str, tmp_path: Path) -> N
     assert [features.shape for _, features in store.read(["in/1.mp4"])] == [(2, 9, 8)]
     with pytest.raises(DataError, match="must be on a local disk"):
         remote.root.local_path("mlflow")
+    network = SimilarityNetwork(NetworkSettings(), dims=8, generator=torch_rng("object store"))
+    model = search_model(remote, str(save_network(network, tmp_path / "network", metadata={})))
+    answers = []
+    for project in (local, remote):
+        assert update_index(project, model).passed
+        assert not update_index(project, model).done
+        index = current_index(project.root).open(project.root, project.config.search)
+        (_, regions), *_ = store.read(["in/1.mp4"])
+        queries = frame_descriptors(network.embed(regions).detach().numpy()).vectors
+        answers.append(index.search_frames(queries, 3).to_pylist())
+    assert answers[0]
+    assert answers[0] == answers[1]
 
 
 def test_a_failed_upload_leaves_what_was_there(bucket: str) -> None:

@@ -1,0 +1,123 @@
+"""The index in an object store: built, updated and searched there, also by two nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.search.index import FrameIndex
+from hapvr.search.settings import IndexSettings
+from hapvr.search.vectors import VectorTable
+from hapvr.seeding import numpy_rng
+from tests.search.exact import ExactIndex, unit
+from tests.search.test_index import DIMS, SMALL, agree, descriptors
+from tests.stages.object_store import empty_bucket
+
+pytestmark = pytest.mark.slow
+QUERIES = unit(numpy_rng(7, "queries").standard_normal((3, DIMS)))
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    with empty_bucket() as url:
+        yield f"{url}/index"
+
+
+def filled(url: str, settings: IndexSettings) -> tuple[FrameIndex, ExactIndex]:
+    """An index of 800 frames in two shards, and the exact one."""
+    index, exact = FrameIndex.create(url, DIMS, {"model": "a"}, settings=settings), ExactIndex()
+    for number, shard in enumerate(("a", "b")):
+        rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
+        index.replace_shard(shard, *rows, digest=shard)
+        exact.replace_shard(shard, *rows)
+    index.optimise()
+    return index, exact
+
+
+def change(index: FrameIndex, exact: ExactIndex) -> None:
+    """A shard comes, one is made again, one goes."""
+    for number, shard in ((2, "c"), (3, "a")):
+        rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
+        index.replace_shard(shard, *rows)
+        exact.replace_shard(shard, *rows)
+    index.delete_shard("b")
+    exact.delete_shard("b")
+    index.optimise()
+
+
+def check(index: FrameIndex, exact: ExactIndex) -> None:
+    agree(index.search_frames(QUERIES, 10), exact.search_frames(QUERIES, 10))
+    agree(index.search_videos(QUERIES[0], 5), exact.search_videos(QUERIES[0], 5))
+    assert index.verify(probes=50).recall == 1
+
+
+def test_an_index_in_an_object_store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers as an exact one before and after changes, for whoever opens it; nothing is written to this machine."""
+    monkeypatch.chdir(tmp_path)
+    index, exact = filled(bucket, SMALL)
+    assert index.status().parts == 1
+    check(index, exact)
+    change(index, exact)
+    check(FrameIndex.open(bucket, settings=SMALL), exact)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match="set AWS_ENDPOINT_URL"):
+        FrameIndex.create(f"{bucket}?region=us-east-1", DIMS, {})
+
+
+def test_writers_without_a_common_lock_are_told_apart(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that finds the tables changed between two of its steps is refused, and what it left is not seen."""
+    index, exact = filled(bucket, SMALL)
+    rows = descriptors(["x/0.mp4"], seed=9)
+    other = FrameIndex.open(bucket, settings=SMALL)
+    append = VectorTable.append
+
+    def after_the_other(table: VectorTable, *given: Any) -> VectorTable:
+        """The other writer does all its work between two steps of the first."""
+        monkeypatch.setattr(VectorTable, "append", append)
+        other.replace_shard("x", *rows)
+        exact.replace_shard("x", *rows)
+        return append(table, *given)
+
+    monkeypatch.setattr(VectorTable, "append", after_the_other)
+    with pytest.raises(DataError, match="another process changed"):
+        index.replace_shard("y", *descriptors(["y/0.mp4"], seed=10))
+    check(FrameIndex.open(bucket, settings=SMALL), exact)
+    index.replace_shard("y", *descriptors(["y/0.mp4"], seed=10))
+    exact.replace_shard("y", *descriptors(["y/0.mp4"], seed=10))
+    check(index, exact)
+
+
+@pytest.mark.timeout(600)
+def test_two_ray_nodes_build_and_search_one_index(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each builds a part, the index is then updated as any other, and both find what an exact search finds."""
+    settings = SMALL.model_copy(update={"ray_workers": 2})
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        index, exact = filled(bucket, settings)
+        assert index.status().parts == 2
+        check(index, exact)
+        change(index, exact)
+
+        @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
+        def search() -> tuple[str, object]:
+            found = FrameIndex.open(bucket, settings=settings).search_frames(QUERIES, 10)
+            return ray.get_runtime_context().get_node_id(), found
+
+        answers = ray.get([search.remote() for _ in range(4)])
+        assert len({node for node, _ in answers}) == 2
+        for _, found in answers:
+            agree(found, exact.search_frames(QUERIES, 10))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
