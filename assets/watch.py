@@ -41,6 +41,7 @@ WAIT = (
             "video_end_s": "double: its end",
             "query_covered": "double: part of the query that the video shows",
             "video_covered": "double: part of the video that the query shows",
+            "since": "string: when the pair was found first, ISO 8601, UTC",
         }
     ),
     description="The queries of all watch lists, compared with the shard; matches are posted to the webhook if there is one.",

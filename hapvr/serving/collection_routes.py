@@ -13,6 +13,7 @@ from hapvr.search.current import current_index
 from hapvr.serving.known_pairs import Filters, after, listed, matches_of, video_row
 from hapvr.serving.refusals import without_places
 from hapvr.serving.service import IndexOf, ServiceOf
+from hapvr.serving.watched import watched
 
 router = APIRouter()
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -79,6 +80,16 @@ def matches(
 def video(index: IndexOf, video_id: str) -> dict[str, Any]:
     """What is known of the file of a video."""
     return video_row(video_id, index.facts(video_id))
+
+
+@router.get("/watch")
+def watch(
+    service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Limit = 50, offset: Offset = 0
+) -> dict[str, Any]:
+    """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
+    rows = watched(index, watch_list=watch_list)
+    names = [one.name for one in service.project.config.watch.lists]
+    return {"total": len(rows), "lists": names, "matches": rows[offset : offset + limit]}
 
 
 @router.get("/duplicates")

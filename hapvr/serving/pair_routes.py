@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Response
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.scorer.deadline import Deadline
@@ -33,12 +33,14 @@ Place = Annotated[str, Query(max_length=4096)]
 class MarkAsked(BaseModel):
     """query: an id, or job: the search whose query is meant; reference: an id; mark: None takes a mark back.
 
-    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back.
+    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back. name: what to call the
+    query then.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     query: str | None = None
+    name: Annotated[str | None, Field(max_length=4096)] = None
     job: str | None = None
     reference: str
     mark: Literal["match", "not_a_match"] | None
@@ -59,7 +61,7 @@ def mark(service: ServiceOf, index: IndexOf, asked: MarkAsked) -> dict[str, Any]
     if asked.mark is None:
         gone = unmark_pair(root, first, second)
         return {"mark": None, "before": None if gone is None else gone.verdict}
-    mark_pair(root, first, second, asked.mark, names=(name, asked.reference))
+    mark_pair(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
     return {"mark": asked.mark}
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,10 @@ SCHEMA = pa.schema(
         ("video_end_s", pa.float64()),
         ("query_covered", pa.float64()),
         ("video_covered", pa.float64()),
+        ("since", pa.string()),
     ]
 )
+"""since: when the pair was found first, ISO 8601, UTC; "" in rows of versions that did not keep it."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ def make_watch_matches(
             table = stored[1]
         else:
             within = searcher.within(key)
+            since = {} if stored is None else {_event(row): row["since"] for row in stored[1].to_pylist()}
+            now = datetime.now(UTC).isoformat(timespec="seconds")
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
@@ -112,7 +117,7 @@ def make_watch_matches(
                 except (VideoError, DataError) as error:
                     failed[f"{query.watch_list.name}: {query.name}"] = str(error)
             progress(len(queries), len(queries))
-            table = pa.Table.from_pylist(rows, schema=SCHEMA)
+            table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
             metadata = {FINGERPRINT: b"" if failed else wanted.encode()}
             with project.root.write(place) as stream:
@@ -210,6 +215,8 @@ def check_watch_matches(root: DataRoot, key: str) -> None:
 def _read(root: DataRoot, place: str) -> tuple[str, pa.Table]:
     with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr watch` again"):
         table = read_table(pa.BufferReader(file.read()))
+        if "since" not in table.column_names:
+            table = table.append_column("since", pa.array([""] * len(table), pa.string()))
         return read_schema_metadata(table.schema, FINGERPRINT), table.select(SCHEMA.names).cast(SCHEMA)
 
 
@@ -243,11 +250,15 @@ def _compare(searcher: Searcher, within: Searcher, query: WatchQuery) -> list[di
     return rows
 
 
+def _event(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What makes a match the same one as before."""
+    return row["watch_list"], row["query_sha256"], row["video_sha256"]
+
+
 def _messages(table: pl.DataFrame) -> Mapping[str, str]:
     """Id -> JSON of every match."""
     messages = {}
     for row in table.iter_rows(named=True):
-        event = json.dumps([row["watch_list"], row["query_sha256"], row["video_sha256"]]).encode()
-        name = hashlib.sha256(event).hexdigest()[:32]
+        name = hashlib.sha256(json.dumps(_event(row)).encode()).hexdigest()[:32]
         messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
     return messages

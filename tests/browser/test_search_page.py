@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import ConsoleMessage, Page, Route, expect
 
+from hapvr.stages.searcher import Searcher
+from hapvr.stages.watch_lists import make_watch_matches
 from tests.browser.conftest import screenshot
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes
@@ -31,8 +33,14 @@ TIMES = "() => [...document.querySelectorAll('video')].map((video) => video.curr
 
 @pytest.fixture(scope="module")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    collection = make_once("served collection", fill_collection)
-    with serving(copied(collection, tmp_path_factory.mktemp("page"), **{"service.refresh_s": 0})) as found:
+    collection, folder = make_once("served collection", fill_collection), tmp_path_factory.mktemp("page")
+    write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[20:28], 501])
+    lists = [{"name": "leaked", "path": str(folder / "watched")}]
+    project = copied(collection, folder, **{"service.refresh_s": 0, "watch.lists": lists})
+    searcher = Searcher.open(project)
+    for key in searcher.shards():
+        make_watch_matches(project, searcher, key)
+    with serving(project) as found:
         yield found
 
 
@@ -144,6 +152,34 @@ def test_marks_are_made_and_taken_back(strict: Page, client: Client) -> None:
     assert client.get("/pairs").json["marks"] == []
     search_for(page, client, "in/short.mp4")
     expect(page.locator(".result").first).to_contain_text("copy of short")
+
+
+def test_watch_lists_show_what_they_found(strict: Page, client: Client) -> None:
+    """With time and part; a match is marked and the mark taken back; the pair view opens for a query that is a file."""
+    page = strict
+    page.goto(f"{client.address}/#/watch")
+    row = page.locator("tbody tr")
+    expect(row).to_have_count(1)
+    for text in ("in/long.mp4", "leak.mp4", "list leaked", "0:01\u20130:09 = 0:20\u20130:28"):
+        expect(row).to_contain_text(text)
+    expect(row.locator("td").first).to_have_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d"))
+    assert page.evaluate(NAMELESS) == []
+    screenshot(page, "search-6-watch")
+    button = page.get_by_role("button", name="not a match")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    (mark,) = client.get("/pairs").json["marks"]
+    assert {name.rsplit("/", 1)[-1] for name in mark["names"]} == {"leak.mp4", "long.mp4"}
+    (shown,) = client.get("/watch", watch_list="leaked").json["matches"]
+    assert shown["mark"] == "not_a_match"
+    assert client.get("/watch", watch_list="another").json["total"] == 0
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "false")
+    assert client.get("/pairs").json["marks"] == []
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("h1")).to_have_text("in/long.mp4")
+    expect(page.locator("canvas.matrix")).to_be_visible()
+    expect(page.get_by_role("button", name="0:01\u20130:09 = 0:20\u20130:28")).to_be_visible()
 
 
 def test_duplicates_are_filtered_and_compared(strict: Page, client: Client) -> None:

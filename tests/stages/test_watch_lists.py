@@ -76,7 +76,10 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert Outbox(project.root).counts() == (0, len(found))
     (watched.folder / "queries" / "text.mp4").unlink()
     assert set(unwatched_shards(project)) == {one.key for one in made}
+    since = {row["video_id"]: row["since"] for row in all_matches(project).to_dicts()}
+    assert all(since.values())
     assert all(one.done and not one.announced for one in compare(project))
+    assert {row["video_id"]: row["since"] for row in all_matches(project).to_dicts()} == since
     assert unwatched_shards(project) == {}
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])

@@ -8,6 +8,7 @@ import { showPair } from "./pair.js";
 import { showResults } from "./results.js";
 import { showSearch } from "./search.js";
 import { keepWarnings } from "./session.js";
+import { showWatch } from "./watch.js";
 
 const views = {
   "": { show: showSearch, tab: "search" },
@@ -15,6 +16,7 @@ const views = {
   pair: { show: showPair, tab: "" },
   duplicates: { show: showDuplicates, tab: "duplicates" },
   marks: { show: showMarks, tab: "marks" },
+  watch: { show: showWatch, tab: "watch" },
 };
 
 let leave = () => {};

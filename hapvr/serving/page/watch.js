@@ -1,0 +1,91 @@
+// What the watch lists have found, the newest first.
+
+import { get, mark, search } from "./api.js";
+import { chance, clock, element, markNames, notice, number, percent, say, span } from "./dom.js";
+import { picture } from "./results.js";
+import { keepJob, keepPairs, pairAddress } from "./session.js";
+
+const PIECE = 50;
+
+export async function showWatch(place, values) {
+  const chosen = values.get("watch_list") ?? "";
+  const lists = element("select", { name: "watch_list" });
+  lists.addEventListener("change", () => { location.hash = `#/watch?${new URLSearchParams({ watch_list: lists.value })}`; });
+  const count = element("p", { class: "quiet", role: "status" });
+  const body = element("tbody");
+  const table = element("div", { class: "card scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ["Found (UTC)", "", "Video", "Query", "Probability", ""].map((text) =>
+      element("th", { scope: "col" }, text)))), body));
+  const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
+  const state = element("div", { role: "status" });
+  place.append(element("h1", {}, "Watch lists"), element("form", { class: "filters card" },
+    element("label", { class: "field" }, element("span", {}, "List"), lists)), count, table, state, element("p", {}, more));
+  const pairs = [];
+  let shown = 0;
+
+  async function load() {
+    more.disabled = true;
+    const found = await get("watch", { watch_list: chosen, limit: PIECE, offset: shown });
+    shown += found.matches.length;
+    lists.replaceChildren(...["", ...found.lists].map((name) =>
+      element("option", { value: name, selected: name === chosen }, name || "All")));
+    count.textContent = found.total ? `${number(shown)} of ${number(found.total)} matches` : found.lists.length
+      ? "Nothing found so far." : "There is no watch list; `watch.lists` of the configuration names them.";
+    table.hidden = !found.total;
+    body.append(...found.matches.map((match) => row(match, pairs, state)));
+    keepPairs(pairs, location.hash);
+    more.disabled = false;
+    more.hidden = shown >= found.total;
+  }
+  await load();
+}
+
+function row(match, pairs, state) {
+  const part = match.segments[0];
+  const pair = { query: match.query_id, reference: match.reference, name: match.query, match };
+  if (match.query_id) pairs.push(pair);
+  const said = element("span", {});
+  const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
+    type: "button", class: `verdict ${verdict}`, onclick: () => decide(verdict),
+    "aria-label": `${match.query} and ${match.reference}: ${text}` }, text[0].toUpperCase() + text.slice(1)));
+  const showMark = () => buttons.forEach((button, place) =>
+    button.setAttribute("aria-pressed", String(Object.keys(markNames)[place] === match.mark)));
+  async function decide(verdict) {
+    const wanted = match.mark === verdict ? null : verdict;
+    try {
+      await mark({ query: match.query_sha256, name: match.query, reference: match.reference }, wanted);
+      match.mark = wanted ?? "";
+      showMark();
+      say(wanted ? `Marked as ${markNames[wanted]}` : "The mark was taken back");
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+    }
+  }
+  // A query outside of the collection is searched for again: the pair view needs its frames.
+  async function compare(event) {
+    event.target.disabled = true;
+    said.textContent = " searching …";
+    try {
+      const job = await search({ path: match.query }, { progress: () => {}, signal: new AbortController().signal });
+      keepJob(job);
+      location.hash = pairAddress({ job: job.job, reference: match.reference });
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+      event.target.disabled = false;
+      said.textContent = "";
+    }
+  }
+  showMark();
+  return element("tr", {},
+    element("td", { class: "quiet" }, match.since.slice(0, 16).replace("T", " ") || "–"),
+    element("td", {}, picture(match.reference, part?.reference_start_s ?? 0, `match at ${clock(part?.reference_start_s ?? 0)}`)),
+    element("td", { class: "name" }, match.reference,
+      element("span", { class: "quiet block" }, part ? span(part) : "no part could be aligned"),
+      part && match.query_covered !== null && element("span", { class: "quiet block" },
+        `covers ${percent(match.query_covered)} of the query, ${percent(match.reference_covered)} of the video`)),
+    element("td", { class: "name" }, match.query, element("span", { class: "quiet block" }, `list ${match.watch_list}`)),
+    element("td", {}, chance(match)),
+    element("td", { class: "actions" }, match.query_id
+      ? element("a", { class: "button", href: pairAddress(pair) }, "Compare")
+      : element("button", { type: "button", onclick: compare }, "Compare"), said, buttons));
+}
