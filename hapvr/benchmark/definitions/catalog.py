@@ -15,6 +15,7 @@ from hapvr.benchmark.definitions.evve import evve_tasks, read_evve
 from hapvr.benchmark.definitions.files import read_json
 from hapvr.benchmark.definitions.fivr import fivr_tasks, read_fivr
 from hapvr.benchmark.definitions.marks import MARKS, marks_tasks
+from hapvr.benchmark.definitions.segment_sets import read_vcsl, read_vsc2022
 from hapvr.benchmark.definitions.stored import FORMAT_VERSION, TaskMaker, read_definition
 from hapvr.benchmark.definitions.svd import read_svd, svd_tasks
 from hapvr.benchmark.definitions.vcdb import read_vcdb, vcdb_tasks
@@ -92,6 +93,20 @@ CATALOG = {
             published_files="annotation/*.txt, core_dataset/, distractors.txt or background_dataset/",
             shipped=False,
             read=read_vcdb,
+        ),
+        CatalogEntry(
+            name="vcsl",
+            description="VCSL: pairs of videos with the true times of every copied part, for --segments",
+            published_files="label_file*.json, pair_file*.csv",
+            shipped=False,
+            read=read_vcsl,
+        ),
+        CatalogEntry(
+            name="vsc2022",
+            description="VSC2022: copied parts within videos, with true times, for --segments",
+            published_files="*ground_truth*.csv, *query_metadata.csv, *reference_metadata.csv",
+            shipped=False,
+            read=read_vsc2022,
         ),
     )
 }

@@ -77,6 +77,36 @@ def test_load_definition_refuses_unknown_names_and_missing_files():
         load_definition("vcdb")
 
 
+def test_vcsl_and_vsc2022_have_true_times(tmp_path):
+    """Both say the same in their own order of columns; a pair without copies, and videos of none, count too."""
+    (tmp_path / "label_file_uuid_total.json").write_text(
+        json.dumps({"a-b": [[1, 11, 5, 15.5]], "a-c": [], "d-b": [[0, 1, 2, 3]]})
+    )
+    vcsl = load_definition("vcsl", published_files=tmp_path)
+    assert (vcsl.queries, vcsl.database) == (("a", "d"), ("b", "c"))
+    assert vcsl.segments.rows() == [("a", "b", 1, 5, 11, 15.5), ("d", "b", 0, 2, 1, 3)]
+    assert vcsl.labels.rows() == [("a", "b", "copy"), ("d", "b", "copy")]
+    (tmp_path / "pair_file_test.csv").write_text("query_id,reference_id\na,b\na,e\n")
+    tested = load_definition("vcsl", published_files=tmp_path)
+    assert (tested.queries, tested.database, len(tested.segments)) == (("a",), ("b", "e"), 1)
+    truth = tmp_path / "train_matching_ground_truth.csv"
+    truth.write_text("query_id,ref_id,query_start,query_end,ref_start,ref_end\na,b,1,5,11,15.5\n")
+    vsc = load_definition("vsc2022", published_files=tmp_path)
+    assert vsc.segments.rows() == vcsl.segments.rows()[:1]
+    (tmp_path / "train_query_metadata.csv").write_text("video_id,duration_sec\na,9\nz,9\n")
+    vsc = load_definition("vsc2022", published_files=tmp_path)
+    assert (vsc.queries, vsc.database, [task.name for task in vsc.tasks]) == (
+        ("a", "z"),
+        ("b",),
+        ["VSC_uAP", "VSC_mAP"],
+    )
+
+
+def test_a_vcsl_id_may_have_dashes(tmp_path):
+    (tmp_path / "label_file.json").write_text(json.dumps({"1-2-3-4": [[0, 0, 1, 1]]}))
+    assert load_definition("vcsl", published_files=tmp_path).labels.row(0) == ("1-2", "3-4", "copy")
+
+
 def write_vcdb(folder):
     (folder / "annotation").mkdir(parents=True)
     lines = ["a.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08", "a.flv,a.flv,00:00:01,00:00:09,00:00:01,00:00:09"]
@@ -147,6 +177,12 @@ def test_read_cc_web_video_lists(tmp_path):
         ("evve", "annots/e.dat", "q 1 query\nv 5 database\n", "label '5', wanted 1, 0 or -1"),
         ("cc_web_video", "Video_List.txt", "x\t1\tY\tf\n", "'x' is not a video number"),
         ("vcdb", "annotation/e.txt", "a,b\n", "has 2 fields, wanted 6"),
+        ("vcsl", "label_file.json", "[]", "wanted a JSON object"),
+        ("vcsl", "label_file.json", '{"a": []}', "'a' is no pair of ids"),
+        ("vcsl", "label_file.json", '{"a-b": [[1, 2, 3]]}', "wanted four times"),
+        ("vcsl", "label_file.json", '{"a-b": [[5, 2, 1, 3]]}', "wanted a begin before an end"),
+        ("vsc2022", "ground_truth.csv", "query_id,ref_id\na,b\n", "has no columns query_end"),
+        ("vsc2022", "other.csv", "", "0 files"),
     ],
 )
 def test_readers_refuse_damaged_files(tmp_path, name, file, content, message):
