@@ -1,0 +1,122 @@
+"""Does a search of a project's index rank as exhaustive scoring does? On a benchmark whose videos are in the collection.
+
+    python -m bench.search_collection --config configs/demo.yaml --benchmark DATA_ROOT/corpus/demo-test \
+        [--data-root DIR] [--model BUNDLE] [--candidates 10 100]
+
+First the benchmark's queries: mean average precision over its database by task, and how many of the ten videos
+that exhaustive scoring ranks first are candidates. Then each edited copy of a query (label ND) is a query: how often is its original, or
+an other copy of it, ranked first? A query never finds itself. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.scorer.scorer import EmbeddedVideo
+from hapvr.stages.project import Project
+from hapvr.stages.searcher import Searcher, Wanted
+
+COPY = "ND"
+Rankings = Mapping[str, Sequence[str]]
+
+
+def exhaustive(
+    searcher: Searcher, embedded: Mapping[str, EmbeddedVideo], queries: Sequence[str]
+) -> dict[str, list[str]]:
+    """Every other video of the collection by the network's similarity, best first."""
+    names = list(embedded)
+    found = {}
+    for query in queries:
+        scores = searcher.scorer.similarities(embedded[query], list(embedded.values()))
+        found[query] = [
+            names[place] for place in np.argsort(-np.asarray(scores), kind="stable") if names[place] != query
+        ]
+    return found
+
+
+def searched(searcher: Searcher, queries: Sequence[str]) -> dict[str, list[str]]:
+    wanted = Wanted(top=10_000, segments=False)
+    return {query: [match.reference for match in searcher.search_id(query, wanted).matches] for query in queries}
+
+
+def precision(ranked: Sequence[str], relevant: set[str]) -> float:
+    """Average precision by steps; a relevant video that is not ranked counts as missed."""
+    places = [place for place, name in enumerate(ranked) if name in relevant]
+    return sum((hit + 1) / (place + 1) for hit, place in enumerate(places)) / len(relevant)
+
+
+def by_task(definition: BenchmarkDefinition, rankings: Rankings) -> dict[str, float]:
+    database = set(definition.database)
+    labels = definition.labels.rows()
+    values = {}
+    for task in definition.tasks:
+        if task.metric != "mAP" or task.exclusion is not None:
+            continue
+        relevant: dict[str, set[str]] = {}
+        for query, reference, label in labels:
+            if label in task.positives:
+                relevant.setdefault(query, set()).add(reference)
+        scores = [
+            precision([name for name in rankings[query] if name in database], wanted)
+            for query, wanted in relevant.items()
+        ]
+        values[task.name] = round(100 * float(np.mean(scores)), 2)
+    return values
+
+
+def first(copies: Mapping[str, str], rankings: Rankings) -> dict[str, float]:
+    """copies: copy -> its original. Share of copies, in percent."""
+    own = [rankings[copy][:1] == [original] for copy, original in copies.items()]
+    family = [
+        bool(rankings[copy]) and original in (rankings[copy][0], copies.get(rankings[copy][0]))
+        for copy, original in copies.items()
+    ]
+    return {"original": round(100 * float(np.mean(own)), 1), "original or copy": round(100 * float(np.mean(family)), 1)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measures and prints JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--benchmark", required=True)
+    parser.add_argument("--data-root")
+    parser.add_argument("--model")
+    parser.add_argument("--candidates", type=int, nargs="+", default=[10, 100])
+    options = parser.parse_args(arguments)
+    definition = load_definition(options.benchmark)
+    root = {} if options.data_root is None else {"data_root": options.data_root}
+
+    def opened(candidates: int) -> Searcher:
+        # places for whole videos are a fifth of all, as by default
+        changes = {"search.candidates": candidates, "search.video_candidates": candidates // 5}
+        return Searcher.open(Project.open(options.config, overrides=root | changes), model=options.model)
+
+    searcher = opened(options.candidates[0])
+    copies = {reference: query for query, reference, label in definition.labels.iter_rows() if label == COPY}
+    queries = [one for one in (*definition.queries, *copies) if searcher.has(one)]
+    embedded = {one: searcher.scorer.embed(searcher.read_id(one).features) for one in searcher.video_ids()}
+    wanted = exhaustive(searcher, embedded, queries)
+    rankings: dict[str, Rankings] = {"exhaustive": wanted}
+    results: dict[str, Any] = {"videos": len(embedded), "queries": len(definition.queries), "copies": len(copies)}
+    for candidates in options.candidates:
+        rankings[f"search, {candidates} candidates"] = searched(opened(candidates), queries)
+    for name, ranking in rankings.items():
+        kept = [len(set(wanted[one][:10]) & set(ranking[one])) / 10 for one in definition.queries]
+        results[name] = by_task(definition, ranking) | {
+            "top 10 of exhaustive": round(100 * float(np.mean(kept)), 2),
+            "ranked first": first(copies, ranking),
+        }
+    sys.stdout.write(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
