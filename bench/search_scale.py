@@ -101,7 +101,7 @@ class Maker:
         return chosen, [make_query(self.clips, self.video(one), numpy_rng(one, "query")) for one in chosen]
 
 
-def regions_of(frames: npt.NDArray[np.float32], seed: object) -> npt.NDArray[np.float16]:
+def regions_of(frames: npt.NDArray[np.float32], seed: int | str) -> npt.NDArray[np.float16]:
     """[T, REGIONS, DIMS] around descriptors [T, DIMS]."""
     moved = unit(numpy_rng(seed, "regions").standard_normal((len(frames), REGIONS, DIMS), np.float32))
     return unit(frames[:, None] + REGION * moved).astype(np.float16)

@@ -21,6 +21,7 @@ from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VECTOR
 from hapvr.seeding import numpy_rng
 from tests.search.exact import ExactIndex, unit
+from tests.stages.data_projects import small_disk
 
 DIMS = 20  # no multiple of what codes want
 # every list is looked at, and the codes are refined: what is found must be what an exact search finds
@@ -310,6 +311,24 @@ def test_damage_is_named(copy: tuple[Path, ExactIndex], kind: str) -> None:
     with pytest.raises((DamagedError, DataError)) as caught:
         FrameIndex.open(folder, settings=SMALL).search_frames(vectors_of(exact.shards["a"][0])[:2], 5)
     assert "hapvr index build" in str(caught.value) or kind in ("state", "cut state")
+
+
+def test_a_full_disk_is_named_and_changes_nothing(copy: tuple[Path, ExactIndex]) -> None:
+    """A shard and a build that do not fit are refused with what to do; the index answers as before, and takes them later."""
+    folder, exact = copy
+    index = FrameIndex.open(folder, settings=SMALL)
+    rows = descriptors([f"d/{video}.mp4" for video in range(200)], seed=5)
+    with small_disk(5000), pytest.raises(DataError, match="Free space"):
+        index.replace_shard("d", *rows)
+    with small_disk(5000), pytest.raises(DataError, match="Free space"):
+        index.optimise(anew=True)
+    queries = vectors_of(exact.shards["a"][0])[:3]
+    for found in (index, FrameIndex.open(folder, settings=SMALL)):
+        agree(found.search_frames(queries, 5), exact.search_frames(queries, 5))
+    index.replace_shard("d", *rows)
+    exact.replace_shard("d", *rows)
+    index.optimise(anew=True)
+    agree(index.search_frames(queries, 5), exact.search_frames(queries, 5))
 
 
 def test_an_index_of_half_precision_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
