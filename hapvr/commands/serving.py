@@ -25,9 +25,12 @@ def serve(
 ) -> None:
     """Serve searches and their page until it is interrupted. The address is printed once it answers."""
     from hapvr.serving.server import Server
+    from hapvr.stages.index_model import check_model
     from hapvr.stages.project import Project
 
     project = Project.open(config, overrides=overrides(set_))
+    if model is not None:  # what was typed is looked at now; what the index names may come later
+        check_model(project, model)
     chosen = project.config.service.port if port is None else port
     server = Server(project, host=host, port=chosen, allow_remote=allow_remote, model=model)
     server.run(lambda: show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}"))

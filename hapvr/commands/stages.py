@@ -211,14 +211,14 @@ def _row(name: str, key: str, result: StageResult) -> dict[str, Any]:
         "ok": result.num_ok,
         "failed": result.num_failed,
         "rows": result.num_rows,
-        "left_alone": not result.done,
+        "was_finished": not result.done,
     }
 
 
 def _show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     lines = [
         f"{row['stage']} {row['shard']}: {row['ok']} videos, {row['failed']} failed, {row['rows']} rows"
-        + (" (was finished)" if row["left_alone"] else "")
+        + (" (was finished)" if row["was_finished"] else "")
         for row in rows
     ]
     show({"shards": rows}, as_json=as_json, text="\n".join(lines))

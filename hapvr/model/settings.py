@@ -23,6 +23,10 @@ COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
 
 
+MAX_MIN_FRAMES = 1024
+"""More would only cost memory, which grows with its square."""
+
+
 class NetworkSettings(Settings):
     """The trained part: attention and comparator around TopK-Chamfer (HAP-VR 3.3.1)."""
 
@@ -53,7 +57,7 @@ class NetworkSettings(Settings):
         default="zeros",
         description="what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as ViSiL's do",
     )
-    min_frames: Annotated[int, Field(ge=COMPARATOR_STEP)] = Field(
+    min_frames: Annotated[int, Field(ge=COMPARATOR_STEP, le=MAX_MIN_FRAMES)] = Field(
         default=COMPARATOR_STEP,
         description="the comparator gets shorter clips doubled until they have this many frames; "
         "4: S2VS, DnS, ViSiL; 8: HAP-VR's release",

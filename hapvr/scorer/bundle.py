@@ -16,7 +16,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from hapvr import __version__
 from hapvr.errors import DataError, MissingPartError
@@ -27,6 +29,7 @@ from hapvr.scorer.networks import Networks
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.settings import ServingConfig
+from hapvr.settings import explain
 from hapvr.video.settings import SamplingConfig
 
 Engine = Literal["torch", "onnx"]
@@ -44,11 +47,26 @@ READ_VERSIONS = (1, 2)
 """Format 1 is format 2 without calibration, model card, limits and the version of this package."""
 
 
+class _Backbone(BaseModel):
+    source: str
+
+
+class _Stored(BaseModel):
+    """What any engine takes from scorer.json."""
+
+    backbone: _Backbone
+    crop_px: Annotated[int, Field(ge=1, le=1024)]
+    batch_frames: Annotated[int, Field(ge=1)]
+    sampling: SamplingConfig
+    serving: ServingConfig = ServingConfig()
+    warning: str = ""
+
+
 def read_description(folder: Path) -> dict[str, Any]:
     """What scorer.json says. Raises DataError for a folder without one, or of a format that this version does not read."""
     try:
         description = json.loads((folder / SCORER_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"model: {folder} is no model bundle ({error}); wanted a folder with {SCORER_FILE}") from error
     if not isinstance(description, dict):
         raise DataError(f"model: {folder / SCORER_FILE} holds no JSON object; fetch the model again")
@@ -70,7 +88,7 @@ def read_calibration(folder: Path) -> Calibration | None:
         return None
     try:
         return calibration_from_json(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"model: {path} is damaged ({error}); fetch the model again") from error
 
 
@@ -84,21 +102,18 @@ def load_bundle(folder: Path, *, device: str = "cpu", engine: Engine = "torch") 
     """
     description = read_description(folder)
     try:
-        source, crop_px = str(description["backbone"]["source"]), int(description["crop_px"])
-        batch_frames = int(description["batch_frames"])
-        sampling = SamplingConfig.model_validate(description["sampling"])
-        stored = ServingConfig.model_validate(description.get("serving", {}))
-    except (KeyError, TypeError, ValueError) as error:
-        raise unusable_description(folder, description, error) from error
+        stored = _Stored.model_validate(description)
+    except ValidationError as error:
+        raise unusable_description(folder, description, explain(error)) from error
     return VideoScorer(
         networks=_networks(folder, description, device=device, engine=engine),
-        sampling=sampling,
-        crop_px=crop_px,
-        batch_frames=batch_frames,
+        sampling=stored.sampling,
+        crop_px=stored.crop_px,
+        batch_frames=stored.batch_frames,
         description=description,
         calibration=read_calibration(folder),
-        limits=limits_from_environment(stored),
-        warning=str(description.get("warning") or "") or random_weights_warning([source]),
+        limits=limits_from_environment(stored.serving),
+        warning=stored.warning or random_weights_warning([stored.backbone.source]),
     )
 
 
@@ -117,7 +132,7 @@ def _networks(folder: Path, description: Mapping[str, Any], *, device: str, engi
     return load_networks(folder, description, device=device)
 
 
-def unusable_description(folder: Path, description: Mapping[str, Any], error: Exception) -> DataError:
+def unusable_description(folder: Path, description: Mapping[str, Any], error: Exception | str) -> DataError:
     """What a scorer.json with values that this version does not know means."""
     return DataError(
         f"model: {folder / SCORER_FILE} cannot be used by HAP-VR {__version__} ({error}); it was made by "

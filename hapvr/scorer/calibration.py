@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.scorer.segments import DEFAULT_THRESHOLD
+from hapvr.settings import explain
 
 Floats = NDArray[np.float64]
 Verdict = Literal["match", "no match", "unsure"]
@@ -117,15 +119,16 @@ class Calibration:
 def calibration_from_json(data: Mapping[str, Any]) -> Calibration:
     """Inverse of `to_json`. Raises DataError for anything else."""
     try:
-        return Calibration(
-            **{
-                **data,
-                "thresholds": tuple(PrecisionThreshold(**row) for row in data["thresholds"]),
-                "reliability": tuple(ReliabilityBin(**row) for row in data["reliability"]),
-            }
+        found: Calibration = TypeAdapter(Calibration).validate_python(data)
+    except ValidationError as error:
+        raise DataError(f"model: its calibration cannot be read ({explain(error)}); register the model again") from error
+    numbers = (found.slope, found.intercept, 0.0 if found.frame_threshold is None else found.frame_threshold)
+    if not (found.thresholds and 0 < found.prior < 1 and all(map(math.isfinite, numbers))):
+        raise DataError(
+            "model: its calibration cannot be used; wanted finite numbers, a prior above 0 and below 1, and thresholds; "
+            "register the model again"
         )
-    except (TypeError, KeyError) as error:
-        raise DataError(f"model: its calibration cannot be read ({error!r}); register the model again") from error
+    return found
 
 
 def frame_threshold(calibration: Calibration | None) -> float:

@@ -19,13 +19,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 
 from hapvr.errors import DataError
+from hapvr.model.settings import MAX_MIN_FRAMES
 from hapvr.provenance import file_sha256
+from hapvr.settings import Rate, explain
 
 Floats = NDArray[np.float32]
 
@@ -45,21 +48,53 @@ REACH = 8
 """Rows beyond a strip that its refined rows depend on, rounded up to a multiple of STEP."""
 
 
+class _Settings(BaseModel):
+    """Of the network, as far as they are applied here; see `hapvr.model.settings`."""
+
+    spatial_rate: Rate
+    spatial_pooling: Literal["chamfer", "max"]
+    temporal_rate: Rate
+    temporal_pooling: Literal["chamfer", "max"]
+    symmetric_chamfer: bool
+    symmetric: bool
+    comparator: bool
+    min_frames: Annotated[int, Field(ge=1, le=MAX_MIN_FRAMES)]
+
+
+class _File(BaseModel):
+    sha256: str
+
+
+class _Record(BaseModel):
+    """What scorer.json says under `onnx`."""
+
+    settings: _Settings
+    files: dict[str, _File]
+
+
 class ONNXNetworks:
     """The four networks of a bundle. One operation at a time uses the processors; any thread may call it."""
 
     def __init__(self, folder: Path, record: Mapping[str, Any], *, num_threads: int | None = None) -> None:
         """folder: of the bundle. record: what scorer.json says under `onnx`. num_threads: None for all processors that this
-        process may use. Raises DataError naming a file that is missing or is not the recorded one."""
+        process may use. Raises DataError naming a file that is missing or is not the recorded one, and for another record.
+        """
         self._folder = folder / FOLDER
         self._num_threads = num_threads or len(os.sched_getaffinity(0))
         self._loading = threading.Lock()
-        self.settings: dict[str, Any] = dict(record["settings"])
-        for name, said in record["files"].items():
+        try:
+            stored = _Record.model_validate(record)
+        except ValidationError as error:
+            raise DataError(
+                f"model: what scorer.json in {folder} says of the ONNX files cannot be used ({explain(error)}); fetch the model "
+                "again"
+            ) from error
+        self.settings: dict[str, Any] = stored.settings.model_dump()
+        for name in FILES:
             path = self._folder / name
-            if not path.is_file():
+            if name not in stored.files or not path.is_file():
                 raise DataError(f"model: {path} is missing; fetch the model again")
-            if file_sha256(path) != said["sha256"]:
+            if file_sha256(path) != stored.files[name].sha256:
                 raise DataError(f"model: {path} differs from what scorer.json says; fetch the model again")
 
     needs_side = False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.resources import files
 
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from hapvr.serving.guard import Guard
 from hapvr.serving.service import Service
 from hapvr.stages.project import Project
 
+_LOG = logging.getLogger(__name__)
 PAGE_FOLDER = "page"
 PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = "; ".join(
@@ -113,5 +115,7 @@ def _file(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
 
 
 def _open(service: Service) -> None:
-    with suppress(HapvrError):  # told by GET /index and by every search
+    try:
         service.collection.current()
+    except HapvrError as error:  # GET /index and every search say so, too
+        _LOG.warning("nothing can be searched yet: %s", error)

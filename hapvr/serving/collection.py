@@ -94,6 +94,8 @@ class Collection:
             if self._open is None or state != self._open.state:
                 self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
+            else:
+                self._open.searcher.look_at_registry()
             self._problem = None
         except HapvrError as error:
             self._problem = error

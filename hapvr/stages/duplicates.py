@@ -85,10 +85,11 @@ def make_duplicate_pairs(
         raise DataError(f"duplicates: shard {key} is not in the index; run `hapvr index update` first")
     wanted = _fingerprint(project, searcher.current, key, searcher.indexed[key])
     place, video_ids = _place(key), searcher.videos_of(key)
+    if left := _left_alone(project.root, key, wanted):  # a data root that is only read has no locks
+        return left
     with project.root.lock(f"{PAIRS_STAGE}/{key}"):
-        stored = _undamaged(project.root, place)
-        if stored is not None and stored.fingerprint == wanted:
-            return ShardPairs(key, stored.pairs, place, done=False)
+        if left := _left_alone(project.root, key, wanted):  # another process has made them meanwhile
+            return left
         pairs: list[DuplicatePair] = []
         for number, video_id in enumerate(video_ids):
             progress(number, len(video_ids))
@@ -129,17 +130,13 @@ def make_duplicate_groups(project: Project, searcher: Searcher, *, min_probabili
     come into no group together.
     """
     root = project.root
+    wanted = _groups_fingerprint(project, searcher.current, searcher.indexed, min_probability)
+    if _stored_groups(root) == wanted and _marked_are_compared(project, searcher):
+        return _groups(project, searcher, min_probability)
     with root.lock("duplicate_groups"):
         wanted = _groups_fingerprint(project, searcher.current, searcher.indexed, min_probability)
         _compare_marked(project, searcher)
-        pairs = duplicate_pairs(project, searcher, min_probability=min_probability)
-        facts = {video_id: searcher.facts.of(video_id) for pair in pairs for video_id in (pair.first, pair.second)}
-        marks = read_marks(root)
-        members = group_copies(
-            pairs,
-            facts,
-            apart=lambda one, other: marks.verdict(facts[one].sha256, facts[other].sha256) == "not_a_match",
-        )
+        members = _groups(project, searcher, min_probability)
         write_groups(root, GROUPS_PLACE, members, fingerprint=wanted)
     return members
 
@@ -169,6 +166,26 @@ def pair_table(pairs: Iterable[DuplicatePair]) -> pl.DataFrame:
     """A row per pair, with its kind."""
     pairs = list(pairs)
     return pl.DataFrame(pair_rows(pairs)).with_columns(pl.Series("kind", [pair.kind for pair in pairs], pl.String))
+
+
+def _groups(project: Project, searcher: Searcher, min_probability: float) -> list[GroupMember]:
+    """The groups over the pairs that are stored."""
+    pairs = duplicate_pairs(project, searcher, min_probability=min_probability)
+    facts = {video_id: searcher.facts.of(video_id) for pair in pairs for video_id in (pair.first, pair.second)}
+    marks = read_marks(project.root)
+    return group_copies(
+        pairs,
+        facts,
+        apart=lambda one, other: marks.verdict(facts[one].sha256, facts[other].sha256) == "not_a_match",
+    )
+
+
+def _left_alone(root: DataRoot, key: str, fingerprint: str) -> ShardPairs | None:
+    """The stored pairs of a shard if they are what is wanted."""
+    stored = _undamaged(root, _place(key))
+    if stored is None or stored.fingerprint != fingerprint:
+        return None
+    return ShardPairs(key, stored.pairs, _place(key), done=False)
 
 
 def _place(key: str) -> str:
@@ -243,6 +260,16 @@ def _compare_marked(project: Project, searcher: Searcher) -> None:
             made.append(_pair(first, one, calibration.probability(one.score.similarity), searcher))
     if made or before is not None:
         write_pairs(project.root, MARKED_PLACE, StoredPairs(tuple(made), "", network))
+
+
+def _marked_are_compared(project: Project, searcher: Searcher) -> bool:
+    """Whether what `_compare_marked` keeps is there, or not needed."""
+    try:
+        if read_pairs(project.root, MARKED_PLACE) is not None:
+            return True
+    except DamagedError:
+        return False
+    return next(_marked_ids(read_marks(project.root), _contents(searcher)), None) is None
 
 
 def _marked_ids(marks: Marks, contents: Mapping[str, str]) -> Iterator[tuple[str, str]]:

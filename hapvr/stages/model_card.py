@@ -131,7 +131,7 @@ def _held_out(fitted: Calibration, checks: Sequence[CalibrationCheck]) -> list[s
     ]
     return [
         f"On pairs that it was not fitted on, weighted so that {100 * fitted.prior:.1f} % match there too: Brier score {briers}.",
-        markdown_table(("benchmark", "wanted precision", "precision there", "recall", "matches / pairs"), rows),
+        markdown_table(("benchmark", "wanted precision", "measured precision", "recall", "matches / pairs"), rows),
     ]
 
 

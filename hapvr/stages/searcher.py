@@ -12,7 +12,7 @@ from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.installed import has_gpu
 from hapvr.provenance import file_sha256
 from hapvr.scorer.access import Access
-from hapvr.scorer.bundle import NETWORK_FOLDER, load_bundle
+from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.bundle_features import bundle_features
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
@@ -24,14 +24,13 @@ from hapvr.search.engine import Found, SearchEngine
 from hapvr.search.facts import CollectionFacts
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, SearchAnswer, coverage
-from hapvr.search.network_digest import stored_network_digest
 from hapvr.search.query import Part, Query, cut, thin
 from hapvr.search.shard_index import ShardIndex
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.stored import StoredVideos
+from hapvr.stages.index_model import index_bundle, registry_warnings
 from hapvr.stages.project import Project
 from hapvr.stages.search_page import search_page
-from hapvr.tracking.store import pinned_uri, registered_bundle
 
 STALE_SHOWN = 3
 """Lost candidates that a warning names."""
@@ -75,16 +74,19 @@ class Searcher:
         current: CurrentIndex,
         indexed: Mapping[str, str],
         warnings: tuple[str, ...],
+        follows_registry: bool,
     ) -> None:
         """For `open`. shards: video id -> shard; current: the index, and indexed: shard -> digest of what it holds of it;
-        warnings: of every answer."""
+        warnings: of every answer; follows_registry: whether the model is the version that the index names."""
         self._project = project
         self._engine = engine
         self._shards = shards
         self._videos = videos
         self.current = current
         self.indexed = indexed
-        self.warnings = warnings
+        self._warnings = warnings
+        self._follows_registry = follows_registry
+        self._registry_warnings: tuple[str, ...] = ()
         self.facts = CollectionFacts(project.root, shards)
 
     @staticmethod
@@ -100,18 +102,10 @@ class Searcher:
         project = config if isinstance(config, Project) else Project.open(Path(config), overrides=overrides)
         root, settings = project.root, project.config.search
         current = current_index(root)
-        named = model or current.model
-        registered = named.startswith("models:/")
-        folder = registered_bundle(named, project.tracking_uri) if registered else Path(named)
+        folder = index_bundle(project, current, model)
         # ONNX Runtime is the faster engine on a processor (docs/experiments.md), and starts without importing torch
         on_gpu = project.config.device != "cpu" and has_gpu()
         scorer = load_bundle(folder, device=project.config.device, engine="torch" if on_gpu else "onnx")
-        if stored_network_digest(folder / NETWORK_FOLDER) != current.digest:
-            remedy = "`hapvr index build` makes it anew"
-            raise DataError(
-                f"search: the index below {root.url} was made with another network than {named} has"
-                + (f" now; {remedy}" if model is None else f"; name {current.model}, or {remedy}")
-            )
         index = current.open(root, settings)
         shards = index.videos()
         videos = StoredVideos(root, shards, require=bundle_features(folder).require, side=scorer.networks.needs_side)
@@ -124,18 +118,28 @@ class Searcher:
             blank=current.blank(root),
             settings=settings,
         )
-        warnings = [scorer.warning] if scorer.warning else []
-        newer = _newer_champion(project, current) if registered and model is None else ""
-        warnings += [newer] if newer else []
-        return Searcher(
+        searcher = Searcher(
             project,
             engine,
             shards=shards,
             videos=videos,
             current=current,
             indexed={key: entry.digest for key, entry in index.status().shards.items()},
-            warnings=tuple(warnings),
+            warnings=(scorer.warning,) if scorer.warning else (),
+            follows_registry=model is None and current.model.startswith("models:/"),
         )
+        searcher.look_at_registry()
+        return searcher
+
+    def look_at_registry(self) -> None:
+        """Bring `warnings` up to date with the registry, whose versions come and go while a searcher is open."""
+        if self._follows_registry:
+            self._registry_warnings = registry_warnings(self._project, self.current)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What every answer says of the model."""
+        return (*self._warnings, *self._registry_warnings)
 
     @property
     def scorer(self) -> VideoScorer:
@@ -281,6 +285,7 @@ class Searcher:
             current=self.current,
             indexed=self.indexed,
             warnings=self.warnings,
+            follows_registry=False,
         )
 
     def compare(self, video_id: str, other: str) -> Found:
@@ -349,18 +354,6 @@ class Searcher:
         if not folder and not itself:
             return None
         return lambda video_id: video_id.startswith(folder) and video_id != itself
-
-
-def _newer_champion(project: Project, current: CurrentIndex) -> str:
-    """A warning where the registry has another champion than the model that the index was made with."""
-    name = f"models:/{project.config.tracking.registered_model}@champion"
-    try:
-        champion = pinned_uri(name, project.tracking_uri)
-    except DataError:
-        return ""
-    if champion == current.model:
-        return ""
-    return f"the index was made with {current.model}, and the champion is {champion}; `hapvr index update` brings it up to date"
 
 
 def _lost_warning(lost: Mapping[str, str]) -> tuple[str, ...]:

@@ -31,7 +31,13 @@ FILE_S = 60.0
 """Seconds in which a server must go on with a file."""
 
 BUNDLE_MARK = "scorer.json"
+SIZES_FILE = "fetched.json"
+"""Sizes of the files of a cached version by name, so that what a power cut has damaged is fetched again."""
+
 SQLITE = "sqlite:///"
+DELETED = "Deleted_Internal"
+"""The stage that MLflow's tables give a version that was deleted; its row and files stay."""
+
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
 
 
@@ -103,29 +109,31 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
                 [tracking_uri, facts["name"], facts["version"], facts["creation_timestamp"], facts["source"]]
             )
             cached = _cache() / hashlib.sha256(text.encode()).hexdigest()[:32]
-            return _bundle_below(cached) or _fetch(uri, tracking_uri, cached)
+            return _cached_bundle(cached) or _fetch(uri, tracking_uri, cached)
     elif tracking_uri.startswith(SQLITE):
         found = _stored_bundle(wanted, Path(tracking_uri.removeprefix(SQLITE)))
     return found or _download(uri, tracking_uri)
 
 
 def pinned_uri(uri: str, tracking_uri: str) -> str:
-    """`models:/NAME/VERSION` of a registered model such as `models:/hapvr@champion`. Raises as `registered_bundle` does."""
+    """`models:/NAME/VERSION` of a version that is registered as such or e.g. as `models:/hapvr@champion`.
+
+    Raises as `registered_bundle` does, also where the version was deleted.
+    """
     wanted = parse_model_uri(uri)
-    if wanted.version is not None:
-        return uri
     require_store(tracking_uri)
     version = None
     if is_server(tracking_uri):
         facts = _served_version(wanted, tracking_uri)
         version = None if facts is None else facts["version"]
     elif tracking_uri.startswith(SQLITE):
-        version = _stored_version(wanted, Path(tracking_uri.removeprefix(SQLITE)))
+        row = _stored_row(wanted, Path(tracking_uri.removeprefix(SQLITE)))
+        version = None if row is None else row[0]
     return f"models:/{wanted.name}/{version or _asked_version(wanted, uri, tracking_uri)}"
 
 
 def _asked_version(wanted: ModelName, uri: str, tracking_uri: str) -> str:
-    """The number that an alias stands for, by MLflow's client."""
+    """The number of a version, by MLflow's client."""
     absent = f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has"
     if not is_installed("mlflow"):
         raise DataError(absent)
@@ -134,20 +142,29 @@ def _asked_version(wanted: ModelName, uri: str, tracking_uri: str) -> str:
 
     try:
         client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+        if wanted.version is not None:
+            return str(client.get_model_version(wanted.name, wanted.version).version)
         return str(client.get_model_version_by_alias(wanted.name, str(wanted.alias)).version)
     except MlflowException as error:
         raise DataError(absent) from error
 
 
-def _stored_version(wanted: ModelName, database: Path) -> str | None:
-    """The number that an alias stands for, from MLflow's tables; None leaves the question to MLflow."""
+def _stored_row(wanted: ModelName, database: Path) -> tuple[str, str] | None:
+    """Number and place of the files of a version, from MLflow's tables; None leaves the question to MLflow."""
+    number, given = "?", wanted.version
+    if wanted.version is None:
+        number = "(SELECT version FROM registered_model_aliases WHERE name = v.name AND alias = ?)"
+        given = wanted.alias
+    query = (
+        f"SELECT v.version, v.storage_location FROM model_versions v WHERE v.name = ? AND v.version = {number} "
+        "AND v.current_stage <> ?"
+    )
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            query = "SELECT version FROM registered_model_aliases WHERE name = ? AND alias = ?"
-            row = connection.execute(query, (wanted.name, wanted.alias)).fetchone()
+            row = connection.execute(query, (wanted.name, given, DELETED)).fetchone()
     except sqlite3.Error:
         return None
-    return None if row is None else str(row[0])
+    return None if row is None else (str(row[0]), str(row[1] or ""))
 
 
 def _database_problem(path: Path) -> str:
@@ -162,14 +179,8 @@ def _database_problem(path: Path) -> str:
 
 def _stored_bundle(wanted: ModelName, database: Path) -> Path | None:
     """The bundle of a version whose files lie on this machine, from MLflow's tables; None leaves the question to MLflow."""
-    version = wanted.version or _stored_version(wanted, database)
-    try:
-        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            query = "SELECT storage_location FROM model_versions WHERE name = ? AND version = ?"
-            row = connection.execute(query, (wanted.name, version)).fetchone()
-    except sqlite3.Error:
-        return None
-    address = urllib.parse.urlsplit(str(row[0])) if row and row[0] else None
+    row = _stored_row(wanted, database)
+    address = None if row is None else urllib.parse.urlsplit(row[1])
     if address is None or address.scheme != "file":
         return None
     return _bundle_below(Path(urllib.request.url2pathname(address.path)))
@@ -195,8 +206,21 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hapvr" / "models"
 
 
+def _cached_bundle(folder: Path) -> Path | None:
+    """The bundle in a folder of the cache if all its files have the sizes that they were fetched with."""
+    try:
+        sizes = json.loads((folder / SIZES_FILE).read_text(encoding="utf-8"))
+        whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    return _bundle_below(folder) if whole else None
+
+
 def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
-    """Download a version into its folder of the cache; without a cache that can be written, into a folder of MLflow's."""
+    """Download a version into its folder of the cache; without a cache that can be written, into a folder of MLflow's.
+
+    A folder that is there and no whole bundle is replaced. Of several processes the fastest keeps its folder.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".download-", dir=folder.parent))
@@ -204,10 +228,14 @@ def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
         return _download(uri, tracking_uri)
     try:
         _download(uri, tracking_uri, folder=beside)
+        sizes = {str(file.relative_to(beside)): file.stat().st_size for file in beside.rglob("*") if file.is_file()}
+        (beside / SIZES_FILE).write_text(json.dumps(sizes), encoding="utf-8")
+        if folder.exists() and _cached_bundle(folder) is None:
+            shutil.rmtree(folder, ignore_errors=True)
         try:
             beside.rename(folder)
         except OSError:  # another process was faster
-            if _bundle_below(folder) is None:
+            if _cached_bundle(folder) is None:
                 raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -217,8 +245,12 @@ def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
 
 
 def _download(uri: str, tracking_uri: str, *, folder: Path | None = None) -> Path:
-    if not is_installed("mlflow"):
+    """The bundle of a version, fetched by plain HTTP where the server passes on its files, else by MLflow's client."""
+    try:
         return _download_plainly(uri, tracking_uri, folder=folder)
+    except MissingPartError:
+        if not is_installed("mlflow"):
+            raise
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -238,7 +270,7 @@ def _download(uri: str, tracking_uri: str, *, folder: Path | None = None) -> Pat
 
 
 def _download_plainly(uri: str, tracking_uri: str, *, folder: Path | None) -> Path:
-    """As `_download` from a server that passes on artifacts, by its REST interface and without MLflow."""
+    """As `_download` from a server that passes on artifacts, by its REST interface. Raises MissingPartError for others."""
     wanted = parse_model_uri(uri)
     facts = _served_version(wanted, tracking_uri) if is_server(tracking_uri) else None
     if facts is None:

@@ -141,7 +141,7 @@ def folder(damaged_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def served_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`hapvr serve` ends as soon as it answers: a value that it can do without, as --model where no index is, starts it."""
+    """`hapvr serve` ends as soon as it answers, should a value that it can do without start it."""
     run = Server.run
     monkeypatch.setattr(Server, "run", lambda server, ready: run(server, lambda: (ready(), server.stop())[0]))
 

@@ -46,6 +46,15 @@ def test_wrong_permissions_are_refused(call: Call, config: Path, monkeypatch: py
     assert "HAPVR_ALLOWED_ROOTS" in found.error
 
 
+@pytest.mark.parametrize("model", ["absent", "", "a\0b", "models:/hapvr/9", "models:/hapvr"])
+def test_a_model_that_is_not_there_is_refused_before_there_is_an_index(call: Call, config: Path, model: str) -> None:
+    """Otherwise the service would start, and only its first search would say so."""
+    found = call("serve", "--config", config, "--port", 0, "--model", model, "--json")
+    assert found.code in (1, 2)
+    assert found.json["error"].startswith(("model: ", "tracking: "))
+    assert not (config.parent / "data").exists()
+
+
 @pytest.mark.slow
 def test_it_says_where_it_answers_and_ends_by_ctrl_c(config: Path) -> None:
     """Without an index, too; exit code 0."""

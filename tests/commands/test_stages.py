@@ -68,7 +68,7 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
         done = call(verb, "--config", config, "--json")
         assert done.code == 0, done.error
         rows = done.json["shards"]
-        assert all(row["left_alone"] for row in rows)
+        assert all(row["was_finished"] for row in rows)
         assert {row["shard"] for row in rows} == set(keys)
         assert sum(row["failed"] for row in rows if row["stage"] in ("videos", "frames")) in (0, len(BAD_FILES))
     text = call("sample", "--config", config, "--shard", keys[0])
@@ -105,7 +105,7 @@ def test_from_clips_to_metrics_without_dagster(call: Call, tmp_path: Path, clips
         done = call(verb, "--config", config, "--json")
         assert done.code == 0, done.error
         losses[stage] = sum(row["failed"] for row in done.json["shards"] if row["stage"] == stage)
-        assert not any(row["left_alone"] for row in done.json["shards"])
+        assert not any(row["was_finished"] for row in done.json["shards"])
     assert losses == dict.fromkeys(losses, len(BAD_FILES))
     trained = call("train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json")
     assert trained.code == 0, trained.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,20 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.scorer.bundle import CARD_FILE
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.search.current import current_index, write_current
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
+from hapvr.stages.training import tracker_of
 from hapvr.storage.features import FeatureStore
+from hapvr.tracking.champions import promote
+from hapvr.tracking.packaging import link_card
+from hapvr.tracking.registry import register
 from tests.conftest import make_feature_data, small_settings
 from tests.scorer.bundles import write_scenes
 from tests.stages.data_projects import folder_settings, open_project
@@ -113,3 +120,16 @@ def copied(made: Path, folder: Path, **settings: Any) -> Project:
     config = folder / "config.yaml"
     config.write_text(text, encoding="utf-8")
     return Project.open(config, folder=folder, overrides=settings)
+
+
+def register_bundle(project: Project, bundle: Path) -> int:
+    """A version of the project's registry that is the champion and the model of its index, with a card; its number."""
+    tracker = tracker_of(project)
+    run = tracker.start("run", name="run", params={}, tags={})
+    name, source = project.config.tracking.registered_model, bundle.as_uri()
+    version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
+    tracker.text(run, "# The card\n", CARD_FILE)
+    link_card(tracker, name, version, run, summary="")
+    promote(tracker.client, name, version, reason="the only one")
+    write_current(project.root, replace(current_index(project.root), model=f"models:/{name}/{version}"))
+    return version

@@ -22,8 +22,11 @@ from typing import Any
 
 import psutil
 import pytest
+from mlflow.tracking import MlflowClient
 
+from hapvr.errors import DataError
 from hapvr.scorer.bundle import load_bundle
+from hapvr.tracking.store import registered_bundle
 from tests.conftest import CHECKOUT
 from tests.tracking.conftest import Registered
 
@@ -157,3 +160,18 @@ def test_two_hundred_requests_of_eight_clients(server: Server, registered: Regis
     assert sum(wanted[pair].similarity is None for pair in chosen) > NUM_REQUESTS // 4
     assert after - before < MAX_GROWTH_BYTES, f"{before / 2**20:.0f} MiB before, {after / 2**20:.0f} MiB after"
     assert server.process.poll() is None
+
+
+def test_a_server_goes_on_without_its_champion(server: Server, registered: Registered) -> None:
+    """What is loaded answers, and with it what a new server would not find any more."""
+    client = MlflowClient(tracking_uri=registered.uri, registry_uri=registered.uri)
+    version = str(client.get_model_version_by_alias("hapvr", "champion").version)
+    request = {"dataframe_records": [{"query": str(registered.clips / "a.mp4"), "reference": str(registered.clips / "b.mp4")}]}
+    before = server.ask(request)
+    client.delete_registered_model_alias("hapvr", "champion")
+    try:
+        assert server.ask(request) == before
+        with pytest.raises(DataError, match="models:/hapvr@champion is not in the registry"):
+            registered_bundle("models:/hapvr@champion", registered.uri)
+    finally:
+        client.set_registered_model_alias("hapvr", "champion", version)

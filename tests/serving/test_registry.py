@@ -1,0 +1,51 @@
+"""The service while versions of its registry come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.stages.searcher import Searcher
+from hapvr.stages.training import tracker_of
+from hapvr.tracking.champions import promote
+from tests.serving.served import Client, serving
+from tests.stages.search_projects import copied, register_bundle
+
+SHORT = "in/short.mp4"
+
+
+def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path, tmp_path: Path) -> None:
+    """The champion; another champion; no champion; the version itself gone: answers stay, and each state is said."""
+    project = copied(collection, tmp_path, **{"service.refresh_s": 0})
+    registry, first = tracker_of(project).client, register_bundle(project, collection / "bundle-0")
+    kept = registry.get_model_version("hapvr", str(first))
+
+    with serving(project) as client:
+        matches, said = asked(client)
+        assert said == []
+        other = str(registry.create_model_version("hapvr", source=kept.source, run_id=kept.run_id).version)
+        promote(registry, "hapvr", int(other), reason="better")
+        assert asked(client) == (matches, [f"the index was made with models:/hapvr/{first}, and the champion is "
+                                           f"models:/hapvr/{other}; `hapvr index update` brings it up to date"])  # fmt: skip
+        registry.delete_model_version("hapvr", other)
+        assert asked(client) == (
+            matches,
+            [f"the registry has no champion of hapvr any more; models:/hapvr/{first} goes on answering"],
+        )
+        registry.delete_model_version("hapvr", str(first))
+        left, said = asked(client)
+        assert left == matches
+        assert "is not in the registry any more; what is loaded answers until the next start" in said[0]
+        assert client.get("/index").json["warnings"][1:] == said
+    with pytest.raises(DataError, match=f"models:/hapvr/{first} is not in the registry"):
+        Searcher.open(project)
+
+
+def asked(client: Client) -> tuple[list[str], list[str]]:
+    """What is found, and what is said of the registry beside the warning of random weights."""
+    answer = client.search(id=SHORT)
+    assert answer.status == 200, answer.body
+    found = answer.json["answer"]
+    return [match["reference"] for match in found["matches"]], found["warnings"][1:]
