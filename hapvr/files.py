@@ -84,6 +84,7 @@ def read_json_object(path: Path, *, remedy: str, keys: Sequence[str] = ()) -> di
     Raises DamagedError, naming the file, where it is missing or holds something else.
     """
     try:
+        require_regular(path)
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing; {remedy}") from None
@@ -102,6 +103,7 @@ def read_json_lines(path: Path) -> list[Any]:
     A line that cannot be read, as a power cut leaves one, is skipped with a warning.
     """
     values = []
+    require_regular(path)
     lines = path.read_bytes().splitlines() if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:

@@ -158,7 +158,7 @@ def promote_(
     from hapvr.tracking.champions import promote
     from hapvr.tracking.registry import registry_client
 
-    before = promote(registry_client(tracking_uri), name, version, reason=reason)
+    before = promote(registry_client(tracking_uri, writing=True), name, version, reason=reason)
     result = {"name": name, "champion": version, "before": before.version if before else None}
     show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} now")
 
@@ -175,6 +175,6 @@ def rollback_(
     from hapvr.tracking.champions import rollback
     from hapvr.tracking.registry import registry_client
 
-    version = rollback(registry_client(tracking_uri), name, reason=reason)
+    version = rollback(registry_client(tracking_uri, writing=True), name, reason=reason)
     result = {"name": name, "champion": version}
     show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} again")

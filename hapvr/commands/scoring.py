@@ -108,8 +108,7 @@ def expand(names: list[str]) -> list[str]:
             if path.is_dir():
                 inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
             elif path.suffix.lower() == LIST_SUFFIX and path.is_file():
-                lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-                inside = expand([line for line in lines if line and not line.startswith("#")])
+                inside = expand(_listed(path))
             elif path.exists():
                 inside = [name]
             else:
@@ -122,6 +121,17 @@ def expand(names: list[str]) -> list[str]:
             raise DataError(f"video: {name} holds no video; wanted files with {', '.join(sorted(VIDEO_SUFFIXES))}")
         found += inside
     return found
+
+
+def _listed(path: Path) -> list[str]:
+    """The names in a list. Raises DataError for one that is no text."""
+    from hapvr.errors import DataError
+
+    try:
+        lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
+        return [line for line in lines if line and not line.startswith("#")]
+    except UnicodeDecodeError as error:
+        raise DataError(f"video: the list {path} is no text in UTF-8 ({error}); save it as such") from error
 
 
 def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from hapvr import __version__
 from hapvr.errors import DataError, MissingPartError
+from hapvr.files import require_regular
 from hapvr.installed import FULL_REMEDY, is_installed
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration, calibration_from_json
@@ -65,6 +66,7 @@ class _Stored(BaseModel):
 def read_description(folder: Path) -> dict[str, Any]:
     """What scorer.json says. Raises DataError for a folder without one, or of a format that this version does not read."""
     try:
+        require_regular(folder / SCORER_FILE)
         description = json.loads((folder / SCORER_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"model: {folder} is no model bundle ({error}); wanted a folder with {SCORER_FILE}") from error

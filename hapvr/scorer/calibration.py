@@ -121,7 +121,9 @@ def calibration_from_json(data: Mapping[str, Any]) -> Calibration:
     try:
         found: Calibration = TypeAdapter(Calibration).validate_python(data)
     except ValidationError as error:
-        raise DataError(f"model: its calibration cannot be read ({explain(error)}); register the model again") from error
+        raise DataError(
+            f"model: its calibration cannot be read ({explain(error)}); register the model again"
+        ) from error
     numbers = (found.slope, found.intercept, 0.0 if found.frame_threshold is None else found.frame_threshold)
     if not (found.thresholds and 0 < found.prior < 1 and all(map(math.isfinite, numbers))):
         raise DataError(

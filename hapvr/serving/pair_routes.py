@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import anyio
 import numpy as np
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
 
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.scorer.deadline import Deadline
@@ -19,6 +20,7 @@ from hapvr.search import query as search_query
 from hapvr.search.marks import mark_pair, read_marks, unmark_pair
 from hapvr.search.match import FrameMatrix
 from hapvr.serving.collection import OpenIndex
+from hapvr.serving.requests import MarkAsked, small_json
 from hapvr.serving.service import IndexOf, Service, ServiceOf
 from hapvr.stages.marking import is_digest
 
@@ -30,22 +32,6 @@ QueryId = Annotated[str | None, Query(max_length=4096)]
 Place = Annotated[str, Query(max_length=4096)]
 
 
-class MarkAsked(BaseModel):
-    """query: an id, or job: the search whose query is meant; reference: an id; mark: None takes a mark back.
-
-    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back. name: what to call the
-    query then.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    query: str | None = None
-    name: Annotated[str | None, Field(max_length=4096)] = None
-    job: str | None = None
-    reference: str
-    mark: Literal["match", "not_a_match"] | None
-
-
 @router.get("/pairs")
 def marks(service: ServiceOf) -> dict[str, Any]:
     """All marks, the oldest first."""
@@ -53,8 +39,16 @@ def marks(service: ServiceOf) -> dict[str, Any]:
 
 
 @router.patch("/pairs")
-def mark(service: ServiceOf, index: IndexOf, asked: MarkAsked) -> dict[str, Any]:
+async def mark(request: Request, service: ServiceOf, index: IndexOf) -> Response:
     """Say that two videos match or do not, or take that back."""
+    try:
+        asked = await small_json(request, MarkAsked)
+    except ClientDisconnect:  # nobody is there to be answered
+        return Response(status_code=400)
+    return JSONResponse(await anyio.to_thread.run_sync(_mark, service, index, asked))
+
+
+def _mark(service: Service, index: OpenIndex, asked: MarkAsked) -> dict[str, Any]:
     first, name = _content(service, index, asked.query, asked.job)
     second = _digest(index, asked.reference)
     root = service.project.root

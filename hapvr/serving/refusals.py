@@ -39,7 +39,11 @@ class DiskFullError(HapvrError):
 
 
 def without_places(text: str, names: Mapping[str, str] | None = None) -> str:
-    """A sentence for others: folders of this machine are cut from it. names: place -> what it is called instead."""
+    """A sentence for others: folders of this machine are cut from it, and what is not UTF-8 is escaped.
+
+    names: place -> what it is called instead.
+    """
+    text = text.encode(errors="backslashreplace").decode()
     for place in sorted(names or {}, key=len, reverse=True):
         text = text.replace(place, (names or {})[place])
     text = _QUOTED.sub(r"\1\2\1", " ".join(text.split()))

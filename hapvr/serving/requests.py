@@ -1,19 +1,52 @@
-"""What a search is asked for, as JSON or in the address of an upload."""
+"""What is asked for, as JSON or in the address of an upload."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
 
-from hapvr.errors import ArgumentError
+from hapvr.errors import ArgumentError, VideoError
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.query import Part
+from hapvr.settings import explain
 from hapvr.stages.searcher import Wanted
 
 MAX_TOP = 10_000
+MAX_JSON_BYTES = 2**16
+JSON_TIMEOUT_S = 20.0
+"""For receiving a JSON object, which is short."""
+
+Model = TypeVar("Model", bound=BaseModel)
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+async def small_json(request: Request, model: type[Model]) -> Model:
+    """The body of a request as a model. Raises ArgumentError with all that is wrong, VideoError `too_large` and
+    `upload_timeout`, and starlette's ClientDisconnect where the sender goes away."""
+    body = b""
+    try:
+        async with asyncio.timeout(JSON_TIMEOUT_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_JSON_BYTES:
+                    raise VideoError("too_large", f"request: the JSON object has more than {MAX_JSON_BYTES} bytes")
+    except TimeoutError:
+        raise VideoError(
+            "upload_timeout", f"request: the JSON object did not arrive within {JSON_TIMEOUT_S:g} s"
+        ) from None
+    return parsed(model, body)
+
+
+def parsed(model: type[Model], given: bytes | dict[str, str]) -> Model:
+    """A model from JSON, or from the values of an address. Raises ArgumentError with all that is wrong."""
+    try:
+        return model.model_validate_json(given) if isinstance(given, bytes) else model.model_validate(given)
+    except ValidationError as error:
+        raise ArgumentError(f"request: {explain(error)}") from error
 
 
 class Asked(BaseModel):
@@ -70,3 +103,19 @@ class SearchAsked(Asked):
         if sum(query is not None for query in (self.path, self.url, self.id)) != 1:
             raise ArgumentError("search: wanted one of path, url and id, or a file as the body of the request")
         return super().wanted()
+
+
+class MarkAsked(BaseModel):
+    """query: an id, or job: the search whose query is meant; reference: an id; mark: None takes a mark back.
+
+    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back. name: what to call the
+    query then.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: Text | None = None
+    name: Annotated[str | None, Field(max_length=4096)] = None
+    job: Text | None = None
+    reference: Text
+    mark: Literal["match", "not_a_match"] | None

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from hapvr.errors import ArgumentError, VideoError
+from hapvr.errors import VideoError
 from hapvr.serving.jobs import Job
-from hapvr.serving.requests import SearchAsked, UploadAsked
+from hapvr.serving.requests import SearchAsked, UploadAsked, parsed, small_json
 from hapvr.serving.service import Service, ServiceOf
 from hapvr.serving.uploads import receive
-from hapvr.settings import explain
 
 router = APIRouter()
-MAX_JSON_BYTES = 2**16
 
 
 @router.post("/search")
@@ -29,25 +26,32 @@ async def search(request: Request, service: ServiceOf) -> Response:
         raise VideoError(
             "wrong_body", "search: send the file itself as the body, and its name as ?name=, without a form"
         )
-    with service.jobs.place() as start:
-        if kind == "application/json":
-            asked = _parsed(SearchAsked, await _small_body(request))
-            wanted = asked.wanted()
-            job = Job(asked.path or asked.url or asked.id or "", video_id=asked.id or "")
-            start(job, lambda job: service.search(job, asked, wanted))
-        else:
-            given = _parsed(UploadAsked, dict(request.query_params))
-            wanted = given.wanted()
-            limits, settings = service.limits, service.settings
-            try:
-                upload = await receive(
-                    request, given.name, max_bytes=limits.max_bytes, timeout_s=settings.upload_timeout_s
-                )
-            except ClientDisconnect:  # nobody is there to be answered
-                return Response(status_code=400)
-            job = Job(upload.name, release=upload.remove)
-            start(job, lambda job: service.search_upload(job, upload, wanted))
+    try:
+        job = await (_named(request, service) if kind == "application/json" else _uploaded(request, service))
+    except ClientDisconnect:  # nobody is there to be answered
+        return Response(status_code=400)
     return await _answer(service, job, wait_s=service.settings.answer_within_s)
+
+
+async def _named(request: Request, service: Service) -> Job:
+    """A search that was begun for what a JSON object names; while that arrives it holds no place."""
+    asked = await small_json(request, SearchAsked)
+    wanted = asked.wanted()
+    job = Job(asked.path or asked.url or asked.id or "", video_id=asked.id or "")
+    with service.jobs.place() as start:
+        return start(job, lambda job: service.search(job, asked, wanted))
+
+
+async def _uploaded(request: Request, service: Service) -> Job:
+    """A search that was begun for the file that is the body."""
+    given = parsed(UploadAsked, dict(request.query_params))
+    wanted = given.wanted()
+    with service.jobs.place() as start:
+        upload = await receive(
+            request, given.name, max_bytes=service.limits.max_bytes, timeout_s=service.settings.upload_timeout_s
+        )
+        job = Job(upload.name, release=upload.remove)
+        return start(job, lambda job: service.search_upload(job, upload, wanted))
 
 
 @router.get("/jobs/{job_id}")
@@ -81,23 +85,3 @@ async def _ended(job: Job, wait_s: float) -> None:
     """Wait for the end of a job, but not longer."""
     if job.future is not None and not job.ended.is_set() and wait_s > 0:
         await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait_s)
-
-
-async def _small_body(request: Request) -> bytes:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_JSON_BYTES:
-            raise VideoError("too_large", f"search: the JSON object has more than {MAX_JSON_BYTES} bytes")
-    return body
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def _parsed(model: type[Model], given: bytes | dict[str, str]) -> Model:
-    """Raises ArgumentError with all that is wrong."""
-    try:
-        return model.model_validate_json(given) if isinstance(given, bytes) else model.model_validate(given)
-    except ValidationError as error:
-        raise ArgumentError(f"search: {explain(error)}") from error

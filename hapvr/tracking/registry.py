@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from hapvr.errors import DataError
 from hapvr.tracking.champions import CHALLENGER
 from hapvr.tracking.runs import Tracker
-from hapvr.tracking.store import require_store
+from hapvr.tracking.store import require_store, require_writable
 
 TARGET_TAG = "hapvr.target_mean"
 DESCRIPTION = (
@@ -47,9 +47,14 @@ def register(
     return number
 
 
-def registry_client(tracking_uri: str) -> MlflowClient:
-    """A client of the registry at an address. Raises DataError if there is none, ArgumentError for no address."""
+def registry_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
+    """A client of the registry at an address. writing: whether it is to be changed.
+
+    Raises DataError if there is none or it cannot be written, ArgumentError for no address.
+    """
     require_store(tracking_uri)
+    if writing:
+        require_writable(tracking_uri)
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 

@@ -94,6 +94,14 @@ def require_store(tracking_uri: str) -> None:
         )
 
 
+def require_writable(tracking_uri: str) -> None:
+    """Raise DataError for a database file that may only be read; a server says so itself."""
+    if tracking_uri.startswith(SQLITE):
+        path = Path(tracking_uri.removeprefix(SQLITE))
+        if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            raise DataError(f"tracking: {path} cannot be written; correct its permissions and those of its folder")
+
+
 def registered_bundle(uri: str, tracking_uri: str) -> Path:
     """The local bundle of a registered model such as `models:/hapvr@champion`.
 
@@ -111,7 +119,7 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
             cached = _cache() / hashlib.sha256(text.encode()).hexdigest()[:32]
             return _cached_bundle(cached) or _fetch(uri, tracking_uri, cached)
     elif tracking_uri.startswith(SQLITE):
-        found = _stored_bundle(wanted, Path(tracking_uri.removeprefix(SQLITE)))
+        found = _stored_bundle(wanted, uri, tracking_uri)
     return found or _download(uri, tracking_uri)
 
 
@@ -127,16 +135,22 @@ def pinned_uri(uri: str, tracking_uri: str) -> str:
         facts = _served_version(wanted, tracking_uri)
         version = None if facts is None else facts["version"]
     elif tracking_uri.startswith(SQLITE):
-        row = _stored_row(wanted, Path(tracking_uri.removeprefix(SQLITE)))
+        row = _stored_row(wanted, uri, tracking_uri)
         version = None if row is None else row[0]
     return f"models:/{wanted.name}/{version or _asked_version(wanted, uri, tracking_uri)}"
 
 
+def _absent(uri: str, tracking_uri: str) -> DataError:
+    return DataError(
+        f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has, --tracking-uri says "
+        "where another one is"
+    )
+
+
 def _asked_version(wanted: ModelName, uri: str, tracking_uri: str) -> str:
     """The number of a version, by MLflow's client."""
-    absent = f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has"
     if not is_installed("mlflow"):
-        raise DataError(absent)
+        raise _absent(uri, tracking_uri)
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
@@ -146,11 +160,15 @@ def _asked_version(wanted: ModelName, uri: str, tracking_uri: str) -> str:
             return str(client.get_model_version(wanted.name, wanted.version).version)
         return str(client.get_model_version_by_alias(wanted.name, str(wanted.alias)).version)
     except MlflowException as error:
-        raise DataError(absent) from error
+        raise _absent(uri, tracking_uri) from error
 
 
-def _stored_row(wanted: ModelName, database: Path) -> tuple[str, str] | None:
-    """Number and place of the files of a version, from MLflow's tables; None leaves the question to MLflow."""
+def _stored_row(wanted: ModelName, uri: str, tracking_uri: str) -> tuple[str, str] | None:
+    """Number and place of the files of a version, from MLflow's tables; None leaves the question to MLflow.
+
+    Raises DataError where the tables have no such version, or one that was deleted.
+    """
+    database = Path(tracking_uri.removeprefix(SQLITE))
     number, given = "?", wanted.version
     if wanted.version is None:
         number = "(SELECT version FROM registered_model_aliases WHERE name = v.name AND alias = ?)"
@@ -164,7 +182,9 @@ def _stored_row(wanted: ModelName, database: Path) -> tuple[str, str] | None:
             row = connection.execute(query, (wanted.name, given, DELETED)).fetchone()
     except sqlite3.Error:
         return None
-    return None if row is None else (str(row[0]), str(row[1] or ""))
+    if row is None:
+        raise _absent(uri, tracking_uri)
+    return str(row[0]), str(row[1] or "")
 
 
 def _database_problem(path: Path) -> str:
@@ -177,9 +197,9 @@ def _database_problem(path: Path) -> str:
     return "" if head == b"SQLite format 3\0" else "is no SQLite database"
 
 
-def _stored_bundle(wanted: ModelName, database: Path) -> Path | None:
+def _stored_bundle(wanted: ModelName, uri: str, tracking_uri: str) -> Path | None:
     """The bundle of a version whose files lie on this machine, from MLflow's tables; None leaves the question to MLflow."""
-    row = _stored_row(wanted, database)
+    row = _stored_row(wanted, uri, tracking_uri)
     address = None if row is None else urllib.parse.urlsplit(row[1])
     if address is None or address.scheme != "file":
         return None

@@ -1,5 +1,5 @@
-"""Calls of `hapvr` in one process of another user: `python -m tests.commands.calls` reads a list of calls as JSON from
-standard input and prints a list of [exit code, standard output, standard error]."""
+"""Calls of `hapvr` in one process: `python -m tests.commands.calls` reads a list of calls as JSON from standard input and
+prints a list of [exit code, standard output, standard error]."""
 
 from __future__ import annotations
 

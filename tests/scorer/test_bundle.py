@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -85,3 +86,21 @@ def test_a_model_of_random_weights_says_so_with_every_answer(bundle: Path, score
     assert row.warning == wrong.warning == scorer.warning
     assert random_weights_warning(["pretrained", "file"]) == ""
     assert "random weights" in random_weights_warning(["pretrained", "random"])
+
+
+@pytest.mark.parametrize("value", [[], {}, "x", -1, 10**30, math.inf, math.nan, [[1]]], ids=repr)
+@pytest.mark.parametrize("name", ["crop_px", "batch_frames", "sampling", "serving", "backbone"])
+def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path, name: str, value: object) -> None:
+    """Whatever stands in scorer.json."""
+    if (name, value) in (("serving", {}), ("sampling", {}), ("batch_frames", 10**30)):
+        pytest.skip("that is allowed")
+    (tmp_path / "scorer.json").write_text(json.dumps(json.loads((bundle / "scorer.json").read_text()) | {name: value}))
+    with pytest.raises(DataError, match=r"scorer\.json cannot be used.*register the model again"):
+        load_bundle(tmp_path)
+
+
+def test_a_description_that_never_ends_is_no_file(tmp_path: Path) -> None:
+    """A link to a device would fill the memory."""
+    (tmp_path / "scorer.json").symlink_to("/dev/zero")
+    with pytest.raises(DataError, match="no regular file"):
+        load_bundle(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -116,6 +117,15 @@ def test_json_keeps_everything() -> None:
     assert read.threshold(0.85) == fitted.thresholds[2]
     with pytest.raises(DataError, match="register the model again"):
         calibration_from_json({"slope": 1})
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "x", math.nan, math.inf, [[1]]], ids=repr)
+@pytest.mark.parametrize("name", ["slope", "intercept", "prior", "thresholds"])
+def test_damaged_values_are_refused(name: str, value: object) -> None:
+    """Otherwise the first answer would fail."""
+    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}).to_json()
+    with pytest.raises(DataError, match="register the model again"):
+        calibration_from_json(fitted | {name: value})
 
 
 @given(held_out, held_out, st.integers(1, 5))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +25,8 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.crops import center_crop
-from hapvr.scorer.onnx_export import NoONNX, write_onnx
-from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.scorer.onnx_export import SCORING, NoONNX, write_onnx
+from hapvr.scorer.onnx_networks import FILES, ONNXNetworks
 from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.seeding import numpy_rng, torch_rng
 from tests.scorer.bundles import BACKBONE, make_bundle
@@ -108,16 +110,43 @@ def test_files_that_differ_from_torch_are_not_kept(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_changed_and_missing_files_are_refused(tmp_path: Path) -> None:
-    """A byte more, and no file."""
+@pytest.fixture
+def record(tmp_path: Path) -> dict[str, Any]:
+    """What scorer.json says of four files in `tmp_path`, which are opened only when they are run."""
     (tmp_path / "onnx").mkdir()
+    for name in FILES:
+        (tmp_path / "onnx" / name).write_bytes(b"x")
+    settings = NetworkSettings().model_dump(mode="json")
+    digest = hashlib.sha256(b"x").hexdigest()
+    return {
+        "settings": {name: settings[name] for name in SCORING},
+        "files": {name: {"sha256": digest, "bytes": 1} for name in FILES},
+    }
+
+
+def test_changed_and_missing_files_are_refused(tmp_path: Path, record: dict[str, Any]) -> None:
+    """A byte more, no file, and a file that is not recorded."""
+    ONNXNetworks(tmp_path, record)
     file = tmp_path / "onnx" / "embed.onnx"
-    record = {"settings": {}, "files": {"embed.onnx": {"sha256": "0" * 64, "bytes": 1}}}
-    with pytest.raises(DataError, match=r"embed\.onnx is missing"):
-        ONNXNetworks(tmp_path, record)
-    file.write_bytes(b"x")
+    file.write_bytes(b"xx")
     with pytest.raises(DataError, match=r"embed\.onnx differs from what scorer\.json says; fetch the model again"):
         ONNXNetworks(tmp_path, record)
+    file.unlink()
+    with pytest.raises(DataError, match=r"embed\.onnx is missing"):
+        ONNXNetworks(tmp_path, record)
+    del record["files"]["backbone.onnx"]
+    with pytest.raises(DataError, match=r"backbone\.onnx is missing"):
+        ONNXNetworks(tmp_path, record)
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "x", -1, 10**30, math.inf, math.nan, [[1]]], ids=repr)
+def test_damaged_records_are_refused(tmp_path: Path, record: dict[str, Any], value: object) -> None:
+    """Every setting and every file's entry in turn; otherwise a request would fail, or repeat frames until memory ends."""
+    for part in ("settings", "files"):
+        for name in (None, *record[part]):
+            damaged = record | {part: value if name is None else record[part] | {name: value}}
+            with pytest.raises(DataError, match="fetch the model again"):
+                ONNXNetworks(tmp_path, damaged)
 
 
 def test_crops_are_those_of_torch() -> None:

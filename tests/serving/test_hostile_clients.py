@@ -92,6 +92,28 @@ def test_a_browser_that_sends_slowly_is_cut_off(collection: Path, tmp_path: Path
     assert os.listdir(temporary) == []
 
 
+def test_json_that_never_arrives_holds_no_place(
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others search meanwhile, and after a while the sender is cut off."""
+    monkeypatch.setattr("hapvr.serving.requests.JSON_TIMEOUT_S", 5.0)
+    head = "{} HTTP/1.1\r\nhost: 127.0.0.1:{}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
+    settings = {"service.searches_at_once": 1, "service.max_waiting": 0}
+    with serving(copied(collection, tmp_path, **settings)) as client:
+        for request in ("POST /search", "PATCH /pairs"):
+            with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
+                connection.sendall(head.format(request, client.port).encode())
+                assert client.search(id="in/short.mp4").status == 200
+                assert b" 408 " in connection.recv(65536).splitlines()[0]
+
+
+def test_json_has_a_size_limit(client: Client) -> None:
+    """Wherever it is sent to."""
+    for method, path in (("POST", "/search"), ("PATCH", "/pairs")):
+        answer = client.ask(method, path, body={"query": "x" * 70_000})
+        assert (answer.status, answer.json["code"]) == (413, "too_large")
+
+
 @pytest.mark.slow
 def test_32_searches_at_once(client: Client) -> None:
     """All are answered, and the health of the service is told meanwhile without a wait for them."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hapvr.errors import DataError
+from hapvr.search.current import current_index, write_current
 from hapvr.stages.searcher import Searcher
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.champions import promote
@@ -21,6 +23,7 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path,
     project = copied(collection, tmp_path, **{"service.refresh_s": 0})
     registry, first = tracker_of(project).client, register_bundle(project, collection / "bundle-0")
     kept = registry.get_model_version("hapvr", str(first))
+    write_current(project.root, replace(current_index(project.root), model=f"models:/hapvr/{first}"))
 
     with serving(project) as client:
         matches, said = asked(client)

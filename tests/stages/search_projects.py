@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from hapvr.scorer.bundle import CARD_FILE
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import write_bundle
-from hapvr.search.current import current_index, write_current
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
@@ -123,13 +122,12 @@ def copied(made: Path, folder: Path, **settings: Any) -> Project:
 
 
 def register_bundle(project: Project, bundle: Path) -> int:
-    """A version of the project's registry that is the champion and the model of its index, with a card; its number."""
+    """A version of the project's registry that is the champion, with a card; its number."""
     tracker = tracker_of(project)
-    run = tracker.start("run", name="run", params={}, tags={})
+    run = tracker.start(secrets.token_hex(8), name="run", params={}, tags={})
     name, source = project.config.tracking.registered_model, bundle.as_uri()
     version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
     tracker.text(run, "# The card\n", CARD_FILE)
     link_card(tracker, name, version, run, summary="")
-    promote(tracker.client, name, version, reason="the only one")
-    write_current(project.root, replace(current_index(project.root), model=f"models:/{name}/{version}"))
+    promote(tracker.client, name, version, reason="the newest")
     return version

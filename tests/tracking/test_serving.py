@@ -166,7 +166,9 @@ def test_a_server_goes_on_without_its_champion(server: Server, registered: Regis
     """What is loaded answers, and with it what a new server would not find any more."""
     client = MlflowClient(tracking_uri=registered.uri, registry_uri=registered.uri)
     version = str(client.get_model_version_by_alias("hapvr", "champion").version)
-    request = {"dataframe_records": [{"query": str(registered.clips / "a.mp4"), "reference": str(registered.clips / "b.mp4")}]}
+    request = {
+        "dataframe_records": [{"query": str(registered.clips / "a.mp4"), "reference": str(registered.clips / "b.mp4")}]
+    }
     before = server.ask(request)
     client.delete_registered_model_alias("hapvr", "champion")
     try:
