@@ -34,6 +34,7 @@ BUNDLE_MARK = "scorer.json"
 SIZES_FILE = "fetched.json"
 """Sizes of the files of a cached version by name, so that what a power cut has damaged is fetched again."""
 
+HEALTHY = b"OK"
 SQLITE = "sqlite:///"
 DELETED = "Deleted_Internal"
 """The stage that MLflow's tables give a version that was deleted; its row and files stay."""
@@ -71,11 +72,15 @@ def require_store(tracking_uri: str) -> None:
     MLflow would make an empty database, and the folders above it, for an address that is mistyped.
     """
     if is_server(tracking_uri):
+        other = f"tracking: what answers at {tracking_uri} is no MLflow server; correct the address"
         try:
-            with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=CONNECT_S):
-                return
-        except urllib.error.HTTPError:
-            return  # it answers; what it says to real requests is for the client
+            with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=CONNECT_S) as answer:
+                if answer.read(64).strip() != HEALTHY:
+                    raise DataError(other)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                raise DataError(f"{other} ({error})") from error
+            # it wants a login, or is ill; what it says to real requests is for the client
         except (OSError, ValueError) as error:
             raise DataError(
                 f"tracking: no MLflow server answers at {tracking_uri} ({error}); start it (`make ui` serves one), or "

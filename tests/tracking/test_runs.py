@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,27 @@ def test_a_server_that_does_not_answer_is_named_at_once() -> None:
         port = probe.getsockname()[1]
     with pytest.raises(DataError, match=rf"no MLflow server answers at http://127.0.0.1:{port}.*tracking.uri"):
         Tracker(f"http://127.0.0.1:{port}", "tests")
+
+
+def test_another_server_is_told_from_mlflows() -> None:
+    """One that knows no /health, and one that answers with a page, as Dagster's does at every address."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(self.server.status)  # type: ignore[attr-defined]
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        for server.status in (404, 200):  # type: ignore[attr-defined]
+            with pytest.raises(DataError, match=f"what answers at {address} is no MLflow server"):
+                Tracker(address, "tests")
+        server.shutdown()
 
 
 def test_artifacts_of_a_database_lie_beside_it(tmp_path: Path) -> None:
