@@ -263,13 +263,13 @@ def _compare_marked(project: Project, searcher: Searcher) -> None:
 
 
 def _marked_are_compared(project: Project, searcher: Searcher) -> bool:
-    """Whether what `_compare_marked` keeps is there, or not needed."""
+    """Whether every pair that is marked as a match is stored, by its shards or by `_compare_marked`."""
     try:
-        if read_pairs(project.root, MARKED_PLACE) is not None:
-            return True
+        pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     except DamagedError:
         return False
-    return next(_marked_ids(read_marks(project.root), _contents(searcher)), None) is None
+    stored = {(pair.first, pair.second) for pair in pairs}
+    return all(ids in stored for ids in _marked_ids(read_marks(project.root), _contents(searcher)))
 
 
 def _marked_ids(marks: Marks, contents: Mapping[str, str]) -> Iterator[tuple[str, str]]:
