@@ -270,12 +270,8 @@ def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
 
 
 def _download(uri: str, tracking_uri: str, *, folder: Path | None = None) -> Path:
-    """The bundle of a version, fetched by plain HTTP where the server passes on its files, else by MLflow's client."""
-    try:
+    if not is_installed("mlflow"):
         return _download_plainly(uri, tracking_uri, folder=folder)
-    except MissingPartError:
-        if not is_installed("mlflow"):
-            raise
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -295,7 +291,7 @@ def _download(uri: str, tracking_uri: str, *, folder: Path | None = None) -> Pat
 
 
 def _download_plainly(uri: str, tracking_uri: str, *, folder: Path | None) -> Path:
-    """As `_download` from a server that passes on artifacts, by its REST interface. Raises MissingPartError for others."""
+    """As `_download` from a server that passes on artifacts, by its REST interface and without MLflow."""
     wanted = parse_model_uri(uri)
     facts = _served_version(wanted, tracking_uri) if is_server(tracking_uri) else None
     if facts is None:
