@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from hapvr.tracking.packaging import log_model
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
 from hapvr.tracking.store import pinned_uri, registered_bundle
-from tests.scorer.bundles import make_bundle
+from tests.scorer.bundles import make_bundle, write_scenes
 from tests.tracking.test_training_tracking import mlflow_server
 
 
@@ -42,5 +46,25 @@ def test_a_server_gives_the_bundle_without_mlflow(tmp_path: Path, monkeypatch: p
         assert pinned_uri("models:/hapvr@champion", address) == f"models:/hapvr/{version}"
         with pytest.raises(DataError, match=r"models:/hapvr@absent is not in the registry"):
             pinned_uri("models:/hapvr@absent", address)
+        assert_eight_at_once_answer_as_one(tmp_path, address)
     with pytest.raises(DataError, match="no MLflow server answers"):
         registered_bundle("models:/hapvr@champion", address)
+
+
+def assert_eight_at_once_answer_as_one(folder: Path, address: str) -> None:
+    """Eight `hapvr score` that fetch and convert the same model into the same empty caches, and then one alone."""
+    clips = [write_scenes(folder / name, scenes) for name, scenes in (("a.mp4", [0, 1, 2]), ("b.mp4", [1, 2, 5]))]
+    command = [sys.executable, "-c", "from hapvr.cli import main; main()", "score", *map(str, clips), "--json"]
+    command += ["--model", "models:/hapvr@champion", "--tracking-uri", address]
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "empty"), "HAPVR_CACHE": str(folder / "converted")}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    together = [process.communicate(timeout=300) for process in [start() for _ in range(8)]]
+    alone, _ = start().communicate(timeout=300)
+    assert json.loads(alone)["pairs"][0]["error"] == ""
+    for answer, said in together:
+        assert answer == alone, said
