@@ -113,6 +113,9 @@ def dagster_running(*, host: str, port: int, **options: Any) -> Iterator[list[su
         code_server = [str(programs / "dagster"), "code-server", "start", "--socket", str(address)]
         code_server += ["--python-file", code["relative_path"], "--attribute", code["attribute"]]
         code_server += ["--working-directory", code["working_directory"], "--location-name", code["location_name"]]
+        # The process that it starts for the code takes runs along when it ends; by default it does so after half a minute
+        # in which a busy machine gave its parent no time.
+        code_server += ["--heartbeat-ttl", "300"]
         web_server = [sys.executable, "-m", "pipelines.webserver", "--host", host, "--port", str(port)]
         web_server += ["--workspace", str(workspace)]
         daemon = [str(programs / "dagster-daemon"), "run", "--workspace", str(workspace)]
