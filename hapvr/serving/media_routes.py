@@ -28,18 +28,26 @@ MEDIA_TYPES = {
 
 @router.api_route("/media/{video_id:path}", methods=["GET", "HEAD"])
 def media(index: IndexOf, video_id: str) -> Response:
-    """The file of a video, whole or by ranges."""
-    path = index.facts(video_id).path
+    """The file of a video, whole or by ranges; not one of another size, which is another video than the indexed one."""
+    facts = index.facts(video_id)
+    path = facts.path
     try:
-        if path is None or not stat.S_ISREG(path.stat().st_mode):
-            raise FileNotFoundError(video_id)
-        kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
-        return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
+        found = None if path is None else path.stat()
     except (OSError, ValueError):
+        found = None
+    if path is None or found is None or not stat.S_ISREG(found.st_mode):
         raise VideoError(
             "gone",
             f"media: the file of {video_id} is not there any more; `hapvr index update` forgets it once it is gone",
-        ) from None
+        )
+    if facts.num_bytes and found.st_size != facts.num_bytes:
+        raise VideoError(
+            "replaced",
+            f"media: the file of {video_id} has {found.st_size} bytes now, and {facts.num_bytes} when it was indexed; make "
+            "its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`",
+        )
+    kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
+    return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 
 
 @router.get("/thumbnails/{video_id:path}")

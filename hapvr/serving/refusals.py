@@ -21,6 +21,7 @@ STATUS_OF_REASON = {
     "unknown_id": 404,
     "unknown_job": 404,
     "gone": 410,
+    "replaced": 410,
     "too_large": 413,
     "upload_timeout": 408,
     "canceled": 409,

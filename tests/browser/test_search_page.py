@@ -109,11 +109,11 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     assert page.evaluate(NAMELESS) == []
     screenshot(page, "search-2-pair")
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_text("2 of 9")).to_be_visible()
+    expect(page.get_by_text("2 of 10")).to_be_visible()
     page.keyboard.press("ArrowLeft")
-    expect(page.get_by_text("1 of 9")).to_be_visible()
+    expect(page.get_by_text("1 of 10")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.locator(".result")).to_have_count(9)
+    expect(page.locator(".result")).to_have_count(10)
 
 
 def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client, tmp_path: Path) -> None:

@@ -22,15 +22,20 @@ from tests.stages.search_projects import searchable_project
 GONE = "in/gone.mp4"
 """A video that was deleted after it was indexed."""
 
+REPLACED = "in/replaced.mp4"
+"""One whose file is another video by now."""
+
 
 def fill_collection(folder: Path) -> None:
-    """A collection with an index and its duplicates, and one video whose file is gone."""
+    """A collection with an index and its duplicates, one video whose file is gone, and one whose file was replaced."""
     gone = write_scenes(folder / "videos" / "gone.mp4", list(range(700, 705)))
+    replaced = write_scenes(folder / "videos" / "replaced.mp4", list(range(710, 715)))
     project = searchable_project(folder)
     searcher = Searcher.open(project)
     for key in searcher.shards():
         make_duplicate_pairs(project, searcher, key)
     gone.unlink()
+    write_scenes(replaced, list(range(720, 726)))
 
 
 @dataclass(frozen=True)

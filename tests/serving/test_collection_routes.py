@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.serving.served import GONE, Client, serving
+from tests.serving.served import GONE, REPLACED, Client, serving
 from tests.stages.search_projects import copied
 
 SHORT, COPY = "in/short.mp4", "in/trips/copy of short.mp4"
@@ -17,7 +17,7 @@ SHORT, COPY = "in/short.mp4", "in/trips/copy of short.mp4"
 def test_health_and_index(client: Client) -> None:
     assert client.get("/health").json["status"] == "ok"
     found = client.get("/index").json
-    assert (found["videos"], found["sources"], found["problem"]) == (10, ["in"], "")
+    assert (found["videos"], found["sources"], found["problem"]) == (11, ["in"], "")
     assert "random weights" in found["warnings"][0]
     assert "/" not in found["model"]
 
@@ -52,6 +52,15 @@ def test_a_video_that_was_deleted_after_it_was_indexed(client: Client) -> None:
     assert "`hapvr index update`" in answer.json["error"]
     assert client.get(f"/thumbnails/{GONE}").status == 200
     assert client.search(id=GONE).status == 200
+
+
+def test_a_video_that_was_replaced_after_it_was_indexed(client: Client) -> None:
+    """It is found with the pictures of the indexed one, and the other one is not shown in its place."""
+    answer = client.get(f"/media/{REPLACED}")
+    assert (answer.status, answer.json["code"]) == (410, "replaced")
+    assert "`hapvr index update`" in answer.json["error"]
+    assert client.get(f"/thumbnails/{REPLACED}").status == 200
+    assert client.search(id=REPLACED).status == 200
 
 
 def test_thumbnails_are_small_pictures(client: Client) -> None:
