@@ -88,12 +88,18 @@ def test_a_model_of_random_weights_says_so_with_every_answer(bundle: Path, score
     assert "random weights" in random_weights_warning(["pretrained", "random"])
 
 
-@pytest.mark.parametrize("value", [[], {}, "x", -1, 10**30, math.inf, math.nan, [[1]]], ids=repr)
-@pytest.mark.parametrize("name", ["crop_px", "batch_frames", "sampling", "serving", "backbone"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name in ("crop_px", "batch_frames", "sampling", "serving", "backbone")
+        for value in ([], {}, "x", -1, 10**30, math.inf, math.nan, [[1]])
+        if (name, value) not in (("serving", {}), ("sampling", {}), ("batch_frames", 10**30))  # which are allowed
+    ],
+    ids=repr,
+)
 def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path, name: str, value: object) -> None:
     """Whatever stands in scorer.json."""
-    if (name, value) in (("serving", {}), ("sampling", {}), ("batch_frames", 10**30)):
-        pytest.skip("that is allowed")
     (tmp_path / "scorer.json").write_text(json.dumps(json.loads((bundle / "scorer.json").read_text()) | {name: value}))
     with pytest.raises(DataError, match=r"scorer\.json cannot be used.*register the model again"):
         load_bundle(tmp_path)
