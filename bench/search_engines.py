@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,10 +252,10 @@ def search_faiss(folder: Path, kind: str, frames: int, probes: int) -> dict[str,
     return search(folder, find)
 
 
-def in_process(folder: Path, work: str, *arguments: object) -> dict[str, Any]:
-    """A function of this module in a process with THREADS threads."""
-    call = f"{work}(Path({str(folder)!r}), {', '.join(map(repr, arguments))})"
-    code = f"import json; from pathlib import Path; from bench.search_engines import *; print(json.dumps({call}))"
+def in_process(module: str, work: str, *arguments: object) -> dict[str, Any]:
+    """What a function of a module answers in a process with THREADS threads."""
+    call = f"{work}({', '.join(map(repr, arguments))})"
+    code = f"import json; from pathlib import *; from {module} import *; print(json.dumps({call}))"
     names = ("OMP_NUM_THREADS", "LANCE_CPU_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = os.environ | dict.fromkeys(names, str(THREADS))
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, check=True)
@@ -298,13 +299,14 @@ def main(arguments: Sequence[str]) -> None:
     }
     num_lists = max(1, len(library) // options.list_rows)
     note(results)
-    results["lance"] = in_process(folder, "build_lance", frames, options.list_rows)
+    apart = partial(in_process, "bench.search_engines")
+    results["lance"] = apart("build_lance", folder, frames, options.list_rows)
     for name in LANCE:
-        results[f"lance, {name}"] = judged(in_process(folder, "search_lance", name), chosen, wanted)
+        results[f"lance, {name}"] = judged(apart("search_lance", folder, name), chosen, wanted)
         note(results)
     for kind in () if options.lance_alone else FAISS:
-        results[f"faiss {kind}"] = in_process(folder, "build_faiss", kind, num_lists) | {
-            "search": judged(in_process(folder, "search_faiss", kind, frames, options.probes), chosen, wanted)
+        results[f"faiss {kind}"] = apart("build_faiss", folder, kind, num_lists) | {
+            "search": judged(apart("search_faiss", folder, kind, frames, options.probes), chosen, wanted)
         }
         note(results)
     sys.stdout.write(json.dumps(results, indent=1) + "\n")

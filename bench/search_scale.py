@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -41,6 +39,7 @@ from bench.search_engines import (
     SCENE,
     SHARD_VIDEOS,
     THREADS,
+    in_process,
     lists,
     make_query,
     now,
@@ -252,17 +251,6 @@ def resident_gb() -> float:
     return round(int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1e6, 2)
 
 
-def in_process(work: str, *arguments: object) -> dict[str, Any]:
-    """A function of this module in a process with THREADS threads."""
-    call = f"{work}({', '.join(map(repr, arguments))})"
-    code = f"import json; from pathlib import *; from bench.search_scale import *; print(json.dumps({call}))"
-    names = ("OMP_NUM_THREADS", "LANCE_CPU_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = os.environ | dict.fromkeys(names, str(THREADS))
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
-
-
 def main(arguments: Sequence[str]) -> None:
     """Measures and prints lines of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -278,7 +266,7 @@ def main(arguments: Sequence[str]) -> None:
     folder, features, videos, frames = options.folder, options.features, options.videos, options.frames
     folder.mkdir(parents=True, exist_ok=True)
     asked = ("ask", folder, features, videos, frames, options.queries, options.rounds, options.settings)
-    work: dict[str, tuple[object, ...]] = {
+    work: dict[str, tuple[Any, ...]] = {
         "fill": ("fill", folder, features, videos, frames),
         "build": ("build", folder),
         "ask": asked,
@@ -286,7 +274,7 @@ def main(arguments: Sequence[str]) -> None:
         "ask_added": asked,
     }
     for part in options.parts:
-        sys.stdout.write(json.dumps({part: in_process(*map(str, work[part][:1]), *work[part][1:])}) + "\n")
+        sys.stdout.write(json.dumps({part: in_process("bench.search_scale", *work[part])}) + "\n")
         sys.stdout.flush()
 
 

@@ -45,22 +45,14 @@ def test_media_is_the_file_by_ranges(client: Client, collection: Path) -> None:
         assert "error" in refused.json
 
 
-def test_a_video_that_was_deleted_after_it_was_indexed(client: Client) -> None:
-    """It is still found and has pictures; its media says what to do."""
-    answer = client.get(f"/media/{GONE}")
-    assert (answer.status, answer.json["code"]) == (410, "gone")
+@pytest.mark.parametrize(("video_id", "code"), [(GONE, "gone"), (REPLACED, "replaced")])
+def test_a_video_that_was_deleted_or_replaced_after_it_was_indexed(client: Client, video_id: str, code: str) -> None:
+    """It is still found and has pictures; its media says what to do, and another file is not shown in its place."""
+    answer = client.get(f"/media/{video_id}")
+    assert (answer.status, answer.json["code"]) == (410, code)
     assert "`hapvr index update`" in answer.json["error"]
-    assert client.get(f"/thumbnails/{GONE}").status == 200
-    assert client.search(id=GONE).status == 200
-
-
-def test_a_video_that_was_replaced_after_it_was_indexed(client: Client) -> None:
-    """It is found with the pictures of the indexed one, and the other one is not shown in its place."""
-    answer = client.get(f"/media/{REPLACED}")
-    assert (answer.status, answer.json["code"]) == (410, "replaced")
-    assert "`hapvr index update`" in answer.json["error"]
-    assert client.get(f"/thumbnails/{REPLACED}").status == 200
-    assert client.search(id=REPLACED).status == 200
+    assert client.get(f"/thumbnails/{video_id}").status == 200
+    assert client.search(id=video_id).status == 200
 
 
 def test_thumbnails_are_small_pictures(client: Client) -> None:
