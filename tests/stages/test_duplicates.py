@@ -154,7 +154,6 @@ def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Pat
     assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
 
 
-@pytest.mark.slow
 def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     """The file of another shard's pair shows something else now: its shard alone is searched again, and the pair is gone."""
     make_all(grown)
