@@ -68,6 +68,7 @@ def list_(
     name: NameOption = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING, as_json: JsonOption = False
 ) -> None:
     """The versions of a registered model, newest first."""
+    _require_registry(tracking_uri)
     from hapvr.tracking.registry import list_versions
 
     versions = list_versions(name, tracking_uri)
@@ -100,6 +101,7 @@ def card_(
     as_json: JsonOption = False,
 ) -> None:
     """The model card of a version: data, weights, settings, metrics, calibration, limits."""
+    _require_registry(tracking_uri)
     from hapvr.tracking.packaging import read_card
 
     card = read_card(name, version, tracking_uri)
@@ -122,10 +124,12 @@ def lineage_(
 ) -> None:
     """From a version to its MLflow run, Dagster run, code and data; with --data from data to the versions that have seen it."""
     from hapvr.errors import ArgumentError
-    from hapvr.tracking.lineage import lineage_of, versions_from
 
     if data is not None and version is not None:
         raise ArgumentError("lineage: give a version, or --data, not both")
+    _require_registry(tracking_uri)
+    from hapvr.tracking.lineage import lineage_of, versions_from
+
     wanted = version or "champion"
     found = [lineage_of(name, wanted, tracking_uri)] if data is None else versions_from(name, data, tracking_uri)
     text = "\n".join(line for lineage in found for line in _lineage_lines(lineage))
@@ -155,6 +159,7 @@ def promote_(
     as_json: JsonOption = False,
 ) -> None:
     """Make a version champion whatever the gate said of it."""
+    _require_registry(tracking_uri)
     from hapvr.tracking.champions import promote
     from hapvr.tracking.registry import registry_client
 
@@ -172,9 +177,17 @@ def rollback_(
     as_json: JsonOption = False,
 ) -> None:
     """Make the champion before this one champion again."""
+    _require_registry(tracking_uri)
     from hapvr.tracking.champions import rollback
     from hapvr.tracking.registry import registry_client
 
     version = rollback(registry_client(tracking_uri, writing=True), name, reason=reason)
     result = {"name": name, "champion": version}
     show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} again")
+
+
+def _require_registry(tracking_uri: str) -> None:
+    """Raise DataError for an address without a registry before MLflow is imported, which takes seconds."""
+    from hapvr.tracking.store import require_store
+
+    require_store(tracking_uri)

@@ -77,3 +77,12 @@ def test_an_error_of_a_missing_file_or_model_loads_no_network(tmp_path: Path) ->
         assert code == 1
         assert not modules & {*HEAVY, "torch"}
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize(
+    "call", [("list",), ("card", "champion"), ("lineage",), ("promote", "1"), ("rollback",)], ids=lambda call: call[0]
+)
+def test_an_address_without_a_registry_is_told_without_mlflow(tmp_path: Path, call: tuple[str, ...]) -> None:
+    code, modules = loaded("models", *call, "--tracking-uri", f"sqlite:///{tmp_path / 'absent.db'}")
+    assert code == 1
+    assert not modules & {*HEAVY, "torch"}
