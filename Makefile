@@ -16,7 +16,6 @@ export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
-export MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR := false
 export DO_NOT_TRACK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifneq ($(VIDEOS),)

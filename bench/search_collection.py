@@ -3,9 +3,9 @@
     python -m bench.search_collection --config configs/demo.yaml --benchmark DATA_ROOT/corpus/demo-test \
         [--data-root DIR] [--model BUNDLE] [--candidates 10 100]
 
-First the benchmark's queries: mean average precision over its database by task, and how many of the ten videos
-that exhaustive scoring ranks first are candidates. Then each edited copy of a query (label ND) is a query: how often is its original, or
-an other copy of it, ranked first? A query never finds itself. Prints JSON.
+First the benchmark's queries: mean average precision over its database by task, and how many of the ten videos that
+exhaustive scoring ranks first are candidates. Then each edited copy of a query (label ND) is a query: how often is its
+original, or another copy of it, ranked first? A query never finds itself. Prints JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.metrics import average_precision
 from hapvr.scorer.scorer import EmbeddedVideo
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher, Wanted
@@ -50,8 +51,8 @@ def searched(searcher: Searcher, queries: Sequence[str]) -> dict[str, list[str]]
 
 def precision(ranked: Sequence[str], relevant: set[str]) -> float:
     """Average precision by steps; a relevant video that is not ranked counts as missed."""
-    places = [place for place, name in enumerate(ranked) if name in relevant]
-    return sum((hit + 1) / (place + 1) for hit, place in enumerate(places)) / len(relevant)
+    ranks = np.flatnonzero([name in relevant for name in ranked]) + 1
+    return average_precision(ranks, num_relevant=len(relevant))
 
 
 def by_task(definition: BenchmarkDefinition, rankings: Rankings) -> dict[str, float]:

@@ -28,7 +28,7 @@ MEDIA_TYPES = {
 
 @router.api_route("/media/{video_id:path}", methods=["GET", "HEAD"])
 def media(index: IndexOf, video_id: str) -> Response:
-    """The file of a video, whole or by ranges; not one of another size, which is another video than the indexed one."""
+    """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
     facts = index.facts(video_id)
     path = facts.path
     try:

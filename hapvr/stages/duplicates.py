@@ -85,11 +85,11 @@ def make_duplicate_pairs(
         raise DataError(f"duplicates: shard {key} is not in the index; run `hapvr index update` first")
     wanted = _fingerprint(project, searcher.current, key, searcher.indexed[key])
     place, video_ids = _place(key), searcher.videos_of(key)
-    if left := _left_alone(project.root, key, wanted):  # a data root that is only read has no locks
-        return left
+    if finished := _finished(project.root, key, wanted):  # a data root that is only read has no locks
+        return finished
     with project.root.lock(f"{PAIRS_STAGE}/{key}"):
-        if left := _left_alone(project.root, key, wanted):  # another process has made them meanwhile
-            return left
+        if finished := _finished(project.root, key, wanted):  # another process has made them meanwhile
+            return finished
         pairs: list[DuplicatePair] = []
         for number, video_id in enumerate(video_ids):
             progress(number, len(video_ids))
@@ -180,7 +180,7 @@ def _groups(project: Project, searcher: Searcher, min_probability: float) -> lis
     )
 
 
-def _left_alone(root: DataRoot, key: str, fingerprint: str) -> ShardPairs | None:
+def _finished(root: DataRoot, key: str, fingerprint: str) -> ShardPairs | None:
     """The stored pairs of a shard if they are what is wanted."""
     stored = _undamaged(root, _place(key))
     if stored is None or stored.fingerprint != fingerprint:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from hapvr.errors import ArgumentError, DataError, MissingPartError
 from hapvr.installed import FULL_REMEDY, is_installed
 
@@ -244,7 +246,7 @@ def _cached_bundle(folder: Path) -> Path | None:
 def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
     """Download a version into its folder of the cache; without a cache that can be written, into a folder of MLflow's.
 
-    A folder that is there and no whole bundle is replaced. Of several processes the fastest keeps its folder.
+    A folder that is there and no whole bundle is replaced. Of several processes one downloads, and the others wait for it.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -252,16 +254,14 @@ def _fetch(uri: str, tracking_uri: str, folder: Path) -> Path:
     except OSError:
         return _download(uri, tracking_uri)
     try:
-        _download(uri, tracking_uri, folder=beside)
-        sizes = {str(file.relative_to(beside)): file.stat().st_size for file in beside.rglob("*") if file.is_file()}
-        (beside / SIZES_FILE).write_text(json.dumps(sizes), encoding="utf-8")
-        if folder.exists() and _cached_bundle(folder) is None:
+        with FileLock(f"{folder}.lock"):
+            if (found := _cached_bundle(folder)) is not None:
+                return found
+            _download(uri, tracking_uri, folder=beside)
+            sizes = {str(file.relative_to(beside)): file.stat().st_size for file in beside.rglob("*") if file.is_file()}
+            (beside / SIZES_FILE).write_text(json.dumps(sizes), encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
-        try:
             beside.rename(folder)
-        except OSError:  # another process was faster
-            if _cached_bundle(folder) is None:
-                raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     found = _bundle_below(folder)

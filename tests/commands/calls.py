@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 
 from hapvr.serving.server import Server
 from tests.commands.conftest import invoke
 
+RUN = Server.run
+
+
+def run_until_it_answers(server: Server, ready: Callable[[], None]) -> None:
+    """In the place of `Server.run`, which serves until it is interrupted."""
+    RUN(server, lambda: (ready(), server.stop())[0])
+
 
 def main() -> None:
     """`hapvr serve` ends as soon as it answers. An error that no verb expects is printed as if Python had ended by it."""
-    run = Server.run
-    Server.run = lambda server, ready: run(server, lambda: (ready(), server.stop())[0])  # type: ignore[method-assign]
+    Server.run = run_until_it_answers  # type: ignore[method-assign]
     answers = []
     for call in json.load(sys.stdin):
         result = invoke(*call)

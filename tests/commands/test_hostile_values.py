@@ -19,6 +19,7 @@ import pytest
 from typer.core import TyperArgument
 
 from hapvr.serving.server import Server
+from tests.commands.calls import run_until_it_answers
 from tests.commands.conftest import COMMAND, invoke
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.scorer.bundles import make_bundle
@@ -142,8 +143,7 @@ def folder(damaged_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def served_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`hapvr serve` ends as soon as it answers, should a value that it can do without start it."""
-    run = Server.run
-    monkeypatch.setattr(Server, "run", lambda server, ready: run(server, lambda: (ready(), server.stop())[0]))
+    monkeypatch.setattr(Server, "run", run_until_it_answers)
 
 
 @pytest.mark.slow

@@ -32,9 +32,8 @@ def read_vcsl(folder: Path, *, name: str = "vcsl") -> BenchmarkDefinition:
     """
     path = _only(folder, "label_file*.json")
     labels = {_pair(key, path): boxes for key, boxes in read_json(path).items()}
-    listed = sorted(folder.glob("pair_file*.csv"))
     pairs = list(labels)
-    if listed:
+    if any(folder.glob("pair_file*.csv")):
         table = _read_csv(_only(folder, "pair_file*.csv"), ("query_id", "reference_id"))
         pairs = list(dict.fromkeys(table.select("query_id", "reference_id").iter_rows()))
     rows = []
@@ -45,7 +44,7 @@ def read_vcsl(folder: Path, *, name: str = "vcsl") -> BenchmarkDefinition:
                 raise DataError(f"{path}: {'-'.join(pair)} has {box!r:.100}, wanted four times in seconds")
             rows.append((*pair, float(box[0]), float(box[2]), float(box[1]), float(box[3])))
     queries, references = zip(*pairs, strict=True) if pairs else ((), ())
-    return _definition(name, queries, references, pl.DataFrame(rows, schema=SEGMENT_SCHEMA, orient="row"))
+    return _definition(name, "VCSL", queries, references, pl.DataFrame(rows, schema=SEGMENT_SCHEMA, orient="row"))
 
 
 def read_vsc2022(folder: Path, *, name: str = "vsc2022") -> BenchmarkDefinition:
@@ -61,19 +60,22 @@ def read_vsc2022(folder: Path, *, name: str = "vsc2022") -> BenchmarkDefinition:
         raise DataError(f"{folder}: the ground truth has a time that is no number ({error})") from error
 
     def listed(role: str, column: str) -> list[str]:
-        files = sorted(folder.glob(f"*{role}_metadata.csv"))
-        return (_read_csv(files[0], ("video_id",))["video_id"] if files else segments[column]).to_list()
+        pattern = f"*{role}_metadata.csv"
+        is_there = any(folder.glob(pattern))
+        return (
+            _read_csv(_only(folder, pattern), ("video_id",))["video_id"] if is_there else segments[column]
+        ).to_list()
 
-    return _definition(name, listed("query", "query_id"), listed("reference", "reference_id"), segments)
+    return _definition(name, "VSC", listed("query", "query_id"), listed("reference", "reference_id"), segments)
 
 
 def _definition(
-    name: str, queries: Iterable[str], references: Iterable[str], segments: pl.DataFrame
+    name: str, prefix: str, queries: Iterable[str], references: Iterable[str], segments: pl.DataFrame
 ) -> BenchmarkDefinition:
+    """prefix: of the tasks' names."""
     pairs = segments.select("query_id", "reference_id").unique(maintain_order=True)
     labels = pairs.with_columns(label=pl.lit(COPY)).cast(LABEL_SCHEMA)  # type: ignore[arg-type]
     positives = frozenset({COPY})
-    prefix = name.split("2")[0].upper()
     return BenchmarkDefinition(
         name=name,
         kind=name,
