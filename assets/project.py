@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psutil
 
+from hapvr.tracking.pages import version_page
+
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
 
@@ -49,7 +51,8 @@ class ProjectResource(dg.ConfigurableResource):
     def dagster_tags(self, run_id: str) -> dict[str, str]:
         """Tags that lead from an MLflow run back to the Dagster run that made it; the note is what its page shows on top."""
         page = f"{self.dagster_page.rstrip('/')}/runs/{run_id}"
-        return {"dagster.run_id": run_id, "mlflow.note.content": f"Made by [Dagster run {run_id[:8]}]({page})."}
+        note = f"Made by [Dagster run {run_id[:8]}]({page})."
+        return {"dagster.run_id": run_id, "mlflow.source.name": "dagster", "mlflow.note.content": note}
 
     def run_link(self, project: "Project", run_id: str) -> dg.MetadataValue:
         """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
@@ -59,8 +62,8 @@ class ProjectResource(dg.ConfigurableResource):
 
     def version_link(self, project: "Project", name: str, version: int) -> dg.MetadataValue:
         """Link to a version's page in MLflow's registry."""
-        return dg.MetadataValue.url(f"{self._mlflow(project)}/#/models/{name}/versions/{version}")
+        return dg.MetadataValue.url(version_page(self._mlflow(project), name, version))
 
     def _mlflow(self, project: "Project") -> str:
         uri = project.config.tracking.uri or ""
-        return (uri if uri.startswith("http") else self.mlflow_page).rstrip("/")
+        return uri if uri.startswith("http") else self.mlflow_page

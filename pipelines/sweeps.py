@@ -29,7 +29,7 @@ def train_sweep(context: dg.OpExecutionContext, config: SweepConfig, project: Pr
         key=dagster_run[:8],
         seeds=config.seeds,
         rows=grid_rows({key: [yaml.safe_load(value) for value in values] for key, values in config.grid.items()}),
-        tags={"dagster.run_id": dagster_run},
+        tags=project.dagster_tags(dagster_run),
         say=context.log.info,
     )
     link = project.run_link(project.open(), sweep.mlflow_run_id)

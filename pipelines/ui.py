@@ -8,6 +8,7 @@ before it.
 """
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from hapvr.serving.guard import is_loopback
 from hapvr.stages.project import Project
+from hapvr.tracking.pages import model_page, runs_page
 from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"
@@ -66,6 +69,18 @@ def mlflow_command(project: Project, *, host: str, port: int) -> list[str]:
     # One process is enough for one machine; MLflow would start four.
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
     return [*command, "--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri()]
+
+
+def mlflow_pages(project: Project, base: str) -> list[str]:
+    """Where a server shows the trainings and the versions; nothing before the first training."""
+    tracking = project.config.tracking
+    wanted = urllib.parse.urlencode({"experiment_name": tracking.experiment})
+    address = f"{base.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?{wanted}"
+    with suppress(OSError, ValueError, KeyError), urllib.request.urlopen(address, timeout=10) as answer:
+        experiment = json.load(answer)["experiment"]["experiment_id"]
+        versions = model_page(base, tracking.registered_model)
+        return [f"trainings: {runs_page(base, experiment)}", f"versions: {versions}"]
+    return []
 
 
 def search_command(config: str, *, host: str, port: int) -> list[str]:
@@ -212,6 +227,8 @@ def _serve(
             wait_for_answer(f"{local_page(host, search_port)}/health", second)
             _say(f"ready (Ctrl-C ends what runs here) {pages}")
             _say(f"all assets: {dagster}{LINEAGE}")
+            for line in mlflow_pages(project, project.config.tracking.uri or mlflow):
+                _say(line)
             while all(server.poll() is None for server in (*first, *second, *others)):
                 time.sleep(0.5)
     except KeyboardInterrupt:

@@ -13,14 +13,17 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from mlflow.tracking.context.registry import resolve_tags
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
 
+from hapvr.tracking.pages import run_page
 from hapvr.tracking.store import is_server, require_store
 
 RUN_KEY_TAG = "hapvr.run_key"
 MAX_PARAM_CHARACTERS = 6000
 DATASET_DIGEST_CHARACTERS = 32  # of the 36 that MLflow takes
 DATASET_CONTEXT = "mlflow.data.context"
-KIND = {"mlflow.experimentKind": "custom_model_development"}  # its pages show training runs, not conversations
+KIND = {"mlflow.experimentKind": "custom_model_development"}
 
 
 class Tracker:
@@ -57,7 +60,7 @@ class Tracker:
             run_id = str(found[0].info.run_id)
             self.client.update_run(run_id, status=RunStatus.to_string(RunStatus.RUNNING))
         else:
-            run = self.client.create_run(self.experiment_id, run_name=name, tags={RUN_KEY_TAG: key})
+            run = self.client.create_run(self.experiment_id, run_name=name, tags=_origin() | {RUN_KEY_TAG: key})
             run_id = str(run.info.run_id)
             entries = [Param(key, str(value)[:MAX_PARAM_CHARACTERS]) for key, value in flat(params).items()]
             for start in range(0, len(entries), 100):
@@ -125,7 +128,16 @@ class Tracker:
 
     def page(self, run_id: str, base: str | None) -> str:
         """Address of the run's page on an MLflow server at `base`; empty without one."""
-        return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}" if base else ""
+        return run_page(base, self.experiment_id, run_id) if base else ""
+
+
+def _origin() -> dict[str, str]:
+    """Who makes a run, and with which program: "Created by" and "Source" on its page."""
+    found = resolve_tags()
+    program = Path(found.get(MLFLOW_SOURCE_NAME, "")).name
+    return {name: found[name] for name in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if name in found} | {
+        MLFLOW_SOURCE_NAME: program
+    }
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

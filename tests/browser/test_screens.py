@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ from playwright.sync_api import Page, expect
 from assets.project import PROCESS_TAG
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.champions import champion_of
+from hapvr.tracking.pages import model_page
 from pipelines.ui import GROUPS, LINEAGE
 from tests.browser.conftest import screenshot
 from tests.orchestration.servers import Servers, wait_until
@@ -130,6 +132,7 @@ def test_plots_of_the_scores_and_the_link_to_mlflow(servers: Servers, page: Page
     page.goto(address)
     expect(page.get_by_text("Finished").first).to_be_visible()
     expect(page.get_by_text("dagster.run_id").first).to_be_visible()
+    expect(page.get_by_text(getpass.getuser(), exact=True).first).to_be_visible()  # created by
     (retrained,) = runs_of(servers, pipelineName="retrain")
     expect(page.get_by_text(retrained["runId"][:20]).first).to_be_visible()
     screenshot(page, "6-mlflow-run")
@@ -138,7 +141,8 @@ def test_plots_of_the_scores_and_the_link_to_mlflow(servers: Servers, page: Page
 def test_the_registry_shows_version_and_alias(servers: Servers, page: Page) -> None:
     """Version 1 of hapvr with the alias champion; the gate's decision on the asset, which leads to the version's page with its
     metrics and calibration."""
-    page.goto(f"{servers.mlflow}/#/models/hapvr")
+    page.goto(model_page(servers.mlflow, "hapvr"))
+    expect(page.get_by_role("link", name="Model registry")).to_be_visible()  # only in the mode for model training
     expect(page.get_by_text("Version 1").first).to_be_visible()
     expect(page.get_by_text("champion").first).to_be_visible()
     screenshot(page, "7-registry")

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search.current import current_index
@@ -147,6 +148,7 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     dagster_run = tracked.data.tags["dagster.run_id"]
     assert dagster_run == version.tags["dagster.run_id"] == chain.result.run_id
     assert f"/runs/{dagster_run}" in tracked.data.tags["mlflow.note.content"]
+    assert tracked.data.tags[MLFLOW_SOURCE_NAME] == "dagster"
     lineage = lineage_of("hapvr", "champion", tracker.uri)
     assert (lineage.mlflow_run, lineage.dagster_run) == (version.run_id, dagster_run)
     text = json.dumps(lineage.data, sort_keys=True).encode()

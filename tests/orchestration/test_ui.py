@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from hapvr.serving.guard import is_loopback
+from hapvr.tracking.pages import model_page, runs_page
+from hapvr.tracking.runs import Tracker
 from pipelines.ui import free_port, main, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
@@ -34,6 +36,7 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
     is 127.0.0.1; SIGTERM leaves no process behind."""
     settings = small_settings(tmp_path, tmp_path / "data") | {"tracking": {"uri": mlflow_server}}
     config = write_settings(tmp_path / "config.yaml", settings)
+    trainings = Tracker(mlflow_server, "hapvr").experiment_id
     dagster_port, search_port = free_port(), free_port()
     environment = os.environ | postgresql.home(tmp_path) | {"HAPVR_CONFIG": str(config)}
     command = [sys.executable, "-m", "pipelines.ui", "--dagster-port", str(dagster_port)]
@@ -65,6 +68,8 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
         printed = server.stdout.read()
     assert f"MLflow: {mlflow_server}  Search: http://127.0.0.1:{search_port}\n" in printed
     assert "ready" in printed
+    assert f"trainings: {runs_page(mlflow_server, trainings)}\n" in printed
+    assert f"versions: {model_page(mlflow_server, 'hapvr')}\n" in printed
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 

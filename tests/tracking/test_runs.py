@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_USER
 
 from hapvr.errors import DataError
 from hapvr.tracking.runs import Tracker
@@ -50,6 +51,18 @@ def test_artifacts_of_a_database_lie_beside_it(tmp_path: Path) -> None:
     run_id = tracker.start("key", name="run", params={}, tags={})
     tracker.text(run_id, "text", "note.txt")
     assert list(tmp_path.glob("records/artifacts/**/note.txt"))
+
+
+def test_a_run_says_who_made_it_and_by_which_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who starts it last is not who made it; the program is named without its folder."""
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/hapvr", "train"])
+    monkeypatch.setenv("LOGNAME", "somebody")
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "tests")
+    run_id = tracker.start("key", name="run", params={}, tags={})
+    monkeypatch.setenv("LOGNAME", "another")
+    assert tracker.start("key", name="run", params={}, tags={}) == run_id
+    tags = tracker.client.get_run(run_id).data.tags
+    assert (tags[MLFLOW_USER], tags[MLFLOW_SOURCE_NAME]) == ("somebody", "hapvr")
 
 
 def test_runs_may_record_the_same_data_at_once(tmp_path: Path) -> None:
