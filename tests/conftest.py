@@ -179,10 +179,14 @@ def write_sound(path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose data is made up to pseudo labels, by the library's own stages; a copy for each test process."""
+    """A project whose data is made up to pseudo labels, by the library's own stages, and an empty registry; a copy for each
+    test process."""
+    from tests.tracking.empty_store import new_store
+
     made = make_once("small project", lambda folder: make_data(open_small_project(clips_folder, folder)))
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(made, folder, dirs_exist_ok=True)
+    new_store(folder / "data" / "mlflow")
     return open_small_project(clips_folder, folder)
 
 

@@ -10,13 +10,14 @@ from hapvr.tracking.lineage import LINEAGE_FILE
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
 from tests.commands.conftest import Call
+from tests.tracking.empty_store import new_store
 
 DIGEST = "0123456789abcdef" * 4
 
 
 def test_lineage_of_the_champion_and_versions_of_a_shard(call: Call, tmp_path: Path) -> None:
     """Runs, commit and digests of the champion; the versions that a shard or a digest is in; both at once are refused."""
-    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "tests")
+    tracker = Tracker(new_store(tmp_path), "tests")
     run = tracker.start("run", name="run", params={}, tags={"git.revision": "commit"})
     record = {"data_digests": {"training_views/own-train-00000": DIGEST}, "weights": {"backbone": {"source": "file"}}}
     tracker.text(run, json.dumps(record), LINEAGE_FILE)

@@ -17,6 +17,7 @@ from hapvr.stages.training import tracker_of
 from pipelines.monitoring import fail_lost_runs, is_lost, sensors
 from tests.conftest import small_settings, write_settings
 from tests.orchestration.conftest import Storage
+from tests.tracking.empty_store import new_store
 
 
 def tag_of(process: psutil.Process) -> str:
@@ -73,6 +74,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished, and
     so does one RUNNING in which a retry goes on."""
     config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
+    new_store(tmp_path / "data" / "mlflow")
     tracker = tracker_of(Project.open(config))
     killed = tracker.start("killed", name="killed", params={}, tags={})
     finished = tracker.start("finished", name="finished", params={}, tags={})

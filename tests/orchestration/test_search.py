@@ -28,6 +28,7 @@ from hapvr.tracking.registry import register
 from tests.conftest import write_settings
 from tests.orchestration.conftest import Storage, materialize
 from tests.stages.search_projects import copied_project, network_folder
+from tests.tracking.empty_store import new_store
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +58,7 @@ def registered(project: Project, *, seed: int, calibrated: Calibration | None = 
 def searched(small_project: Project, tmp_path: Path) -> Iterator[tuple[Project, dg.DagsterInstance]]:
     """A project with features, and an instance that knows two of its shards."""
     project = copied_project(small_project, tmp_path)
+    new_store(tmp_path / "data" / "mlflow")
     with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance:
         instance.add_dynamic_partitions("shards", project.root.list_folders("features")[:2])
         yield project, instance

@@ -28,6 +28,7 @@ from hapvr.tracking.registry import register
 from tests.conftest import make_feature_data, small_settings
 from tests.scorer.bundles import write_scenes
 from tests.stages.data_projects import folder_settings, open_project
+from tests.tracking.empty_store import new_store
 
 DIMS = 32
 LONG = range(100, 140)
@@ -123,6 +124,8 @@ def copied(made: Path, folder: Path, **settings: Any) -> Project:
 
 def register_bundle(project: Project, bundle: Path) -> int:
     """A version of the project's registry that is the champion, with a card; its number."""
+    if not (store := project.root.local_path("mlflow")).exists():
+        new_store(store)
     tracker = tracker_of(project)
     run = tracker.start(secrets.token_hex(8), name="run", params={}, tags={})
     name, source = project.config.tracking.registered_model, bundle.as_uri()

@@ -18,6 +18,7 @@ from hapvr.stages.sweeps import PARENT_TAG, Row, Sweep, SweepRun, grid_rows, run
 from hapvr.stages.training import CURRENT_NAME, tracker_of
 from hapvr.storage.filesystem import DataRoot
 from tests.commands.conftest import Call, call
+from tests.tracking.empty_store import new_store
 from tests.train.runs import with_train
 
 __all__ = ["call"]
@@ -28,7 +29,7 @@ def config_path(small_project: Project, tmp_path: Path) -> Path:
     """The small project's configuration with two steps, tracked in a folder of its own."""
     config = with_train(small_project, steps=2, validate_every_steps=1, log_every_steps=1)
     data = yaml.safe_load(dump_config(config))
-    data["tracking"]["uri"] = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    data["tracking"]["uri"] = new_store(tmp_path)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(data), encoding="utf-8")
     return path

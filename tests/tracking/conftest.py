@@ -12,6 +12,7 @@ from hapvr.scorer.calibration import fit_calibration
 from hapvr.tracking.packaging import log_model
 from hapvr.tracking.runs import Tracker
 from tests.scorer.bundles import make_bundle, write_scenes
+from tests.tracking.empty_store import new_store
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Registered:
     write_scenes(clips / "copy.mp4", [30, 31, 32, 33, 2, 3, 4, 34, 35])
     (clips / "bad.mp4").write_text("this is no video")
     (clips / "cut.mp4").write_bytes((clips / "a.mp4").read_bytes()[:2000])
-    tracker = Tracker(f"sqlite:///{folder / 'mlflow.db'}", "hapvr", artifacts=folder / "artifacts")
+    tracker = Tracker(new_store(folder), "hapvr", artifacts=folder / "artifacts")
     run_id = tracker.start("run", name="run", params={}, tags={})
     source = log_model(tracker, run_id, bundle)
     tracker.client.create_registered_model("hapvr")

@@ -9,13 +9,14 @@ from hapvr.errors import ArgumentError, DataError
 from hapvr.tracking.champions import CHALLENGER, champion_of, history, promote, rollback, set_champion, version_tags
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
+from tests.tracking.empty_store import new_store
 
 
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
-    """A store; making its tables takes seconds, so tests share it and use model names of their own."""
+    """A store that all tests share, under model names of their own."""
     folder = tmp_path_factory.mktemp("mlflow")
-    return Tracker(f"sqlite:///{folder}/mlflow.db", "tests", artifacts=folder / "artifacts")
+    return Tracker(new_store(folder), "tests", artifacts=folder / "artifacts")
 
 
 @pytest.fixture

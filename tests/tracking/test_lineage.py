@@ -11,6 +11,7 @@ from hapvr.errors import ArgumentError, DataError
 from hapvr.tracking.lineage import LINEAGE_FILE, data_digest, lineage_of, versions_from
 from hapvr.tracking.registry import register
 from hapvr.tracking.runs import Tracker
+from tests.tracking.empty_store import new_store
 
 OLD, NEW = "a" * 64, "b" * 64
 DATA = (
@@ -22,7 +23,7 @@ DATA = (
 @pytest.fixture
 def tracker(tmp_path: Path) -> Tracker:
     """Versions 1 and 2, the second with a shard more and the alias challenger, and 3 whose run has lost its record."""
-    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "tests")
+    tracker = Tracker(new_store(tmp_path), "tests")
     for number, data in enumerate((*DATA, None), start=1):
         run = tracker.start(f"run-{number}", name=f"run {number}", params={}, tags={"git.revision": f"commit {number}"})
         if data:

@@ -13,6 +13,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_USER
 
 from hapvr.errors import DataError
 from hapvr.tracking.runs import Tracker
+from tests.tracking.empty_store import new_store
 
 
 def test_a_server_that_does_not_answer_is_named_at_once() -> None:
@@ -67,7 +68,7 @@ def test_a_run_says_who_made_it_and_by_which_program(tmp_path: Path, monkeypatch
 
 def test_runs_may_record_the_same_data_at_once(tmp_path: Path) -> None:
     """Trainings that start together name the same data; MLflow lets one of them write it first."""
-    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "tests")
+    tracker = Tracker(new_store(tmp_path), "tests")
     runs = [tracker.start(f"key-{number}", name="run", params={}, tags={}) for number in range(6)]
     for data in range(4):
         together = threading.Barrier(len(runs))

@@ -28,6 +28,7 @@ from hapvr.stages.training import (
 from hapvr.tracking.runs import Tracker
 from hapvr.tracking.training import LATE_TAG, PENDING_NAME, Outbox, tracked_training
 from hapvr.train.report import BatchReport, read_history
+from tests.tracking.empty_store import new_store
 from tests.train.killed import read_history_so_far
 from tests.train.runs import with_train
 
@@ -35,6 +36,8 @@ from tests.train.runs import with_train
 @contextmanager
 def mlflow_server(folder: Path, port: int) -> Iterator[str]:
     """A real server over a SQLite file, killed with its workers at the end."""
+    if not (folder / "mlflow.db").exists():
+        new_store(folder)
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
     command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port)]
     quiet = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -73,7 +76,7 @@ def small_report() -> BatchReport:
 
 def test_metrics_and_batches_reach_the_run(tmp_path: Path) -> None:
     """Metrics with their steps, heat maps and tables of batches as artifacts; nothing stays behind."""
-    tracker = Tracker(f"sqlite:///{tmp_path / 'mlflow.db'}", "test", artifacts=tmp_path / "artifacts")
+    tracker = Tracker(new_store(tmp_path), "test", artifacts=tmp_path / "artifacts")
     run_id = tracker.start("key", name="run", params={}, tags={})
     said: list[str] = []
     with tracked_training(lambda: tracker, run_id, tmp_path, say=said.append) as tracked:
@@ -104,7 +107,7 @@ def test_entries_wait_on_disk_until_the_server_answers(tmp_path: Path) -> None:
     assert said[-1].startswith(
         f"MLflow: 3 entries of this run are not delivered; they are kept in {tmp_path / PENDING_NAME}"
     )
-    tracker = Tracker(f"sqlite:///{tmp_path / 'mlflow.db'}", "test", artifacts=tmp_path / "artifacts")
+    tracker = Tracker(new_store(tmp_path), "test", artifacts=tmp_path / "artifacts")
     run_id = tracker.start("key", name="run", params={}, tags={})
     assert Outbox(tmp_path).deliver(tracker, run_id) == 3
     assert [metric.step for metric in tracker.client.get_metric_history(run_id, "loss/total")] == [0, 1, 2]
