@@ -80,16 +80,10 @@ def _match(match: Match, query_picture: Picture, reference_picture: Picture, fil
 
 
 def _segment(match: Match, part: Segment, query_picture: Picture, reference_picture: Picture) -> str:
-    sides = (
-        ("query", query_picture(match.query, part.query_start_s), part.query_start_s, part.query_end_s),
-        (
-            "video",
-            reference_picture(match.reference, part.reference_start_s),
-            part.reference_start_s,
-            part.reference_end_s,
-        ),
-    )
-    return "<div>" + "".join(_figure(*side) for side in sides) + "</div>"
+    """Pictures of the middle of both sides: many videos begin with black."""
+    query, reference = (part.query_start_s, part.query_end_s), (part.reference_start_s, part.reference_end_s)
+    pictures = query_picture(match.query, sum(query) / 2), reference_picture(match.reference, sum(reference) / 2)
+    return f"<div>{_figure('query', pictures[0], *query)}{_figure('video', pictures[1], *reference)}</div>"
 
 
 def _figure(title: str, picture: bytes | None, start_s: float, end_s: float) -> str:
@@ -99,4 +93,4 @@ def _figure(title: str, picture: bytes | None, start_s: float, end_s: float) -> 
     small = io.BytesIO()
     thumbnail(picture, size_px=PICTURE_PX).save(small, "JPEG", quality=80)
     data = base64.b64encode(small.getvalue()).decode()
-    return f'<figure><img alt="{title} at {clock(start_s)}" src="data:image/jpeg;base64,{data}">{caption}</figure>'
+    return f'<figure><img alt="{title} at {clock((start_s + end_s) / 2)}" src="data:image/jpeg;base64,{data}">{caption}</figure>'

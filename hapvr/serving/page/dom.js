@@ -55,6 +55,10 @@ export function chance(row) {
 
 export const markNames = { match: "match", not_a_match: "not a match" };
 
+// The seconds of query and video in the middle of a part: many videos begin with black.
+export const middle = (part) => part
+  ? [(part.query_start_s + part.query_end_s) / 2, (part.reference_start_s + part.reference_end_s) / 2] : [0, 0];
+
 export function span(part) {
   return `${clock(part.query_start_s)}–${clock(part.query_end_s)} = ` +
     `${clock(part.reference_start_s)}–${clock(part.reference_end_s)}`;

@@ -1,7 +1,7 @@
 // The ranked list of one search, a page of rows at a time.
 
 import { getJob, thumbnail } from "./api.js";
-import { chance, clock, element, markNames, notice, number, percent, span } from "./dom.js";
+import { chance, clock, element, markNames, middle, notice, number, percent, span } from "./dom.js";
 import { keepJob, keepPairs, knownJob, pairAddress, unsaid } from "./session.js";
 
 export const PAGE_ROWS = 50;
@@ -46,8 +46,7 @@ export async function showResults(place, values) {
 
 function row(pair, ofCollection) {
   const { match } = pair;
-  const best = match.segments[0];
-  const at = best ? [best.query_start_s, best.reference_start_s] : [0, 0];
+  const at = middle(match.segments[0]);
   return element("li", {}, element("a", { class: "card result", href: pairAddress(pair) },
     element("span", { class: "rank" }, number(match.rank)),
     element("span", { class: "pictures" },

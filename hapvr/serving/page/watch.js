@@ -1,7 +1,7 @@
 // What the watch lists have found, the newest first.
 
 import { get, mark, search } from "./api.js";
-import { chance, clock, element, markNames, notice, number, percent, say, span } from "./dom.js";
+import { chance, clock, element, markNames, middle, notice, number, percent, say, span } from "./dom.js";
 import { picture } from "./results.js";
 import { keepJob, keepPairs, pairAddress } from "./session.js";
 
@@ -30,7 +30,7 @@ export async function showWatch(place, values) {
     lists.replaceChildren(...["", ...found.lists].map((name) =>
       element("option", { value: name, selected: name === chosen }, name || "All")));
     count.textContent = found.total ? `${number(shown)} of ${number(found.total)} matches` : found.lists.length
-      ? "Nothing found so far." : "There is no watch list; `watch.lists` of the configuration names them.";
+      ? "Nothing found so far." : "There is no watch list: name some under watch.lists in the configuration.";
     table.hidden = !found.total;
     body.append(...found.matches.map((match) => row(match, pairs, state)));
     keepPairs(pairs, location.hash);
@@ -42,6 +42,7 @@ export async function showWatch(place, values) {
 
 function row(match, pairs, state) {
   const part = match.segments[0];
+  const [, second] = middle(part);
   const pair = { query: match.query_id, reference: match.reference, name: match.query, match };
   if (match.query_id) pairs.push(pair);
   const said = element("span", {});
@@ -78,7 +79,7 @@ function row(match, pairs, state) {
   showMark();
   return element("tr", {},
     element("td", { class: "quiet" }, match.since.slice(0, 16).replace("T", " ") || "–"),
-    element("td", {}, picture(match.reference, part?.reference_start_s ?? 0, `match at ${clock(part?.reference_start_s ?? 0)}`)),
+    element("td", {}, picture(match.reference, second, `match at ${clock(second)}`)),
     element("td", { class: "name" }, match.reference,
       element("span", { class: "quiet block" }, part ? span(part) : "no part could be aligned"),
       part && match.query_covered !== null && element("span", { class: "quiet block" },
