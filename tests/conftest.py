@@ -8,20 +8,21 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-import torch
 from filelock import FileLock
 from hypothesis import settings
-from torch import Tensor
 
 from hapvr.seeding import numpy_rng
 from hapvr.stages.project import Project
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
@@ -117,6 +118,8 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
 @pytest.fixture(scope="session")
 def golden() -> dict[str, Tensor]:
     """Arrays of similarity_and_losses.npz; tests/golden/README.md says where they come from and what they mean."""
+    import torch  # xdist's controller imports this module, and runs no test
+
     with np.load(GOLDEN / "similarity_and_losses.npz") as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
