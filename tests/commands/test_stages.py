@@ -99,7 +99,9 @@ def test_stages_out_of_order_fail_and_name_what_is_missing(call: Call, tmp_path:
 @pytest.mark.slow
 def test_from_clips_to_metrics_without_dagster(call: Call, tmp_path: Path, clips_folder: Path) -> None:
     """download, sample, extract, train, evaluate: every loss is counted, and the trained network has scores."""
-    config = write_settings(tmp_path / "c.yaml", small_settings(clips_folder, tmp_path / "data"))
+    # In shards of all clips of a split: each shard starts processes of its own.
+    settings = small_settings(clips_folder, tmp_path / "data") | {"shard_videos": 50}
+    config = write_settings(tmp_path / "c.yaml", settings)
     losses = {}
     for verb, stage in (("download", "videos"), ("sample", "frames"), ("extract", "features")):
         done = call(verb, "--config", config, "--json")
