@@ -45,6 +45,8 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
     ),
 )
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    import polars as pl
+
     from hapvr.progress import ProgressLines
     from hapvr.stages.duplicate_pictures import pairs_sheet
     from hapvr.stages.duplicates import UNCALIBRATED, make_duplicate_pairs, pair_table
@@ -61,7 +63,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     digest = opened.root.sha256(made.place)
     picture, rows = pairs_sheet(opened, searcher, made.pairs)
-    table = pair_table(made.pairs).sort("probability", descending=True)
+    table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(made.pairs),
@@ -109,8 +111,11 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     ),
 )
 def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    import polars as pl
+
+    from hapvr.search.duplicate_tables import group_rows
     from hapvr.stages.duplicate_pictures import groups_sheet
-    from hapvr.stages.duplicates import GROUPS_PLACE, group_table, make_duplicate_groups, outdated_duplicates
+    from hapvr.stages.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
     from hapvr.stages.searcher import Searcher
 
     opened = project.open()
@@ -128,7 +133,7 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "videos_more_than_needed": len(others),
             "bytes_more_than_needed": sum(member.facts.num_bytes for member in others),
             "min_probability": least,
-            "members": metadata.table(group_table(members).drop("path", "sha256")),
+            "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
             **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{GROUPS_PLACE}"),
             "digest": digest,

@@ -47,6 +47,8 @@ WAIT = (
     description="The queries of all watch lists, compared with the shard; matches are posted to the webhook if there is one.",
 )
 def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+    import polars as pl
+
     from hapvr.progress import ProgressLines
     from hapvr.stages.alerts import deliver_alerts
     from hapvr.stages.searcher import Searcher
@@ -61,7 +63,7 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
         metadata={
             "dagster/row_count": len(made.table),
             "matches": metadata.table(
-                made.table.drop("query_sha256", "video_sha256").sort("probability", descending=True)
+                pl.DataFrame(made.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
             ),
             "new_alerts": made.announced,
             "path": dg.MetadataValue.path(f"{opened.root.url}/{made.place}"),

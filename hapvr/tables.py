@@ -6,6 +6,9 @@ none and are read as they are. Arrow reads them all: on a damaged file Polars' o
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +64,26 @@ def read_schema(file: Any) -> pa.Schema:
     schema = pq.read_schema(file)
     _check(schema)
     return schema
+
+
+def csv_text(table: pa.Table) -> str:
+    """A table as CSV with a line of names; what is missing is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.column_names)
+    for row in table.to_pylist():
+        writer.writerow(str(value).lower() if isinstance(value, bool) else value for value in row.values())
+    return text.getvalue()
+
+
+def export_table(table: pa.Table, path: Path, kind: str) -> None:
+    """Write a table for other programs. kind: .csv, .parquet, or .json for a list of objects. Raises OSError."""
+    if kind == ".parquet":
+        pq.write_table(table, path, compression="zstd")
+    elif kind == ".csv":
+        path.write_text(csv_text(table), encoding="utf-8")
+    else:
+        path.write_text(json.dumps(table.to_pylist(), ensure_ascii=False), encoding="utf-8")
 
 
 def _storable(field: pa.Field) -> pa.Field:

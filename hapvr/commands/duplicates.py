@@ -54,11 +54,11 @@ def duplicates(
     Nothing is deleted. A shard that was looked through is left alone until its features, the model or the settings change.
     """
     from hapvr.errors import ArgumentError
+    from hapvr.search.duplicate_tables import group_rows
     from hapvr.search.duplicates import KINDS
     from hapvr.stages.duplicates import (
         LEAST_PROBABILITY,
         duplicate_pairs,
-        group_table,
         make_duplicate_groups,
         make_duplicate_pairs,
         pair_table,
@@ -94,10 +94,10 @@ def duplicates(
         members = make_duplicate_groups(project, searcher, min_probability=likely)
         chosen = {member.group for member in members if member.video_id.startswith(folder)}
         members = [member for member in members if member.group in chosen]
-        rows, text = group_table(members), _group_lines(members)
+        rows, text = group_rows(members), _group_lines(members)
     if out is not None:
         _write(out, rows)
-    show({"pairs" if pairs else "groups": rows.to_dicts()}, as_json=as_json, text="\n".join(text))
+    show({"pairs" if pairs else "groups": rows.to_pylist()}, as_json=as_json, text="\n".join(text))
 
 
 def _group_lines(members: list[GroupMember]) -> list[str]:
@@ -127,14 +127,10 @@ def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
 def _write(out: Path, rows: Any) -> None:
     from hapvr.errors import DataError
     from hapvr.files import write_atomic
+    from hapvr.tables import export_table
 
     try:
         with write_atomic(out) as part:
-            if out.suffix.lower() == ".csv":
-                rows.write_csv(part)
-            elif out.suffix.lower() == ".parquet":
-                rows.write_parquet(part)
-            else:
-                rows.write_json(part)
+            export_table(rows, part, out.suffix.lower())
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error

@@ -108,8 +108,9 @@ def search(
         _write(out, answers, searcher)
     if as_csv:
         from hapvr.search.rows import answer_table
+        from hapvr.tables import csv_text
 
-        say(answer_table(answers).write_csv(), nl=False)
+        say(csv_text(answer_table(answers)), nl=False)
     else:
         from hapvr.search.rows import answer_values
 
@@ -139,13 +140,12 @@ def _write(out: Path, answers: list[SearchAnswer], searcher: Searcher) -> None:
     from hapvr.errors import DataError
     from hapvr.files import write_atomic
     from hapvr.search.rows import answer_table, answer_values
+    from hapvr.tables import export_table
 
     try:
         with write_atomic(out) as part:
-            if out.suffix.lower() == ".csv":
-                answer_table(answers).write_csv(part)
-            elif out.suffix.lower() == ".parquet":
-                answer_table(answers).write_parquet(part)
+            if out.suffix.lower() in (".csv", ".parquet"):
+                export_table(answer_table(answers), part, out.suffix.lower())
             elif out.suffix.lower() == ".json":
                 import json
 

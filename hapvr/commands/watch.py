@@ -54,7 +54,7 @@ def watch(
             with progress_bar(key) as progress:
                 failed |= make_watch_matches(project, searcher, key, progress=progress).failed
     delivery = deliver_alerts(project) if deliver else Delivery(0, 0)
-    rows = all_matches(project).to_dicts()
+    rows = all_matches(project)
     lines = [f"{len(keys)} shards compared, {len(rows)} matches"]
     lines += [
         f"{row['watch_list']:<16}  {100 * row['probability']:5.1f} %  {row['query']} - {row['video_id']}"

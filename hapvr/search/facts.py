@@ -63,7 +63,7 @@ class CollectionFacts:
             return None
         with self._guard:
             if key not in self._rows:
-                found = Shard(self._root, VIDEOS_STAGE, key).finished_index()
-                rows = () if found is None else found[1].iter_rows(named=True)
+                found = Shard(self._root, VIDEOS_STAGE, key).finished_rows()
+                rows = [] if found is None else found[1]
                 self._rows[key] = {row["video_id"]: row for row in rows if row["status"] == STATUS_OK}
             return self._rows[key].get(video_id)

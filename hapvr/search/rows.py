@@ -6,31 +6,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import polars as pl
+import pyarrow as pa
 
 from hapvr.search.match import Match, SearchAnswer
 
-SCHEMA: dict[str, Any] = {
-    "query_id": pl.String,
-    "ref_id": pl.String,
-    "query_start": pl.Float64,
-    "query_end": pl.Float64,
-    "ref_start": pl.Float64,
-    "ref_end": pl.Float64,
-    "score": pl.Float64,
-    "rank": pl.Int64,
-    "similarity": pl.Float64,
-    "probability": pl.Float64,
-    "query_covered": pl.Float64,
-    "ref_covered": pl.Float64,
-    "offset": pl.Float64,
-    "mark": pl.String,
-    "error": pl.String,
-}
+SCHEMA = pa.schema(
+    [
+        ("query_id", pa.string()),
+        ("ref_id", pa.string()),
+        ("query_start", pa.float64()),
+        ("query_end", pa.float64()),
+        ("ref_start", pa.float64()),
+        ("ref_end", pa.float64()),
+        ("score", pa.float64()),
+        ("rank", pa.int64()),
+        ("similarity", pa.float64()),
+        ("probability", pa.float64()),
+        ("query_covered", pa.float64()),
+        ("ref_covered", pa.float64()),
+        ("offset", pa.float64()),
+        ("mark", pa.string()),
+        ("error", pa.string()),
+    ]
+)
 """Times in seconds. score: of the segment, in [-1, 1], or of the pair where there is no segment; then there are no times."""
 
 
-def answer_table(answers: Iterable[SearchAnswer]) -> pl.DataFrame:
+def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
     """All answers in one table; a match without segments is a row without times, a failed query a row with its error."""
     rows: list[dict[str, Any]] = []
     for answer in answers:
@@ -38,7 +40,7 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pl.DataFrame:
             rows.append({"query_id": answer.query, "error": answer.error})
         for match in answer.matches:
             rows += _rows(match)
-    return pl.DataFrame([dict.fromkeys(SCHEMA) | {"error": ""} | row for row in rows], schema=SCHEMA)
+    return pa.Table.from_pylist([{"error": ""} | row for row in rows], schema=SCHEMA)
 
 
 def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import polars as pl
+import numpy.typing as npt
 import pyarrow as pa
-from numpy.typing import ArrayLike
 
 from hapvr.errors import ArgumentError
+
+Table = dict[str, npt.NDArray[Any]]
+"""Columns of one length by name. Polars would do as well, and is larger than all that scoring needs."""
 
 MIN_VOTE = 1e-6
 """Votes of less weight are not counted: they come from rounding."""
@@ -51,7 +54,7 @@ class Candidate:
 
 def vote(
     hits: pa.Table,
-    times_s: ArrayLike,
+    times_s: npt.ArrayLike,
     *,
     num_videos: int,
     tolerance_s: float,
@@ -83,21 +86,16 @@ def vote(
         raise ArgumentError(f"tolerance_s is {tolerance_s}; wanted seconds above 0")
     if not len(hits):
         return []
-    weighted = _weighted(hits, num_hits=num_hits, num_videos=num_videos, floor=floor, rarity=rarity)
-    rank = pl.col("weight").rank("ordinal", descending=True).over("query_frame", "video_id")
-    weighted = weighted.filter(rank <= hits_per_video)
+    names, weighted = _weighted(hits, times, num_hits=num_hits, num_videos=num_videos, floor=floor, rarity=rarity)
+    weighted = _strongest(weighted, hits_per_video, "query_frame", "video")
     if allowed is not None:
-        weighted = weighted.filter(pl.Series([allowed(name) for name in weighted["video_id"]], dtype=pl.Boolean))
-    frame = weighted["query_frame"].to_numpy()
-    weighted = weighted.with_columns(time=pl.Series(times[frame]), offset=weighted["second"] - pl.Series(times[frame]))
+        weighted = _take(weighted, np.array([allowed(name) for name in names], bool)[weighted["video"]])
     peaks = _peaks(weighted, tolerance_s=tolerance_s)
-    best = peaks.group_by("video_id").agg(pl.col("votes").max()).sort("votes", "video_id", descending=[True, False])
-    chosen = best.head(max_candidates)
-    windows = _windows(peaks.join(chosen.select("video_id"), on="video_id", how="semi"), max_windows=max_windows)
-    return [
-        Candidate(video_id=video_id, votes=votes, windows=tuple(windows[video_id]))
-        for video_id, votes in chosen.iter_rows()
-    ]
+    best = np.zeros(len(names))
+    np.maximum.at(best, peaks["video"], peaks["votes"])
+    chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[:max_candidates]
+    windows = _windows(_take(peaks, np.isin(peaks["video"], chosen)), max_windows=max_windows)
+    return [Candidate(video_id=names[video], votes=float(best[video]), windows=windows[video]) for video in chosen]
 
 
 def unite(voted: Sequence[Candidate], whole_videos: Sequence[str], *, max_candidates: int) -> list[Candidate]:
@@ -113,69 +111,89 @@ def unite(voted: Sequence[Candidate], whole_videos: Sequence[str], *, max_candid
     ]
 
 
-def _weighted(hits: pa.Table, *, num_videos: int, num_hits: int, floor: bool, rarity: bool) -> pl.DataFrame:
-    """Columns query_frame, video_id, second and weight > 0 of the hits that count."""
-    table = pl.from_arrow(hits)
-    assert isinstance(table, pl.DataFrame)
-    whole = pl.len().over("query_frame") >= num_hits
-    least = pl.when(whole).then(pl.col("similarity").min().over("query_frame")).otherwise(0.0) if floor else pl.lit(0.0)
-    gained = table.select(
-        "query_frame",
-        "video_id",
-        pl.col("second").cast(pl.Float64),
-        gain=(pl.col("similarity").cast(pl.Float64) - least).clip(lower_bound=0),
-    ).filter(pl.col("gain") > MIN_VOTE)
-    by_video = gained.group_by("query_frame", "video_id").agg(pl.col("gain").max())
-    shared = by_video.group_by("query_frame").agg(n=pl.col("gain").sum() / pl.col("gain").max())
-    total = float(np.log1p(max(num_videos, 1)))
-    idf = ((total - pl.col("n").log()) / total).clip(0, 1) if rarity else pl.lit(1.0)
-    return (
-        gained.join(shared, on="query_frame")
-        .with_columns(weight=pl.col("gain") * idf)
-        .filter(pl.col("weight") > MIN_VOTE)
-        .select("query_frame", "video_id", "second", "weight")
-    )
+def _weighted(
+    hits: pa.Table, times: npt.NDArray[np.float64], *, num_videos: int, num_hits: int, floor: bool, rarity: bool
+) -> tuple[list[str], Table]:
+    """Names of the videos; columns query_frame, time, video (a place among the names), second and weight > 0 of the hits
+    that count."""
+    coded = hits["video_id"].combine_chunks().dictionary_encode()
+    frame, similarity = hits["query_frame"].to_numpy(), hits["similarity"].to_numpy().astype(np.float64)
+    least = np.full(len(times), np.inf)
+    np.minimum.at(least, frame, similarity)
+    least[np.bincount(frame, minlength=len(times)) < num_hits] = 0
+    table = {
+        "query_frame": frame,
+        "time": times[frame],
+        "video": coded.indices.to_numpy(),
+        "second": hits["second"].to_numpy().astype(np.float64),
+        "weight": (similarity - least[frame] if floor else similarity).clip(0),
+    }
+    table = _take(table, table["weight"] > MIN_VOTE)
+    if rarity:
+        by_video = _strongest(table, 1, "query_frame", "video")
+        most = np.full(len(times), MIN_VOTE)
+        np.maximum.at(most, by_video["query_frame"], by_video["weight"])
+        shared = np.bincount(by_video["query_frame"], by_video["weight"], minlength=len(times)) / most
+        total = np.log1p(max(num_videos, 1))
+        table["weight"] = table["weight"] * ((total - np.log(shared[table["query_frame"]])) / total).clip(0, 1)
+    return coded.dictionary.to_pylist(), _take(table, table["weight"] > MIN_VOTE)
 
 
-def _peaks(weighted: pl.DataFrame, *, tolerance_s: float) -> pl.DataFrame:
+def _peaks(weighted: Table, *, tolerance_s: float) -> Table:
     """Bins of offsets with their votes. Bins are twice the tolerance wide and overlap by half, so that some bin holds any
     set of offsets that differ by the tolerance."""
-    bins = [
-        weighted.with_columns(bin=(pl.col("offset") / (2 * tolerance_s) + shift).floor().cast(pl.Int64), shift=shift)
-        for shift in (0.0, 0.5)
-    ]
-    strongest = pl.col("weight").arg_max()
-    once = (
-        pl.concat(bins)
-        .group_by("video_id", "shift", "bin", "time")
-        .agg(pl.col("weight").max(), pl.col("second").gather(strongest).first())
-    )
-    return once.group_by("video_id", "shift", "bin").agg(
-        votes=pl.col("weight").sum(),
-        num_frames=pl.len(),
-        query_start=pl.col("time").min(),
-        query_end=pl.col("time").max(),
-        reference_start=pl.col("second").min(),
-        reference_end=pl.col("second").max(),
-    )
+    count = len(weighted["weight"])
+    twice = _take(weighted, np.tile(np.arange(count), 2)) | {"shift": np.repeat([0.0, 0.5], count)}
+    twice["bin"] = np.floor((twice["second"] - twice["time"]) / (2 * tolerance_s) + twice["shift"])
+    once = _strongest(twice, 1, "video", "shift", "bin", "time")
+    starts = _starts(once, "video", "shift", "bin")
+    return _take({name: once[name] for name in ("video", "shift", "bin")}, starts) | {
+        "votes": np.add.reduceat(once["weight"], starts),
+        "num_frames": np.diff(starts, append=len(once["weight"])),
+        "query_start": np.minimum.reduceat(once["time"], starts),
+        "query_end": np.maximum.reduceat(once["time"], starts),
+        "reference_start": np.minimum.reduceat(once["second"], starts),
+        "reference_end": np.maximum.reduceat(once["second"], starts),
+    }
 
 
-def _windows(peaks: pl.DataFrame, *, max_windows: int) -> dict[str, list[Window]]:
+def _windows(peaks: Table, *, max_windows: int) -> dict[int, tuple[Window, ...]]:
     """The best windows of each video that do not lie within a better one."""
-    found: dict[str, list[Window]] = {}
-    for row in peaks.sort("votes", "shift", "bin", descending=[True, False, False]).iter_rows(named=True):
-        windows = found.setdefault(row["video_id"], [])
+    found: dict[int, tuple[Window, ...]] = {}
+    for row in np.lexsort((peaks["bin"], peaks["shift"], -peaks["votes"])):
+        video = int(peaks["video"][row])
+        windows = found.setdefault(video, ())
         window = Window(
-            query_start_s=row["query_start"],
-            query_end_s=row["query_end"],
-            reference_start_s=row["reference_start"],
-            reference_end_s=row["reference_end"],
-            votes=row["votes"],
-            num_frames=row["num_frames"],
+            query_start_s=float(peaks["query_start"][row]),
+            query_end_s=float(peaks["query_end"][row]),
+            reference_start_s=float(peaks["reference_start"][row]),
+            reference_end_s=float(peaks["reference_end"][row]),
+            votes=float(peaks["votes"][row]),
+            num_frames=int(peaks["num_frames"][row]),
         )
         if len(windows) < max_windows and not any(_within(window, better) for better in windows):
-            windows.append(window)
+            found[video] = (*windows, window)
     return found
+
+
+def _take(table: Table, rows: npt.NDArray[Any]) -> Table:
+    """Some rows, by a mask or by their places."""
+    return {name: column[rows] for name, column in table.items()}
+
+
+def _strongest(table: Table, count: int, *keys: str) -> Table:
+    """Of the rows that agree in all keys the `count` of the greatest weight, ordered by the keys."""
+    table = _take(table, np.lexsort((-table["weight"], *(table[key] for key in reversed(keys)))))
+    starts, number = _starts(table, *keys), np.arange(len(table["weight"]))
+    rank = number - np.repeat(starts, np.diff(starts, append=len(number)))
+    return _take(table, rank < count)
+
+
+def _starts(table: Table, *keys: str) -> npt.NDArray[np.intp]:
+    """Where rows that agree in all keys begin, of a table that is ordered by them."""
+    differs = np.ones(len(table[keys[0]]), bool)
+    differs[1:] = np.any([table[key][1:] != table[key][:-1] for key in keys], axis=0)
+    return np.flatnonzero(differs)
 
 
 def _within(window: Window, other: Window) -> bool:

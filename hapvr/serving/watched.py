@@ -15,8 +15,8 @@ def watched(index: OpenIndex, *, watch_list: str = "") -> list[dict[str, Any]]:
     query_id: of a query that is a video of the index, otherwise "". Raises DamagedError for marks that cannot be read.
     """
     marks = read_marks(index.project.root)
-    rows = all_matches(index.project).to_dicts()
-    rows = [row for row in rows if watch_list in ("", row["watch_list"]) and index.searcher.has(row["video_id"])]
+    rows = [row for row in all_matches(index.project) if watch_list in ("", row["watch_list"])]
+    rows = [row for row in rows if index.searcher.has(row["video_id"])]
     return [
         {
             "watch_list": row["watch_list"],

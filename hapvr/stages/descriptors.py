@@ -44,7 +44,7 @@ def make_descriptors(
     device = choose_device(project.config.device)
     model.network.to(device)
     blank = _blank(project, model, settings, device)
-    index = features.index()
+    rows = features.rows()
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         file = FeatureFile(features, side=model.network.needs_side)
@@ -60,9 +60,9 @@ def make_descriptors(
 
     return build_shard(
         _recipe(project, key, model, blank),
-        video_ids=index.filter(index["status"] == STATUS_OK)["video_id"].to_list(),
+        video_ids=[row["video_id"] for row in rows if row["status"] == STATUS_OK],
         make=make,
-        lost=failed_rows(index, num_kept=0),
+        lost=failed_rows(rows, num_kept=0),
         progress=progress,
     )
 

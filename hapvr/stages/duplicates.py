@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-import polars as pl
+import pyarrow as pa
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
@@ -21,7 +21,6 @@ from hapvr.provenance import Provenance
 from hapvr.search.current import CURRENT, CurrentIndex, current_index
 from hapvr.search.duplicate_tables import (
     StoredPairs,
-    group_rows,
     groups_fingerprint,
     pair_rows,
     read_pairs,
@@ -157,15 +156,10 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
     return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
 
 
-def group_table(members: Iterable[GroupMember]) -> pl.DataFrame:
-    """A row per member, with the facts of its file."""
-    return pl.DataFrame(group_rows(members))
-
-
-def pair_table(pairs: Iterable[DuplicatePair]) -> pl.DataFrame:
+def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:
     """A row per pair, with its kind."""
     pairs = list(pairs)
-    return pl.DataFrame(pair_rows(pairs)).with_columns(pl.Series("kind", [pair.kind for pair in pairs], pl.String))
+    return pair_rows(pairs).append_column("kind", pa.array([pair.kind for pair in pairs], pa.string()))
 
 
 def _groups(project: Project, searcher: Searcher, min_probability: float) -> list[GroupMember]:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -51,15 +50,16 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.content()})
     inputs = {"frames": frames_digest(frames)}
-    index = frames.index()
-    digests = dict(index.filter(pl.col("status") == STATUS_OK).select("video_id", "frames_sha256").iter_rows())
+    rows = frames.rows()
+    num_frames = {row["video_id"]: row["num_rows"] for row in rows}
+    digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
     side_dims = pooled_dims(project, whitening)
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        embed.expect(int(index.filter(pl.col("video_id").is_in(video_ids))["num_rows"].sum()))
+        embed.expect(sum(num_frames[video_id] for video_id in video_ids))
         for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *side = separate_side(values, side_dims)
@@ -78,7 +78,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         recipe,
         video_ids=list(digests),
         make=make,
-        lost=failed_rows(index, frames_sha256=""),
+        lost=failed_rows(rows, frames_sha256=""),
         reuse=lambda row, _: digests.get(row["video_id"]) == row.get("frames_sha256"),
         progress=progress,
     )

@@ -7,8 +7,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import polars as pl
-
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
@@ -46,10 +44,10 @@ def make_frames(
     sampling = project.config.sampling
     shard = project.shard(STAGE, key)
     _refuse_other_sampling(project, shard)
-    videos = project.shard(VIDEOS_STAGE, key).index()
-    good = videos.filter(pl.col("status") == STATUS_OK)
-    digests = dict(good.select("video_id", "sha256").iter_rows())
-    paths = dict(good.select("video_id", "path").iter_rows())
+    videos = project.shard(VIDEOS_STAGE, key).rows()
+    good = [row for row in videos if row["status"] == STATUS_OK]
+    digests = {row["video_id"]: row["sha256"] for row in good}
+    paths = {row["video_id"]: row["path"] for row in good}
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
@@ -86,11 +84,11 @@ def open_frames(project: Project, key: str) -> Iterator[FrameReader]:
     if shard.require({"sampling": project.config.sampling.content()}).settings.get("stored", True):
         yield FrameFile(shard)
         return
-    rows = shard.index().filter(pl.col("status") == STATUS_OK)
-    paths = dict(project.shard(VIDEOS_STAGE, key).index().select("video_id", "path").iter_rows())
-    items = {video_id: path_of_text(paths[video_id]) for video_id in rows["video_id"]}
+    digests = {row["video_id"]: row["frames_sha256"] for row in shard.rows() if row["status"] == STATUS_OK}
+    paths = {row["video_id"]: row["path"] for row in project.shard(VIDEOS_STAGE, key).rows()}
+    items = {video_id: path_of_text(paths[video_id]) for video_id in digests}
     with VideoSampler(items, config=project.config.sampling) as sampler:
-        yield _DecodedFrames(sampler, dict(rows.select("video_id", "frames_sha256").iter_rows()))
+        yield _DecodedFrames(sampler, digests)
 
 
 class _DecodedFrames:
@@ -161,7 +159,7 @@ def _refuse_other_sampling(project: Project, frames: Shard) -> None:
         ) from error
 
 
-def _content_digest(videos: pl.DataFrame) -> str:
+def _content_digest(videos: Sequence[IndexRow]) -> str:
     """Changes when a video's bytes or fate do, not when a file is only touched or moved."""
-    rows = videos.select("video_id", "status", "sha256", "reason").rows()
+    rows = [(row["video_id"], row["status"], row["sha256"], row["reason"]) for row in videos]
     return hashlib.sha256(repr(rows).encode()).hexdigest()

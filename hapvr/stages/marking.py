@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.search.facts import CollectionFacts
 from hapvr.search.marks import Mark, Verdict, mark_pair, unmark_pair
 from hapvr.stages.project import Project
-from hapvr.storage.manifest import read_manifest
+from hapvr.storage.manifest import manifest_table
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -27,8 +29,10 @@ def content_of(project: Project, name: str) -> str:
     """
     if is_digest(name):
         return name
-    manifest = read_manifest(project.root)
-    shards = dict(manifest.filter(manifest["video_id"] == name).select("video_id", "shard").iter_rows())
+    shards = {
+        row["video_id"]: row["shard"]
+        for row in manifest_table(project.root).filter(pc.field("video_id") == name).to_pylist()
+    }
     if shards:
         facts = CollectionFacts(project.root, shards).of(name)
         if facts.path is None:

@@ -90,11 +90,11 @@ def make_views_and_labels(
     """
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.content()})
-    index = frames.index()
+    rows = frames.rows()
     made_by = {VIEWS_STAGE: _regions_output, LABELS_STAGE: _embeddings_output}
     wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
 
-    num_videos = int((index["status"] == STATUS_OK).sum())
+    num_videos = sum(row["status"] == STATUS_OK for row in rows)
     config = project.config.views
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
@@ -107,7 +107,7 @@ def make_views_and_labels(
         [output.recipe for output in wanted],
         num_videos=num_videos,
         make=make,
-        lost=failed_rows(index),
+        lost=failed_rows(rows),
         progress=progress,
     )
     results = dict(zip(outputs, built, strict=True))
@@ -220,7 +220,7 @@ def _make_labels(project: Project, embeddings: Shard) -> StageResult:
             labels = pseudo_labels(values[:, None], values[None], config)
             yield VideoEntry(index_row(video_id, len(values) ** 2), _label_columns(video_id, labels))
 
-    return build_shard(recipe, video_ids=file.video_ids, make=make, lost=failed_rows(embeddings.index()))
+    return build_shard(recipe, video_ids=file.video_ids, make=make, lost=failed_rows(embeddings.rows()))
 
 
 def _label_columns(video_id: str, labels: Tensor) -> Columns:

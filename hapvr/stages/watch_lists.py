@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hapvr.config import WatchList
 from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
@@ -72,7 +72,7 @@ class WatchMatches:
     there already. announced: messages that were new to the outbox."""
 
     key: str
-    table: pl.DataFrame
+    table: pa.Table
     place: str
     done: bool
     announced: int = 0
@@ -122,9 +122,8 @@ def make_watch_matches(
             metadata = {FINGERPRINT: b"" if failed else wanted.encode()}
             with project.root.write(place) as stream:
                 write_table(table.replace_schema_metadata(metadata), stream)
-    frame = pl.DataFrame(table)
-    announced = Outbox(project.root).put(_messages(frame)) if project.config.watch.webhook is not None else 0
-    return WatchMatches(key, frame, place, done, announced, failed)
+    announced = Outbox(project.root).put(_messages(table)) if project.config.watch.webhook is not None else 0
+    return WatchMatches(key, table, place, done, announced, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
@@ -144,12 +143,13 @@ def unwatched_shards(project: Project) -> dict[str, str]:
     return found
 
 
-def all_matches(project: Project) -> pl.DataFrame:
-    """The matches of all shards, the surest first."""
+def all_matches(project: Project) -> list[dict[str, Any]]:
+    """The matches of all shards, rows as of SCHEMA, the surest first."""
     places = [_place(key) for key in project.root.list_folders(STAGE)]
     tables = [stored[1] for place in places if (stored := _stored(project.root, place)) is not None]
-    table = pl.DataFrame(pa.concat_tables([SCHEMA.empty_table(), *tables]))
-    return table.sort(["probability", "watch_list", "query", "video_id"], descending=[True, False, False, False])
+    order = [("probability", "descending"), *((name, "ascending") for name in ("watch_list", "query", "video_id"))]
+    rows: list[dict[str, Any]] = pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by(order).to_pylist()
+    return rows
 
 
 def _place(key: str) -> str:
@@ -183,11 +183,11 @@ def _members(project: Project, one: WatchList, group: str) -> list[WatchQuery]:
         project.root.open(GROUPS_PLACE) as file,
         project.root.naming_damage(GROUPS_PLACE, remedy="run `hapvr duplicates`"),
     ):
-        members = pl.DataFrame(read_table(pa.BufferReader(file.read()))).filter(pl.col("group") == group)
-    if members.is_empty():
+        members = read_table(pa.BufferReader(file.read())).filter(pc.field("group") == group)
+    if not len(members):
         raise ConfigError(f"watch.lists: {one.name}: there is no group {group!r}; `hapvr duplicates` lists them")
-    rows = members.select("video_id", "sha256").sort("video_id").iter_rows()
-    return [WatchQuery(one, video_id, sha256, None) for video_id, sha256 in rows]
+    rows = members.sort_by("video_id").to_pylist()
+    return [WatchQuery(one, row["video_id"], row["sha256"], None) for row in rows]
 
 
 def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str, queries: Sequence[WatchQuery]) -> str:
@@ -255,10 +255,10 @@ def _event(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["watch_list"], row["query_sha256"], row["video_sha256"]
 
 
-def _messages(table: pl.DataFrame) -> Mapping[str, str]:
+def _messages(table: pa.Table) -> Mapping[str, str]:
     """Id -> JSON of every match."""
     messages = {}
-    for row in table.iter_rows(named=True):
+    for row in table.to_pylist():
         name = hashlib.sha256(json.dumps(_event(row)).encode()).hexdigest()[:32]
         messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
     return messages

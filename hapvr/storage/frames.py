@@ -64,10 +64,11 @@ class FrameReader(Protocol):
 
 def frames_digest(shard: Shard) -> str:
     """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
-    index = shard.index()
-    if "frames_sha256" not in index.columns:
+    index = shard.rows()
+    if any("frames_sha256" not in row for row in index):
         raise DataError(f"frames: those of shard {shard.key} are of an earlier version; run the stage frames again")
-    rows = index.select("video_id", "status", "reason", "message", "frames_sha256").rows()
+    names = ("video_id", "status", "reason", "message", "frames_sha256")
+    rows = [tuple(row[name] for name in names) for row in index]
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 

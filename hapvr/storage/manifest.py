@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import polars as pl
 import pyarrow as pa
 
 from hapvr.errors import DataError
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 from hapvr.tables import read_table, write_table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MANIFEST_STAGE = "manifest"
 MANIFEST_VERSION = "1"
@@ -66,10 +69,14 @@ def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
 
 def read_manifest(root: DataRoot) -> pl.DataFrame:
     """All rows: video_id, source, split, shard, uri."""
-    tables = [_read(root, shard) for shard in shard_keys(root)]
-    rows = pl.from_arrow(pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *tables]))
-    assert isinstance(rows, pl.DataFrame)
-    return rows
+    import polars as pl  # what searches alone needs none
+
+    return pl.DataFrame(manifest_table(root))
+
+
+def manifest_table(root: DataRoot) -> pa.Table:
+    """As `read_manifest`, as Arrow's table."""
+    return pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *(_read(root, shard) for shard in shard_keys(root))])
 
 
 def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]) -> None:

@@ -20,7 +20,7 @@ from hapvr.storage.tensors import decode_tensors
 def places_of_videos(shard: Shard) -> dict[str, tuple[int, int]]:
     """Video id -> its first row in the data file and how many it has, in file order, as the index says."""
     places, start = {}, 0
-    for row in shard.index().iter_rows(named=True):
+    for row in shard.rows():
         if row["status"] == STATUS_OK:
             places[row["video_id"]] = (start, row["num_rows"])
             start += row["num_rows"]

@@ -14,12 +14,11 @@ other steps, and their order, are here:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 
 from hapvr.progress import Progress, no_progress
@@ -80,9 +79,9 @@ class StageResult:
 
     @staticmethod
     def from_shard(shard: Shard, *, done: bool) -> StageResult:
-        index = shard.index()
-        num_ok = int((index["status"] == STATUS_OK).sum())
-        return StageResult(shard, done, num_ok, len(index) - num_ok, int(index["num_rows"].sum()))
+        rows = shard.rows()
+        num_ok = sum(row["status"] == STATUS_OK for row in rows)
+        return StageResult(shard, done, num_ok, len(rows) - num_ok, sum(row["num_rows"] for row in rows))
 
 
 def build_shard(
@@ -160,15 +159,15 @@ def build_shards(
         return [StageResult.from_shard(recipe.shard, done=recipe in unfinished) for recipe in recipes]
 
 
-def failed_rows(index: pl.DataFrame, **columns: Any) -> list[IndexRow]:
+def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
     """The videos that an earlier stage lost, as rows of this stage, so that a loss stays visible to the end of the chain.
 
-    columns: values of the stage's own columns in these rows.
+    rows: of that stage's index. columns: values of the stage's own columns in these rows.
     """
-    failed = index.filter(pl.col("status") != STATUS_OK)
     return [
         index_row(row["video_id"], 0, status=row["status"], reason=row["reason"], message=row["message"], **columns)
-        for row in failed.iter_rows(named=True)
+        for row in rows
+        if row["status"] != STATUS_OK
     ]
 
 
@@ -176,13 +175,13 @@ def _unchanged_rows(
     shard: Shard, wanted: Provenance, reuse: Callable[[IndexRow, Provenance], bool]
 ) -> dict[str, IndexRow]:
     """Video id -> index row of those videos of an earlier run that need not be made again."""
-    earlier = shard.finished_index()
+    earlier = shard.finished_rows()
     if earlier is None:
         return {}
-    found, index = earlier
+    found, rows = earlier
     if found.differences(Provenance(wanted.stage, wanted.settings, found.inputs)):
         return {}
-    kept = {row["video_id"]: row for row in index.iter_rows(named=True) if reuse(row, found)}
+    kept = {row["video_id"]: row for row in rows if reuse(row, found)}
     # Damaged rows must not be copied under a new digest.
     digest = shard.data_digest()
     if kept and digest and digest != shard.root.sha256(shard.data_name):

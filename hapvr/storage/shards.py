@@ -11,11 +11,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,6 +23,9 @@ from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 from hapvr.storage.tensors import TENSOR_KEY, encode_tensors
 from hapvr.tables import read_schema, read_table, write_table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 PROVENANCE_KEY = b"hapvr.provenance"
 DATA_DIGEST_KEY = b"hapvr.data_sha256"
@@ -74,9 +76,20 @@ class Shard:
 
     def finished_index(self) -> tuple[Provenance, pl.DataFrame] | None:
         """Provenance and index of a finished shard; None while there is none. A damaged shard counts as none."""
+        import polars as pl
+
+        found = self._finished()
+        return None if found is None else (found[0], pl.DataFrame(found[1]))
+
+    def finished_rows(self) -> tuple[Provenance, list[dict[str, Any]]] | None:
+        """As `finished_index`, with the rows as of `rows`."""
+        found = self._finished()
+        return None if found is None else (found[0], found[1].to_pylist())
+
+    def _finished(self) -> tuple[Provenance, pa.Table] | None:
         try:
             found = self._provenance()
-            return None if found is None else (found, self.index())
+            return None if found is None else (found, self._read_index(_parse_index))
         except DamagedError as error:
             _warn(error)
             return None
@@ -86,7 +99,7 @@ class Shard:
 
         What is looked at: the index, the size of the data file, and the data file's footer. `hapvr verify` reads all.
         """
-        found = self.finished_index()
+        found = self._finished()
         if found is None or found[0].fingerprint != wanted.fingerprint:
             return False
         try:
@@ -127,7 +140,14 @@ class Shard:
 
         Raises DataError if the shard is unfinished, DamagedError if the index cannot be read.
         """
-        return self._read_index(_parse_index)
+        import polars as pl  # what searches alone needs none
+
+        return pl.DataFrame(self._read_index(_parse_index))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of `index` as dicts. Raises as it does."""
+        rows: list[dict[str, Any]] = self._read_index(_parse_index).to_pylist()
+        return rows
 
     def open_data(self) -> pq.ParquetFile:
         """The data file. Raises DataError if the shard is unfinished, DamagedError if the file is not what was written."""
@@ -268,14 +288,12 @@ class RowWriter:
         self._count = rest.num_rows
 
 
-def _parse_index(file: Any) -> pl.DataFrame:
+def _parse_index(file: Any) -> pa.Table:
     table = read_table(file)
     missing = [field.name for field in INDEX_FIELDS if field.name not in table.column_names]
     if missing:
         raise ValueError(f"it has no column {missing[0]}")
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return table
 
 
 def _warn(error: DamagedError) -> None:

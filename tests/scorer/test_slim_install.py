@@ -31,8 +31,19 @@ from tests.tracking.test_training_tracking import free_port, mlflow_server
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
-LEFT_OUT = {"torch", "torchvision", "timm", "lightning-fabric", "dagster", "mlflow", "openvino", "decord", "matplotlib"}
-SEARCH_ADDS = {"pyarrow", "polars", "pylance", "fastapi", "pyyaml"}
+LEFT_OUT = {
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "dagster",
+    "mlflow",
+    "openvino",
+    "decord",
+    "matplotlib",
+    "polars",
+}
+SEARCH_ADDS = {"pyarrow", "pylance", "fastapi", "pyyaml"}
 NEEDS_SEARCH = (["search", "a.mp4"], ["duplicates"], ["serve"], ["pairs", "list"], ["index", "status"])
 NEEDS_ALL = (["train"], ["extract"], ["index", "build"])
 

@@ -54,7 +54,7 @@ def compare(project: Project) -> list[WatchMatches]:
 
 
 def pairs(project: Project) -> set[tuple[str, str]]:
-    return {(Path(row["query"]).name, row["video_id"]) for row in all_matches(project).to_dicts()}
+    return {(Path(row["query"]).name, row["video_id"]) for row in all_matches(project)}
 
 
 def leaked(project: Project, *, webhook: dict[str, object] | None = None) -> Project:
@@ -71,15 +71,15 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert {("still.jpg", "in/short.mp4"), ("still.jpg", "in/trips/copy of short.mp4")} <= found
     assert not any(query == "nothing.mp4" for query, _ in found)
     assert all(["text.mp4" in name for name in one.failed] == [True] for one in made)
-    (row,) = [row for row in all_matches(project).to_dicts() if row["query"].endswith("leak.mp4")]
+    (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
     assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 20, 28)
     assert Outbox(project.root).counts() == (0, len(found))
     (watched.folder / "queries" / "text.mp4").unlink()
     assert set(unwatched_shards(project)) == {one.key for one in made}
-    since = {row["video_id"]: row["since"] for row in all_matches(project).to_dicts()}
+    since = {row["video_id"]: row["since"] for row in all_matches(project)}
     assert all(since.values())
     assert all(one.done and not one.announced for one in compare(project))
-    assert {row["video_id"]: row["since"] for row in all_matches(project).to_dicts()} == since
+    assert {row["video_id"]: row["since"] for row in all_matches(project)} == since
     assert unwatched_shards(project) == {}
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
