@@ -97,6 +97,7 @@ def create_app(
         app.get("/" if name == "index.html" else f"/{name}", include_in_schema=False)(_file(content, kind))
     refusals.install(app, service.names)
     app.add_middleware(Guard, any_host=any_host)
+    app.add_middleware(refusals.JsonRefusals)
     app.add_middleware(SafeHeaders)
     return app
 

@@ -42,9 +42,9 @@ class Guard:
         headers = Headers(scope=scope)
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site", "none")
         if not self.any_host and not is_local(host):
-            return f"host {host!r} is not a name of this machine"
+            return f"host {host!r:.200} is not a name of this machine"
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            return f"a page of {origin!r} sent this"
+            return f"a page of {origin!r:.200} sent this"
         method = scope.get("method", "GET")
         by_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if site not in ("same-origin", "none") and not by_link:

@@ -120,7 +120,7 @@ def _read_cursor(cursor: str) -> Key | None:
         key = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
         rank, size, probability, name = key
         return [int(rank), int(size), float(probability), str(name)]
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ArgumentError(f"cursor is {cursor!r:.100}; wanted the `next` of another answer, or nothing") from error
 
 

@@ -26,7 +26,8 @@ MEDIA_TYPES = {
 """By suffix; browsers play others no better if they are told more."""
 
 
-@router.api_route("/media/{video_id:path}", methods=["GET", "HEAD"])
+@router.head("/media/{video_id:path}", include_in_schema=False)
+@router.get("/media/{video_id:path}")
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
     facts = index.facts(video_id)

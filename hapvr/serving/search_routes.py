@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
@@ -55,7 +55,7 @@ async def _uploaded(request: Request, service: Service) -> Job:
 
 
 @router.get("/jobs/{job_id}")
-async def job(service: ServiceOf, job_id: str, wait_s: float = 0.0) -> Response:
+async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Response:
     """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
     found = service.jobs.get(job_id)
     await _ended(found, min(max(wait_s, 0.0), 20.0))

@@ -44,6 +44,7 @@ class Server:
             access_log=False,
             server_header=False,
             lifespan="on",
+            ws="none",  # whoever asks for a web socket is answered as if they had not
             limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=5,

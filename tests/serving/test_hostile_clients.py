@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
 import os
 import socket
 import threading
@@ -17,6 +20,45 @@ from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
 from tests.stages.search_projects import LONG, copied
 
+IDS = (
+    "..",
+    "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+    "in/%00",
+    "in/%0a",
+    "in/%ff",
+    "%1b%5b31m",
+    "a" * 20_000,
+    "%ed%a0%80",
+    "{}",
+    "%25",
+)
+NUMBERS = ("nan", "inf", "-1", "1e999", "9" * 400, "", "true", "%00", "%d9%a3", "9223372036854775808")
+CURSORS = ("[Infinity,1,1,1]", "[1,1e999,1,1]", "[NaN,1,1,1]", "[[1],2,3,4]", "{}", "[" * 3000, "null", "[1,2,3]")
+RANGES = (
+    "bytes=5-2",
+    "bytes=99999999-",
+    "bytes=-0",
+    "bytes=a-b",
+    "bytes",
+    "lines=0-1",
+    "bytes=0-1,99999999-",
+    "bytes=\xff-",
+)
+TEXTS = (
+    "\0",
+    "\x1b[31m",
+    "a" * 5000,
+    "../../etc/passwd",
+    "http://\0/",
+    "http://[::1",
+    "file:///etc/passwd",
+    "\u202e",
+    "pipe:0",
+)
+VALUES = (None, True, -1, 1.5, float("nan"), float("inf"), 10**400, [], {}, *TEXTS)
+BODIES = (b"", b"{", b"null", b"[" * 9000, b'{"id": "\\ud800"}', b"\xff", b'{"id": 1' + b"0" * 9000 + b"}")
+FILES = ("a.png", "a.mp4", "%00", "..%2f..%2fa.mp4", "a" * 300 + ".mp4")
+ODD_HEADERS = {"host": "\xff", "origin": "a" * 9000, "upgrade": "websocket", "cookie": "a" * 20_000, "expect": "x"}
 HEAD = "POST /search?name=a.mp4 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/octet-stream\r\n{size}\r\n\r\n"
 MAX_BYTES = 300_000
 CHUNK = b"10000\r\n" + bytes(0x10000) + b"\r\n"
@@ -112,6 +154,79 @@ def test_json_has_a_size_limit(client: Client) -> None:
     for method, path in (("POST", "/search"), ("PATCH", "/pairs")):
         answer = client.ask(method, path, body={"query": "x" * 70_000})
         assert (answer.status, answer.json["code"]) == (413, "too_large")
+
+
+def hostile_requests() -> Iterator[tuple[str, str, bytes | None, dict[str, str]]]:
+    """Method, address, body and headers of some 400 requests over all endpoints."""
+    for place in ("/media/{}", "/thumbnails/{}", "/videos/{}", "/videos/{}/matches", "/jobs/{}", "/{}"):
+        yield from (("GET", place.format(name), None, {}) for name in IDS)
+    for name in ("/videos?limit", "/videos?offset", "/watch?limit", "/duplicates?min_probability", "/jobs/x?wait_s"):
+        yield from (("GET", f"{name}={number}", None, {}) for number in NUMBERS)
+    for name in ("second", "width"):
+        yield from (("GET", f"/thumbnails/in/short.mp4?{name}={number}", None, {}) for number in NUMBERS)
+    for cursor in CURSORS:
+        yield "GET", f"/duplicates?cursor={base64.urlsafe_b64encode(cursor.encode()).decode()}", None, {}
+    for name in (
+        "/videos?contains",
+        "/watch?watch_list",
+        "/duplicates?kind",
+        "/pairs/matrix?query=in/short.mp4&reference",
+    ):
+        yield from (("GET", f"{name}={word}", None, {}) for word in IDS)
+    for method in ("HEAD", "PUT", "TRACE", "PROPFIND", "OPTIONS"):
+        yield from ((method, place, None, {}) for place in ("/", "/search", "/pairs", "/media/in/short.mp4", "/jobs/x"))
+    for value in RANGES:
+        yield "GET", "/media/in/short.mp4", None, {"range": value}
+        yield "HEAD", "/media/in/short.mp4", None, {"range": value}
+    for name, value in ODD_HEADERS.items():
+        yield "GET", "/health", None, {name: value} | ({"connection": "upgrade"} if name == "upgrade" else {})
+    kind = {"content-type": "application/json"}
+    for name in ("id", "path", "url", "top", "from", "at", "prior", "folder"):
+        asked = {} if name in ("id", "path", "url") else {"id": "in/absent.mp4"}
+        yield from (("POST", "/search", json.dumps(asked | {name: value}).encode(), kind) for value in VALUES)
+    for name in ("query", "reference", "mark", "name"):
+        asked = {"query": "in/absent.mp4", "reference": "in/short.mp4", "mark": "match"}
+        yield from (("PATCH", "/pairs", json.dumps(asked | {name: value}).encode(), kind) for value in VALUES)
+    yield from (
+        (method, place, body, kind) for body in BODIES for method, place in (("POST", "/search"), ("PATCH", "/pairs"))
+    )
+    yield from (("POST", f"/search?name={name}", b"no video", {"content-type": "video/mp4"}) for name in FILES)
+    yield "POST", "/search?name=a.mp4", b"--x--", {"content-type": "multipart/form-data; boundary=x"}
+
+
+def answered(client: Client, method: str, address: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+    """The answer to a request that is sent as it is."""
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    try:
+        connection.putrequest(method, address, skip_host="host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name, value.encode("latin-1"))
+        if body is not None:
+            connection.putheader("content-length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+    finally:
+        connection.close()
+
+
+def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None:
+    """Hundreds of wrong requests: no failure of the service, no place of this machine, and it goes on answering."""
+    for asked in hostile_requests():
+        answer = answered(client, *asked)
+        if answer.status == 202:
+            answer = client.ended(answer)
+        shown = (*(str(part)[:200] for part in asked), answer)
+        assert answer.status < 500, shown
+        assert b"Traceback" not in answer.body, shown
+        assert str(collection).encode() not in answer.body, shown
+        if answer.status >= 400 and asked[0] != "HEAD":
+            assert set(answer.json) == {"error", "code"}, shown
+            assert answer.json["error"].isprintable(), shown
+            assert 10 < len(answer.json["error"]) <= 1000, shown
+    assert client.get("/videos", limit="x7").json["error"].endswith("(got 'x7')")
+    assert client.get("/pairs").json["marks"] == []
+    assert client.search(id="in/short.mp4").status == 200
 
 
 @pytest.mark.slow
