@@ -23,6 +23,10 @@ class DamagedError(DataError):
     """A stored file is missing, cut off or damaged; the message names it and says what makes it anew."""
 
 
+class RegistryError(DataError):
+    """A model registry answered with an error of its own, so nobody knows whether what was asked for is there."""
+
+
 class MissingPartError(HapvrError, ImportError):
     """This needs a part of HAP-VR that is not installed; the message names the installation that has it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import DataError, HapvrError, RegistryError
 from hapvr.scorer.bundle import NETWORK_FOLDER, read_description
 from hapvr.search.current import CurrentIndex, serving_index
 from hapvr.search.network_digest import stored_network_digest
@@ -41,7 +41,8 @@ def check_model(project: Project, model: str) -> None:
 
 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
-    """What is to be said where the index's model is not the champion (any more); nothing where no registry answers."""
+    """What is to be said where the index's model is not the champion (any more); nothing where no registry answers, or only with
+    an error."""
     name, remedy = project.config.tracking.registered_model, "`hapvr index update` brings it up to date"
     try:
         require_store(project.tracking_uri)
@@ -49,6 +50,8 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
         return ()
     try:
         pinned_uri(current.model, project.tracking_uri)
+    except RegistryError:
+        return ()
     except DataError:
         return (
             f"{current.model}, which the index was made with, is not in the registry any more; what is loaded answers until the "
@@ -56,6 +59,8 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
         )
     try:
         champion = pinned_uri(f"{REGISTERED}{name}@champion", project.tracking_uri)
+    except RegistryError:
+        return ()
     except DataError:
         return (f"the registry has no champion of {name} any more; {current.model} goes on answering",)
     if champion == current.model:

@@ -23,7 +23,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from hapvr.errors import ArgumentError, DataError, MissingPartError
+from hapvr.errors import ArgumentError, DataError, MissingPartError, RegistryError
 from hapvr.installed import FULL_REMEDY, is_installed
 
 CONNECT_S = 5.0
@@ -133,13 +133,15 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
 def pinned_uri(uri: str, tracking_uri: str) -> str:
     """`models:/NAME/VERSION` of a version that is registered as such or e.g. as `models:/hapvr@champion`.
 
-    Raises as `registered_bundle` does, also where the version was deleted.
+    Raises as `registered_bundle` does, also where the version was deleted; RegistryError where the registry does not say.
     """
     wanted = parse_model_uri(uri)
     require_store(tracking_uri)
     version = None
     if is_server(tracking_uri):
-        facts = _served_version(wanted, tracking_uri)
+        facts, problem = _answer_for(wanted, tracking_uri)
+        if facts is None and problem:
+            raise _refusal(problem, wanted, uri, tracking_uri)
         version = None if facts is None else facts["version"]
     elif tracking_uri.startswith(SQLITE):
         row = _stored_row(wanted, uri, tracking_uri)
@@ -154,10 +156,18 @@ def _absent(uri: str, tracking_uri: str) -> DataError:
     )
 
 
+def _refusal(code: str, wanted: ModelName, uri: str, tracking_uri: str) -> DataError:
+    """The error for a code of MLflow: there is no such version, or the registry cannot tell."""
+    no_alias = wanted.alias is not None and code == "INVALID_PARAMETER_VALUE"  # its code for an alias that is not there
+    if no_alias or code == "RESOURCE_DOES_NOT_EXIST":
+        return _absent(uri, tracking_uri)
+    return RegistryError(f"model: the registry at {tracking_uri} does not say where {uri} is ({code}); try again later")
+
+
 def _asked_version(wanted: ModelName, uri: str, tracking_uri: str) -> str:
     """The number of a version, by MLflow's client."""
     if not is_installed("mlflow"):
-        raise _absent(uri, tracking_uri)
+        raise _refusal("without MLflow its answer is not understood", wanted, uri, tracking_uri)
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
@@ -167,7 +177,7 @@ def _asked_version(wanted: ModelName, uri: str, tracking_uri: str) -> str:
             return str(client.get_model_version(wanted.name, wanted.version).version)
         return str(client.get_model_version_by_alias(wanted.name, str(wanted.alias)).version)
     except MlflowException as error:
-        raise _absent(uri, tracking_uri) from error
+        raise _refusal(error.error_code, wanted, uri, tracking_uri) from error
 
 
 def _stored_row(wanted: ModelName, uri: str, tracking_uri: str) -> tuple[str, str] | None:
@@ -215,18 +225,34 @@ def _stored_bundle(wanted: ModelName, uri: str, tracking_uri: str) -> Path | Non
 
 def _served_version(wanted: ModelName, server: str) -> dict[str, Any] | None:
     """What the server's REST interface says of a version; None leaves the question to MLflow."""
+    return _answer_for(wanted, server)[0]
+
+
+def _answer_for(wanted: ModelName, server: str) -> tuple[dict[str, Any] | None, str]:
+    """What the server's REST interface says of a version, or None and the code of its error; "" leaves it to MLflow, which
+    knows how to log in."""
     if wanted.version is None:
         place, query = "registered-models/alias", {"name": wanted.name, "alias": str(wanted.alias)}
     else:
         place, query = "model-versions/get", {"name": wanted.name, "version": wanted.version}
     try:
-        with urllib.request.urlopen(
-            f"{server.rstrip('/')}/api/2.0/mlflow/{place}?{urllib.parse.urlencode(query)}", timeout=CONNECT_S
-        ) as answer:
-            facts: dict[str, Any] = json.load(answer)["model_version"]
+        facts = _asked(f"{server.rstrip('/')}/api/2.0/mlflow/{place}?{urllib.parse.urlencode(query)}")["model_version"]
+    except urllib.error.HTTPError as error:
+        return None, _error_code(error)
+    except TimeoutError:
+        return None, "TEMPORARILY_UNAVAILABLE"
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return facts if {"name", "version", "creation_timestamp", "source"} <= facts.keys() else None
+        return None, ""
+    return (facts if {"name", "version", "creation_timestamp", "source"} <= facts.keys() else None), ""
+
+
+def _error_code(error: urllib.error.HTTPError) -> str:
+    if error.code >= 500:  # MLflow's client would ask again for minutes
+        return f"status {error.code}"
+    try:
+        return str(json.loads(error.read(2**16))["error_code"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _cache() -> Path:
