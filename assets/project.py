@@ -1,6 +1,5 @@
 """The resource through which every asset gets its configuration and data root."""
 
-import os
 import socket
 import time
 from pathlib import Path
@@ -21,6 +20,16 @@ DATA_TEAM = "team:data"
 MODEL_TEAM = "team:models"
 
 
+def process_tag(process: psutil.Process) -> str:
+    """`host@pid:start`, by which another process of this machine knows it again."""
+    return f"{socket.gethostname()}@{process.pid}:{started_s(process):.2f}"
+
+
+def started_s(process: psutil.Process) -> float:
+    """Seconds from the start of the machine to that of a process. Both move with the clock when it is set; this does not."""
+    return float(process.create_time() - psutil.boot_time())
+
+
 class ProjectResource(dg.ConfigurableResource):
     """A configuration file, the folder its relative paths start from, and values that replace some of its keys."""
 
@@ -31,12 +40,11 @@ class ProjectResource(dg.ConfigurableResource):
     dagster_page: str = "http://127.0.0.1:3000"
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Note on the run which process executes it: `host@pid:start time`. A retry waits if the tags of its job say so."""
+        """Note on the run which process executes it, see `process_tag`. A retry waits if the tags of its job say so."""
         run = context.run
         if run is None or context.instance is None:
             return
-        started = psutil.Process().create_time()
-        context.instance.add_run_tags(run.run_id, {PROCESS_TAG: f"{socket.gethostname()}@{os.getpid()}:{started:.2f}"})
+        context.instance.add_run_tags(run.run_id, {PROCESS_TAG: process_tag(psutil.Process())})
         number = int(run.tags.get("dagster/retry_number", "0"))
         if number and RETRY_WAIT_TAG in run.tags:
             time.sleep(float(run.tags[RETRY_WAIT_TAG]) * 2 ** (number - 1))

@@ -9,7 +9,7 @@ import socket
 import dagster as dg
 import psutil
 
-from assets.project import PROCESS_TAG, ProjectResource
+from assets.project import PROCESS_TAG, ProjectResource, started_s
 
 INTERVAL_S = 30
 UNFINISHED = [
@@ -37,13 +37,13 @@ def fail_lost_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
 
 
 def is_lost(process: str) -> bool:
-    """Whether a process noted as `host@pid:start time` was on this machine and has ended."""
+    """Whether a process noted by `process_tag` was on this machine and has ended."""
     host, _, rest = process.rpartition("@")
     pid, _, created = rest.partition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False
     try:
-        return bool(abs(psutil.Process(int(pid)).create_time() - float(created)) > 2)
+        return abs(started_s(psutil.Process(int(pid))) - float(created)) > 2
     except psutil.NoSuchProcess:
         return True
 

@@ -31,7 +31,8 @@ class SourceSnapshot:
 def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     """Look at the sources without decoding anything.
 
-    settle_s: a file that was written to in the last so many seconds is unsettled. Raises DataError for a source that is
+    settle_s: a file that was written to in the last so many seconds is unsettled; one whose time lies further in the future,
+    by a clock that was set back or runs elsewhere, is not. Raises DataError for a source that is
     missing or empty.
     """
     state = {}
@@ -43,7 +44,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
             state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
             for entry in entries:
                 path = path_of_text(entry.uri)
-                if path.is_file() and now - path.stat().st_mtime < settle_s:
+                if path.is_file() and abs(now - path.stat().st_mtime) < settle_s:
                     unsettled.append(Path(entry.uri))
         elif isinstance(source, ListSource):
             path = project.path(source.path)

@@ -11,7 +11,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from assets.project import PROCESS_TAG
+from assets.project import PROCESS_TAG, process_tag
 from hapvr.stages.project import Project
 from hapvr.stages.training import tracker_of
 from pipelines.monitoring import fail_lost_runs, is_lost, sensors
@@ -20,30 +20,33 @@ from tests.orchestration.conftest import Storage
 from tests.tracking.empty_store import new_store
 
 
-def tag_of(process: psutil.Process) -> str:
-    """As ProjectResource writes it."""
-    import socket
-
-    return f"{socket.gethostname()}@{process.pid}:{process.create_time():.2f}"
-
-
 @pytest.fixture
 def ended() -> str:
     """The tag of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        tag = tag_of(psutil.Process(process.pid))
+        tag = process_tag(psutil.Process(process.pid))
         process.kill()
     return tag
 
 
 def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str) -> None:
     """This process lives; an ended one is lost; so is one with our number but another start; other hosts are not judged."""
-    mine = tag_of(psutil.Process(os.getpid()))
+    mine = process_tag(psutil.Process(os.getpid()))
     assert not is_lost(mine)
     assert is_lost(ended)
     assert is_lost(mine.rpartition(":")[0] + ":1000.00")
     assert not is_lost("another-host@1:1000.00")
     assert not is_lost("")
+
+
+@pytest.mark.parametrize("seconds", [-3600, 86_400])
+def test_a_process_is_not_lost_when_the_clock_is_set(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back an hour, or on by a day: Linux then gives another time for the start of the machine and of every process."""
+    mine, process = process_tag(psutil.Process()), psutil.Process
+    booted, created = psutil.boot_time() + seconds, process().create_time() + seconds
+    monkeypatch.setattr(psutil, "boot_time", lambda: booted)
+    monkeypatch.setattr(process, "create_time", lambda _: created)
+    assert not is_lost(mine)
 
 
 def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: str) -> None:
@@ -58,7 +61,7 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: 
         nothing()
 
     with Storage().instance(tmp_path, tmp_path / "no config.yaml") as instance:
-        tags = {"lost": {PROCESS_TAG: ended}, "alive": {PROCESS_TAG: tag_of(psutil.Process())}, "silent": {}}
+        tags = {"lost": {PROCESS_TAG: ended}, "alive": {PROCESS_TAG: process_tag(psutil.Process())}, "silent": {}}
         runs = {
             name: instance.create_run_for_job(idle, status=dg.DagsterRunStatus.STARTED, tags=given)
             for name, given in tags.items()

@@ -73,6 +73,8 @@ def test_an_offer_changes_with_the_files_and_waits_for_those_that_are_written(tm
     os.utime(clip, (time.time() - 60,) * 2)
     first = snapshot_sources(project, settle_s=30)
     assert first.unsettled == ()
+    os.utime(clip, (time.time() + 3600,) * 2)  # the clock was set back
+    assert snapshot_sources(project, settle_s=30) == first
     write_clip(inbox / "b.mp4", seed=1, seconds=0.5)
     assert snapshot_sources(project, settle_s=30).digest != first.digest
     (inbox / "b.mp4").unlink()
