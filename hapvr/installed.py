@@ -8,9 +8,7 @@ from pathlib import Path
 
 FULL_REMEDY = "install the rest with `pip install 'hapvr[all]'`"
 SEARCH_REMEDY = "install what searches with `pip install 'hapvr[search]'`"
-SEARCH_PACKAGES = frozenset(
-    {"anyio", "fastapi", "filelock", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"}
-)
+SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
 """What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
 
 SEARCH_VERBS = frozenset(

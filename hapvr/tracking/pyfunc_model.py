@@ -84,7 +84,12 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
         found = list(references) if isinstance(references, list | tuple | np.ndarray) else []
         names = [reference] if isinstance(reference, str) else []
         for name in [*names, *found] or [""]:
-            yield (query if isinstance(query, str) else ""), name if isinstance(name, str) else ""
+            yield _text(query), _text(name)
+
+
+def _text(name: object) -> str:
+    """A name; "" for what is none. What is not UTF-8, of which no table can be made, is escaped."""
+    return name.encode(errors="backslashreplace").decode() if isinstance(name, str) else ""
 
 
 def _threshold(scorer: VideoScorer, precision: float) -> float | None:

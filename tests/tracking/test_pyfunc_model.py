@@ -74,11 +74,11 @@ def test_requests_without_a_reference_and_above_limits_are_rows(model: PyFuncMod
 
 
 def test_names_stay_whole_beside_what_is_no_name(model: PyFuncModel, registered: Registered) -> None:
-    """A null among the references is a row with an error; the others are the names that were given."""
+    """A null or half a letter among the references is a row with an error; the others are the names that were given."""
     clips = [str(registered.clips / name) for name in ("a.mp4", "b.mp4")]
-    rows = model.predict(pd.DataFrame({"query": [clips[0]], "references": [[None, clips[1], 7]]}))
-    assert list(rows["reference"]) == ["", clips[1], ""]
-    assert rows["similarity"].notna().tolist() == [False, True, False]
+    rows = model.predict(pd.DataFrame({"query": [clips[0]], "references": [[None, clips[1], 7, "\ud800"]]}))
+    assert list(rows["reference"]) == ["", clips[1], "", "\\ud800"]
+    assert rows["similarity"].notna().tolist() == [False, True, False, False]
 
 
 def test_errors_of_a_request_are_a_sentence_without_traceback(model: PyFuncModel, registered: Registered) -> None:
