@@ -18,6 +18,7 @@ from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
 from hapvr.stages.training import finish_training, prepare_training, run_training
 from hapvr.storage.filesystem import DataRoot
+from tests.tracking.empty_store import new_store
 
 
 def project_of(pooled_project: Project, folder: Path, family: str) -> Project:
@@ -25,6 +26,7 @@ def project_of(pooled_project: Project, folder: Path, family: str) -> Project:
     source = pooled_project.root.local
     assert source is not None
     shutil.copytree(source, folder / "data", ignore=shutil.ignore_patterns("mlflow", "models", "search"))
+    new_store(folder / "data" / "mlflow")
     overrides = {"train.network.family": family, "data_root": str(folder / "data")}
     config = load_config(pooled_project.folder / "pooled.yaml", overrides=overrides)
     return Project(config, DataRoot(str(folder / "data")), folder)
