@@ -29,6 +29,8 @@ from hapvr.tracking.lineage import lineage_of, versions_from
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage, execute, execute_all, materialize
 
+pytestmark = pytest.mark.slow  # all want the whole chain
+
 PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels", "frame_descriptors")
 ASSETS = (
     "video_manifest", "whitening", *PARTITIONED, "similarity_model", "benchmark_scores", "registered_model", "search_index",
@@ -55,7 +57,6 @@ def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Chain(Project.open(config), instance, result)
 
 
-@pytest.mark.slow
 def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
     """All assets of the jobs are there, partitioned ones for each shard, with count, path and digest."""
     keys = chain.instance.get_asset_keys()
@@ -253,7 +254,6 @@ def test_registered_model_scores_raw_files_by_its_alias(chain: Chain, clips_fold
     assert "not_video" in rows["error"][2]
 
 
-@pytest.mark.slow
 def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_path: Path) -> None:
     """The downloaded model scores in a process that sees neither the checkout, nor the data root, nor a weights cache."""
     tracker = tracker_of(chain.project)
@@ -351,7 +351,6 @@ def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:
     assert "models:/hapvr@champion is version 1" in text
 
 
-@pytest.mark.slow
 def test_one_asset_can_be_materialised_alone(chain: Chain) -> None:
     """`dagster asset materialize --select features --partition ...` works on what is there, and leaves it alone."""
     done = subprocess.run(
