@@ -43,7 +43,7 @@ def pip_options() -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """The environment for uv."""
-    variables = {"UV_COMPILE_BYTECODE": "1"}
+    variables: dict[str, str] = {}
     for option, value in pip_options().items():
         if option in VARIABLES:
             values = value.split()
