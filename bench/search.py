@@ -143,9 +143,7 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
 
 
-def build_index(
-    folder: Path, videos: dict[str, Reference], scorer: VideoScorer, settings: SearchSettings
-) -> FrameIndex:
+def build_index(folder: Path, videos: dict[str, Reference], scorer: VideoScorer, settings: SearchSettings) -> None:
     ids, seconds, frames, means = [], [], [], []
     for video_id, reference in videos.items():
         times = tuple(float(second) for second in range(len(reference.regions)))
@@ -165,7 +163,6 @@ def build_index(
         pa.table({"video_id": list(videos), VECTOR: vectors_column(np.stack(means))}),
     )
     index.optimise()
-    return index
 
 
 def exhaustive(queries: Sequence[EmbeddedVideo], videos: dict[str, Reference], network: SimilarityNetwork,
@@ -302,15 +299,20 @@ def main() -> int:
     exhaustive_s = time.perf_counter() - began
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="hapvr-search-") as folder:
-        index = build_index(Path(folder), videos, scorer, SearchSettings())
+        built: dict[str, Path] = {}
         for variant in arguments.variant or ["{}"]:
+            settings = SearchSettings.model_validate(json.loads(variant))
+            kind = settings.index.model_dump_json(include={"min_indexed_rows", "code_bits", "list_rows"})
+            if kind not in built:
+                built[kind] = Path(folder) / str(len(built))
+                build_index(built[kind], videos, scorer, settings)
             engine = SearchEngine(
                 scorer=scorer,
-                index=index,
+                index=FrameIndex.open(built[kind], settings=settings.index),
                 videos=InMemory(videos),
                 num_videos=len(videos),
                 blank=np.zeros((0, 0), np.float32),
-                settings=SearchSettings.model_validate(json.loads(variant)),
+                settings=settings,
             )
             rows += [
                 measured(query, one, row, names, engine, variant)

@@ -11,9 +11,10 @@ with two threads:
 
     fill        takes in all shards
     build       the lists and codes of the index
-    ask         shortlist and fine scores of each query: `--rounds` times, of which the first warms up
+    ask         shortlist, and fine scores of as many videos as there may be candidates, for each query: `--rounds` times, of
+                which the first warms up; how many of the exact nearest frames the index finds
     add         one more shard of 512 videos
-    ask_added   as `ask`, with that shard beside the index
+    ask_added   as `ask` without the exact frames, with that shard beside the index
 
 Prints a line of JSON for each part. The index stays in --folder for further runs with --parts.
 """
@@ -59,9 +60,11 @@ from hapvr.scorer.segments import Clock
 from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.engine import SearchEngine
-from hapvr.search.index import EQUAL, FrameIndex
+from hapvr.search.fine import fine_scores
+from hapvr.search.index import FrameIndex, SearchIndex
 from hapvr.search.settings import IndexSettings, SearchSettings
 from hapvr.search.vectors import VectorTable
+from hapvr.search.votes import Candidate
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.settings import SamplingConfig
 
@@ -129,6 +132,13 @@ class MadeVideos:
         self._kept.clear()
 
 
+def fill_up(listed: Sequence[Candidate], count: int) -> list[Candidate]:
+    """So many candidates: those of the shortlist, and other videos to be compared whole."""
+    names = {candidate.video_id for candidate in listed}
+    others = [str(number) for number in range(2 * count) if str(number) not in names]
+    return [*listed, *(Candidate(video_id=name, votes=0.0, windows=()) for name in others)][:count]
+
+
 def shard_tables(names: Sequence[int], rows: npt.NDArray[np.float16], frames: int) -> tuple[pa.Table, pa.Table]:
     ids = pa.array(names).cast(pa.string())
     return pa.table(
@@ -179,7 +189,7 @@ def add(folder: Path, features: Path, videos: int, frames: int) -> dict[str, Any
 
 
 def ask(
-    folder: Path, features: Path, videos: int, frames: int, queries: int, rounds: int, changes: str
+    folder: Path, features: Path, videos: int, frames: int, queries: int, rounds: int, changes: str, exact: bool
 ) -> dict[str, Any]:
     import torch
 
@@ -209,7 +219,9 @@ def ask(
         blank=np.zeros((0, 0), np.float32),
         settings=settings,
     )
-    times: dict[str, list[float]] = {"shortlist": [], "fine": [], "shortlist_processor": [], "first": []}
+    times: dict[str, list[float]] = {
+        name: [] for name in ("first", "shortlist", "shortlist_processor", "fine", "fine_processor")
+    }
     found = []
     for number, rows in enumerate(made):
         query = scorer.embed(SampledFeatures(regions_of(rows, number), clock(frames)))
@@ -217,29 +229,37 @@ def ask(
             began = now()
             listed = engine.shortlist(query)
             taken = usage(began)
+            filled = fill_up(listed, settings.candidates)
+            began = now()
+            fine_scores(query, filled, scorer=scorer, videos=library, settings=settings)
+            scored = usage(began)
             if not turn:
                 times["first"].append(taken["seconds"])
-            result = engine.search(query, num_segmented=0)
-            if turn:
-                times["shortlist_processor"].append(taken["processor_seconds"])
-                times["shortlist"] += [taken["seconds"], result.timings_s["shortlist"]]
-                times["fine"].append(result.timings_s["fine"])
+                continue
+            for name, part in (("shortlist", taken), ("fine", scored)):
+                times[name].append(part["seconds"])
+                times[f"{name}_processor"].append(part["processor_seconds"])
         found.append([int(candidate.video_id) for candidate in listed])
         library.forget()
-    some = np.concatenate(made)[::EXACT_EVERY]
-    table = VectorTable.open(str(folder / "index" / "frames.lance"), None, settings=settings.index)
-    numbers, exact, _ = table.search(some, HITS, ["second"], exact=True)
-    hits = engine.index.search_frames(some, HITS)
-    # By similarity, as frames that are equally near change places.
-    least = np.full(len(some), np.inf)
-    np.minimum.at(least, numbers, exact)
-    near = hits["similarity"].to_numpy() >= least[hits["query_frame"].to_numpy()] - EQUAL
+    recall = exact_recall(folder, engine.index, np.concatenate(made)[::EXACT_EVERY]) if exact else {}
     return {
         **{name: [round(float(np.quantile(values, q)), 3) for q in (0.0, 0.5, 1.0)] for name, values in times.items()},
-        "recall": round(float(near.sum()) / len(exact), 4),
+        **recall,
+        "candidates": round(float(np.mean([len(names) for names in found])), 1),
         "originals": originals(chosen, found),
         "without_index_gb": empty_gb,
     } | memory()
+
+
+def exact_recall(folder: Path, index: SearchIndex, queries: npt.NDArray[np.float32]) -> dict[str, float]:
+    """What part of the frames that are nearest by comparison with all of them the index finds."""
+    columns = ["query_frame", "video_id", "second"]
+    table = VectorTable.open(str(folder / "index" / "frames.lance"), None, settings=IndexSettings())
+    numbers, _, exact = table.search(queries, HITS, columns[1:], exact=True)
+    found = index.search_frames(queries, HITS)
+    wanted = set(zip(numbers.tolist(), *(exact[name].to_pylist() for name in columns[1:]), strict=True))
+    got = set(zip(*(found[name].to_pylist() for name in columns), strict=True))
+    return {"recall": round(len(wanted & got) / len(wanted), 4)}
 
 
 def memory() -> dict[str, float]:
@@ -269,9 +289,9 @@ def main(arguments: Sequence[str]) -> None:
     work: dict[str, tuple[Any, ...]] = {
         "fill": ("fill", folder, features, videos, frames),
         "build": ("build", folder),
-        "ask": asked,
+        "ask": (*asked, True),
         "add": ("add", folder, features, videos, frames),
-        "ask_added": asked,
+        "ask_added": (*asked, False),
     }
     for part in options.parts:
         sys.stdout.write(json.dumps({part: in_process("bench.search_scale", *work[part])}) + "\n")

@@ -39,6 +39,9 @@ FOUND_VIDEOS = pa.schema([VIDEO_ID, pa.field("similarity", pa.float32())])
 NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
 
+AMONG = 10
+"""They are looked for among so many times as many rows, as a search asks for many more hits than ten; so are videos."""
+
 EQUAL = 1e-3
 """Difference of cosines that half precision does not tell apart."""
 
@@ -189,8 +192,8 @@ class FrameIndex:
         """The k nearest frames of each query frame, nearest first.
 
         queries: [Q, dims], none of them zero. Returns query_frame (int32, from 0), video_id, second (float32) and
-        similarity (float32, cosine in [-1, 1]); fewer than k rows a query where the index has fewer. Raises
-        ArgumentError for another shape and values that are not finite.
+        similarity (float32, cosine in [-1, 1], approximate without `refine_factor`); fewer than k rows a query where the
+        index has fewer. Raises ArgumentError for another shape and values that are not finite.
         """
         queries = self._checked(queries)
         if not len(queries):
@@ -203,7 +206,9 @@ class FrameIndex:
 
         query: [dims], not zero. Raises as `search_frames` does.
         """
-        _, similarities, found = self._tables["videos"].search(self._checked(query[None]), k, ["video_id"])
+        # One look-up costs little, and no votes of others make up for the errors of its codes.
+        queries = self._checked(query[None])
+        _, similarities, found = self._tables["videos"].search(queries, k, ["video_id"], min_refined=AMONG)
         return pa.table([found["video_id"], similarities], schema=FOUND_VIDEOS)
 
     def videos(self) -> dict[str, str]:
@@ -326,7 +331,7 @@ def _probe(table: VectorTable, probes: int, rng: np.random.Generator) -> tuple[i
         return 0, 0, 0, 0
     chosen = np.sort(rng.choice(rows, size=min(probes, rows), replace=False))
     queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
-    numbers, similarities, _ = table.search(queries, nearest, ["video_id"])
+    numbers, similarities, _ = table.search(queries, nearest, ["video_id"], min_refined=AMONG)
     exact_numbers, exact, _ = table.search(queries, nearest, ["video_id"], exact=True)
     themselves = found = 0
     for number in range(len(chosen)):

@@ -16,10 +16,14 @@ class IndexSettings(Settings):
         default=50_000, description="a table with fewer rows is compared whole, which is exact"
     )
     list_rows: Annotated[int, Field(ge=16)] = Field(default=4096, description="rows of an inverted list, on average")
-    code_bits: Annotated[int, Field(ge=1, le=9)] = Field(default=1, description="bits of a code per dimension")
+    code_bits: Annotated[int, Field(ge=1, le=9)] = Field(
+        default=3, description="bits of a code per dimension, in indexes that are built from now on"
+    )
     probed_lists: Annotated[int, Field(ge=1)] = Field(default=16, description="inverted lists that a query looks at")
-    refine_factor: Annotated[int, Field(ge=1)] = Field(
-        default=4, description="so many times the wanted rows are found by code and compared exactly"
+    refine_factor: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="so many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
+        "ten times as fast; with codes of less than 3 bits it stands for 4",
     )
     max_new_rate: Rate = Field(
         default=0.05, description="rows beside the index, as a part of all rows, from which on they are added to it"

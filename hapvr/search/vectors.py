@@ -30,6 +30,10 @@ BLOCK = 8
 STORED = pa.float32()
 """Of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long (docs/experiments.md)."""
 METRIC = "cosine"
+FINE_BITS = 3
+"""Codes of fewer bits rank worse than the vectors themselves (docs/experiments.md), so their best rows are compared exactly:"""
+COARSE_REFINED = 4
+"""so many times the wanted ones."""
 SAMPLE_RATE = 64
 """Vectors per inverted list that the centres of the lists are computed from."""
 
@@ -107,27 +111,85 @@ class VectorTable:
             return self._next(self._dataset, before)
 
     def search(
-        self, queries: npt.NDArray[np.floating], k: int, columns: Sequence[str], *, exact: bool = False
+        self,
+        queries: npt.NDArray[np.floating],
+        k: int,
+        columns: Sequence[str],
+        *,
+        exact: bool = False,
+        min_refined: int = 0,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], pa.Table]:
         """The k nearest rows of each query, by its number and nearness: numbers, similarities in [-1, 1], columns.
 
-        queries: [Q, dims], not zero. exact: compare all rows.
+        queries: [Q, dims], not zero. exact: compare all rows. min_refined: `refine_factor` where that of the settings is
+        less. Without one, and with codes of enough bits, the similarities of indexed rows are those of their codes.
         """
         width = self._dataset.schema.field(VECTOR).type.list_size
         padded = np.zeros((len(queries), width), np.float32)
         padded[:, : queries.shape[1]] = queries
         nearest = {"column": VECTOR, "q": padded, "k": k, "metric": METRIC, "use_index": not exact}
-        if not exact:
-            nearest |= {"nprobes": self._settings.probed_lists, "refine_factor": self._settings.refine_factor}
         with self._naming_damage():
+            beside = None if exact else self._beside_index()
+            if beside is not None:
+                refined = self._settings.refine_factor or (0 if self._has_fine_codes() else COARSE_REFINED)
+                # Only without a factor do all queries share one pass over the lists.
+                nearest |= {"nprobes": self._settings.probed_lists, "refine_factor": max(refined, min_refined) or None}
             scanner = self._dataset.scanner(
-                columns=[*columns, "_distance"], nearest=nearest, disable_scoring_autoprojection=True
+                columns=[*columns, "_distance"],
+                nearest=nearest,
+                disable_scoring_autoprojection=True,
+                fast_search=beside is not None,
             )
             found = scanner.to_table()
-        numbers = found["query_index"].to_numpy().astype(np.int32)
-        similarities = (1 - found["_distance"].to_numpy()).clip(-1, 1).astype(np.float32)
+            numbers = found["query_index"].to_numpy().astype(np.int32)
+            similarities = (1 - found["_distance"].to_numpy()).clip(-1, 1).astype(np.float32)
+            found = found.select(list(columns))
+            rows = np.arange(len(found))
+            if beside:
+                more, nearness, places, others = self._compared(beside, padded, k, columns)
+                rows = np.append(rows, len(found) + places)
+                numbers, similarities = np.append(numbers, more), np.append(similarities, nearness)
+                found = pa.concat_tables([found, others])
         order = np.lexsort((-similarities, numbers))
-        return numbers[order], similarities[order], found.select(list(columns)).take(pa.array(order))
+        rank = np.arange(len(order)) - np.searchsorted(numbers[order], numbers[order])
+        order = order[rank < k]
+        return numbers[order], similarities[order], found.take(pa.array(rows[order]))
+
+    def _has_fine_codes(self) -> bool:
+        """Whether the index, which there is, need not be refined. Indexes of earlier versions have codes of one bit."""
+        compression = self._dataset.describe_indices()[0].details.get("compression", {})
+        return int(compression.get("num_bits", 1)) >= FINE_BITS
+
+    def _beside_index(self) -> list[Any] | None:
+        """Fragments of the dataset that no part of the index covers; None without an index."""
+        found = self._dataset.describe_indices()
+        if not found:
+            return None
+        covered = {number for segment in found[0].segments for number in segment.fragment_ids}
+        return [one for one in self._dataset.get_fragments() if one.fragment_id not in covered]
+
+    def _compared(
+        self, fragments: Sequence[Any], queries: npt.NDArray[np.float32], k: int, columns: Sequence[str]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64], pa.Table]:
+        """The k nearest rows of some fragments, and some more: numbers of queries, similarities, rows of the table.
+
+        The engine would compare them for each query by itself, which takes gigabytes for some hundred queries.
+        """
+        directions = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+        least = np.full((len(queries), 1), -np.inf, np.float32)
+        hits: list[tuple[Any, ...]] = [(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int64))]
+        tables, seen = [self._dataset.schema.empty_table().select(list(columns))], 0
+        for batch in self._dataset.scanner(columns=[*columns, VECTOR], fragments=list(fragments)).to_batches():
+            vectors = np.asarray(batch[VECTOR].flatten(), np.float32).reshape(len(batch), -1)
+            near = (directions @ vectors.T / np.linalg.norm(vectors, axis=1)).astype(np.float32)
+            if len(tables) == 1 and len(batch) >= k:  # k rows of the first batch are as near as this
+                least = np.partition(near, -k, axis=1)[:, -k : len(batch) - k + 1]
+            numbers, rows = np.nonzero(near >= least)
+            hits.append((numbers.astype(np.int32), near[numbers, rows].clip(-1, 1), rows + seen))
+            tables.append(pa.Table.from_batches([batch.select(list(columns))]))
+            seen += len(batch)
+        numbers, similarities, rows = (np.concatenate(part) for part in zip(*hits, strict=True))
+        return numbers, similarities, rows, pa.concat_tables(tables)
 
     def columns(self, names: Sequence[str], *, where: str | None = None) -> pa.Table:
         """These columns of all rows, in the order of storage. where: a condition in SQL."""

@@ -163,6 +163,37 @@ def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, E
         agree(index.search_videos(vectors_of(videos)[3], 9), exact.search_videos(vectors_of(videos)[3], 9))
 
 
+def test_codes_alone_find_nearly_the_same(filled: tuple[Path, ExactIndex]) -> None:
+    """An index answers without refinement; rows beside it are compared exactly all the same."""
+    folder, exact = filled
+    index = FrameIndex.open(folder, settings=SMALL.model_copy(update={"refine_factor": 0}))
+    for shard, tolerance in (("a", 0.1), ("c", 2e-3)):
+        queries = vectors_of(exact.shards[shard][0])[8:24]
+        found, wanted = index.search_frames(queries, 6), exact.search_frames(queries, 6)
+        assert found["query_frame"].to_pylist() == [number for number in range(16) for _ in range(6)]
+        assert (np.diff(found["similarity"].to_numpy().reshape(16, 6)) <= 0).all()
+        rows, right = (
+            set(zip(*(table[name].to_pylist() for name in ("query_frame", "video_id", "second")), strict=True))
+            for table in (found, wanted)
+        )
+        assert len(rows & right) > 0.8 * len(right)
+        own = index.search_frames(queries, 1)["similarity"].to_numpy()
+        np.testing.assert_allclose(own, 1, atol=tolerance)
+    assert index.verify(probes=100).recall > 0.97
+
+
+def test_an_index_with_codes_of_one_bit_is_refined(filled: tuple[Path, ExactIndex], tmp_path: Path) -> None:
+    """As earlier versions built it; its similarities are exact, whatever the settings say now."""
+    earlier = SMALL.model_copy(update={"code_bits": 1})
+    index = FrameIndex.create(tmp_path / "earlier", DIMS, {}, settings=earlier)
+    for shard, rows in filled[1].shards.items():
+        index.replace_shard(shard, *rows)
+    index.optimise()
+    now = FrameIndex.open(tmp_path / "earlier", settings=SMALL.model_copy(update={"refine_factor": 0}))
+    queries = vectors_of(filled[1].shards["a"][0])[8:24]
+    np.testing.assert_allclose(now.search_frames(queries, 1)["similarity"].to_numpy(), 1, atol=2e-3)
+
+
 def test_recall_is_measured(filled: tuple[Path, ExactIndex], tmp_path: Path) -> None:
     """A good index finds all; one whose lists are hardly looked at does not, and says so."""
     index = FrameIndex.open(filled[0], settings=SMALL)
