@@ -23,7 +23,7 @@ class IndexSettings(Settings):
     refine_factor: Annotated[int, Field(ge=0)] = Field(
         default=0,
         description="so many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
-        "ten times as fast; with codes of less than 3 bits it stands for 4",
+        "eight times as fast; with codes of less than 3 bits it stands for 4",
     )
     max_new_rate: Rate = Field(
         default=0.05, description="rows beside the index, as a part of all rows, from which on they are added to it"

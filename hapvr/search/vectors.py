@@ -185,11 +185,11 @@ class VectorTable:
             if len(tables) == 1 and len(batch) >= k:  # k rows of the first batch are as near as this
                 least = np.partition(near, -k, axis=1)[:, -k : len(batch) - k + 1]
             numbers, rows = np.nonzero(near >= least)
-            hits.append((numbers.astype(np.int32), near[numbers, rows].clip(-1, 1), rows + seen))
+            hits.append((numbers, near[numbers, rows].clip(-1, 1), rows + seen))
             tables.append(pa.Table.from_batches([batch.select(list(columns))]))
             seen += len(batch)
         numbers, similarities, rows = (np.concatenate(part) for part in zip(*hits, strict=True))
-        return numbers, similarities, rows, pa.concat_tables(tables)
+        return numbers.astype(np.int32), similarities, rows.astype(np.int64), pa.concat_tables(tables)
 
     def columns(self, names: Sequence[str], *, where: str | None = None) -> pa.Table:
         """These columns of all rows, in the order of storage. where: a condition in SQL."""
