@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mlflow
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -34,6 +35,7 @@ def test_a_champion_that_is_deleted_goes_on_where_it_is_loaded(registered: Regis
     client = MlflowClient(tracking_uri=registered.uri, registry_uri=registered.uri)
     kept = client.get_model_version_by_alias("hapvr", "champion")
     client.create_registered_model("leaving")
+    mlflow.set_tracking_uri(registered.uri)  # a database looks the model up there, whatever the client's address is
     version = str(client.create_model_version("leaving", source=kept.source, run_id=kept.run_id).version)
     client.set_registered_model_alias("leaving", "champion", version)
     pinned = pinned_uri("models:/leaving@champion", registered.uri)
