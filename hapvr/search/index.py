@@ -40,7 +40,7 @@ NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
 
 AMONG = 10
-"""They are looked for among so many times as many rows, as a search asks for many more hits than ten; so are videos."""
+"""So many times the wanted rows are found by code and compared exactly, for neighbours in a check and for whole videos."""
 
 EQUAL = 1e-3
 """Difference of cosines that half precision does not tell apart."""

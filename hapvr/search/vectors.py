@@ -31,9 +31,9 @@ STORED = pa.float32()
 """Of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long (docs/experiments.md)."""
 METRIC = "cosine"
 FINE_BITS = 3
-"""Codes of fewer bits rank worse than the vectors themselves (docs/experiments.md), so their best rows are compared exactly:"""
+"""Bits of a code from which on codes alone rank about as well as the vectors (docs/experiments.md)."""
 COARSE_REFINED = 4
-"""so many times the wanted ones."""
+"""With codes of fewer bits, so many times the wanted rows are compared exactly."""
 SAMPLE_RATE = 64
 """Vectors per inverted list that the centres of the lists are computed from."""
 

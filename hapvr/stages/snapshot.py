@@ -31,9 +31,8 @@ class SourceSnapshot:
 def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     """Look at the sources without decoding anything.
 
-    settle_s: a file that was written to in the last so many seconds is unsettled; one whose time lies further in the future,
-    by a clock that was set back or runs elsewhere, is not. Raises DataError for a source that is
-    missing or empty.
+    settle_s: a file that was written to in the last so many seconds is unsettled. A file whose time lies further than that
+    in the future, as the clock was set back, counts as settled. Raises DataError for a source that is missing or empty.
     """
     state = {}
     unsettled: list[Path] = []

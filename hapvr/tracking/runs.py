@@ -23,7 +23,7 @@ RUN_KEY_TAG = "hapvr.run_key"
 MAX_PARAM_CHARACTERS = 6000
 DATASET_DIGEST_CHARACTERS = 32  # of the 36 that MLflow takes
 DATASET_CONTEXT = "mlflow.data.context"
-KIND = {"mlflow.experimentKind": "custom_model_development"}
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
 
 
 class Tracker:
@@ -134,10 +134,8 @@ class Tracker:
 def _origin() -> dict[str, str]:
     """Who makes a run, and with which program: "Created by" and "Source" on its page."""
     found = resolve_tags()
-    program = Path(found.get(MLFLOW_SOURCE_NAME, "")).name
-    return {name: found[name] for name in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if name in found} | {
-        MLFLOW_SOURCE_NAME: program
-    }
+    kept = {name: found[name] for name in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if name in found}
+    return kept | {MLFLOW_SOURCE_NAME: Path(found.get(MLFLOW_SOURCE_NAME, "")).name}
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
