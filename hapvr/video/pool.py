@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from loky.backend import get_context
+from loky.backend.context import LokyContext
 from numpy.typing import NDArray
 from pebble import ProcessFuture, ProcessPool
 from PIL import Image
@@ -289,17 +289,34 @@ def open_pool(
     worker. They are started by loky, which does not import the program's main module: a script that decodes videos needs
     no `__main__` guard, and a program that loads networks does not load them in each worker.
     """
+    context = _LastingLocks()
     with ProcessPool(
         max_workers=workers,
         max_tasks=TASKS_PER_WORKER,
         initializer=_prepare_worker,
         initargs=({**limits, resource.RLIMIT_CORE: 0}, os.getpid(), prepare),
-        context=get_context("loky"),  # type: ignore[no-untyped-call]
+        context=context,
     ) as pool:
         try:
             yield pool
         finally:
             pool.stop()  # type: ignore[no-untyped-call]
+
+
+class _LastingLocks(LokyContext):
+    """Starts processes by loky and keeps the names of their locks until the last process has ended.
+
+    A pool gives up its locks before it ends its processes. One that was still starting would not find them, and loky
+    prints the traceback of a process that cannot start to stdout, where the answer of a program belongs.
+    """
+
+    def __init__(self) -> None:
+        self._locks: list[Any] = []
+
+    def RLock(self) -> Any:
+        lock = super().RLock()  # type: ignore[no-untyped-call]
+        self._locks.append(lock)
+        return lock
 
 
 def _open_sampling_pool(config: SamplingConfig, *, workers: int) -> contextlib.AbstractContextManager[ProcessPool]:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from PIL import Image
 
 from hapvr.errors import VideoError
 from hapvr.video.decode import PYAV_SELECTED, sample_frames
-from hapvr.video.pool import LOOKAHEAD, encode_jpeg, in_workers, inspect_videos, sample_videos
+from hapvr.video.pool import LOOKAHEAD, encode_jpeg, in_workers, inspect_videos, open_pool, sample_videos
 from hapvr.video.settings import SamplingConfig
 
 ALONE = SamplingConfig(workers=1)
@@ -89,6 +90,37 @@ def test_in_workers_leaves_no_process_behind_when_abandoned():
     after = {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
     workers = {pid for pid in after - before if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())}
     assert workers == set()
+
+
+class FirstStartsAtOnce:
+    """Prepares nothing. The first process that it is sent to reads it at once; each of the others needs a second."""
+
+    sent = 0
+
+    def __call__(self) -> None:
+        pass
+
+    def __getstate__(self) -> float:
+        self.sent += 1
+        return 0.001 if self.sent == 1 else 1.0
+
+    def __setstate__(self, start_s: float) -> None:
+        time.sleep(start_s)
+
+
+def hold_off_the_end(_: object) -> None:
+    """Do not end when told to: the pool waits for some seconds, then ends this process by force."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    time.sleep(600)
+
+
+def test_a_pool_that_ends_while_its_workers_start_prints_nothing(capfd):
+    """A program's answer stands on stdout; a worker that starts while the pool ends adds no traceback to it."""
+    with open_pool(workers=2, limits={}, prepare=FirstStartsAtOnce()) as pool:
+        held = pool.schedule(hold_off_the_end, args=(0,))
+        while not held.running():
+            time.sleep(0.01)
+    assert capfd.readouterr().out == ""
 
 
 def test_workers_die_with_a_killed_parent(tmp_path):
