@@ -17,6 +17,8 @@ export DAGSTER_DISABLE_TELEMETRY := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
 export DO_NOT_TRACK := 1
+# Containers often turn bytecode off, and every process would then compile all that it imports: half of its start.
+unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifneq ($(VIDEOS),)
 export HAPVR_VIDEOS := $(abspath $(VIDEOS))
