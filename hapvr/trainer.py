@@ -14,16 +14,15 @@ from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
 from hapvr.files import naming_full_disk, read_json_object
 from hapvr.stages.project import Project
-from hapvr.stages.training import CONFIG_NAME, FAILURE_NAME, RECORD_KEYS, RUN_NAME, tracker_of
 from hapvr.stages.validation import Validator, validation_shards
 from hapvr.tracking.progress import progress_logger
-from hapvr.tracking.training import tracked_training
 from hapvr.train.guards import TrainingStoppedError
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import train
 from hapvr.train.mined_pairs import read_mined_pairs
 from hapvr.train.precision import faster_precision
 from hapvr.train.report import History, Logger, Loggers
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RECORD_KEYS, RUN_NAME
 
 STOPPED = 3
 
@@ -57,6 +56,10 @@ def main() -> int:
         progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
 
         def open_logger(first_step: int) -> Logger:
+            # MLflow takes two seconds to import, and only the first of several processes needs it.
+            from hapvr.stages.training import tracker_of
+            from hapvr.tracking.training import tracked_training
+
             assert progress is not None
             if settings.precision == "auto":
                 progress.message(f"train.precision: auto takes {precision}")

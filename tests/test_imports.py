@@ -158,7 +158,7 @@ def imported_names(path: Path) -> set[str]:
             "hapvr.stages.searcher, hapvr.stages.duplicates, hapvr.stages.marking, hapvr.serving.server",
             {"torch", "mlflow", "timm", "decord", "yt_dlp", "onnxruntime", "matplotlib"},
         ),
-        ("hapvr.train.loop", {"timm", "torchvision", "mlflow"}),
+        ("hapvr.train.loop, hapvr.trainer", {"timm", "torchvision", "mlflow", "matplotlib"}),
     ],
 )
 def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:

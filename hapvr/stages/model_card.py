@@ -19,9 +19,10 @@ from hapvr.stages.evaluation import BASELINE, NORMALIZED, TRAINED
 from hapvr.stages.project import Project
 from hapvr.stages.segment_scores import SegmentScores, segments_markdown
 from hapvr.stages.summary import video_status
-from hapvr.stages.training import CONFIG_NAME, TrainingRun, run_record
+from hapvr.stages.training import TrainingRun, run_record
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import STATUS_OK
+from hapvr.train.run_folder import CONFIG_NAME
 
 DIGEST_CHARACTERS = 12
 MAX_DIGESTS = 30

@@ -42,14 +42,10 @@ from hapvr.train.mined_pairs import (
     write_mined_pairs,
 )
 from hapvr.train.report import HISTORY_NAME, RESULT_NAME
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RECORD_KEYS, RUN_NAME
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
-CONFIG_NAME = "config.yaml"
-RUN_NAME = "run.json"
-FAILURE_NAME = "failure.txt"
-RECORD_KEYS = ("mlflow_run_id", "shards")
-"""What every RUN_NAME has."""
 LABELLED_SHA256 = "file_sha256"
 """Of the file of labelled pairs, in a run's record of them."""
 STAGES_READ = {
