@@ -91,7 +91,7 @@ def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingC
         value = wanted.get(name)
         if value is None or value == 0:
             continue
-        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, Real) or value < 0 or not value < math.inf:
             raise ArgumentError(f"{name} is {value}; wanted a finite number above 0, or 0 for the model's own")
         current = getattr(limits, name)
         lower[name] = value if current is None else min(value, current)

@@ -19,6 +19,9 @@ Floats = NDArray[np.float64]
 Verdict = Literal["match", "no match", "unsure"]
 
 PRECISIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
+SERVED_PRECISION = 0.9
+"""What the thresholds of a registered model's answers reach where a request does not ask for another."""
+
 MIN_PAIRS = 10
 """Matches, and other pairs, below which a curve would say more than the data does."""
 
@@ -91,11 +94,14 @@ class Calibration:
         return _sigmoid(self.slope * np.asarray(similarity, np.float64) + self.intercept + shift)
 
     def threshold(self, precision: float) -> PrecisionThreshold:
-        """The stored threshold of the lowest precision that is at least the wanted one. ArgumentError above the highest."""
+        """The stored threshold of the lowest precision that is at least the wanted one.
+
+        Raises ArgumentError for a precision that is not above 0, and above the highest one.
+        """
         for row in self.thresholds:
-            if row.precision >= precision - 1e-9:
+            if 0 < precision <= row.precision + 1e-9:
                 return row
-        raise ArgumentError(f"precision is {precision}; wanted at most {self.thresholds[-1].precision}")
+        raise ArgumentError(f"precision is {precision}; wanted above 0 and at most {self.thresholds[-1].precision}")
 
     def verdict(self, similarity: float, *, precision: float, prior: float | None = None) -> Verdict:
         """Whether a pair of this similarity is a match.

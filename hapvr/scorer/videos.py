@@ -147,13 +147,15 @@ class VideoReader:
                 "workers": min(sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER),
             }
         )
-        sampled = sample_videos([(str(path), path) for path in paths], config=config)
+        sampled = sample_videos([(str(path), path) for path in paths], config=config, left_s=deadline.wait_s)
         for number, path in enumerate(paths):
             if deadline.passed():
                 yield from ((late, deadline.error()) for late in paths[number:])
                 return
             video = next(sampled)
-            if video.reason:
+            if video.reason == "timeout" and deadline.passed():
+                yield path, deadline.error()
+            elif video.reason:
                 yield path, VideoError(video.reason, video.message)
             elif len(video.jpegs) > limits.max_frames:
                 yield path, _too_long(path, limits)

@@ -14,6 +14,7 @@ from mlflow.types.schema import AnyType, Array, Object, Property
 import hapvr
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import CARD_FILE
+from hapvr.scorer.calibration import SERVED_PRECISION
 from hapvr.tracking.champions import MAX_DESCRIPTION_CHARACTERS
 from hapvr.tracking.registry import find_version, registry_client
 from hapvr.tracking.runs import Tracker
@@ -56,7 +57,7 @@ def signature() -> ModelSignature:
         params=ParamSchema(
             [
                 ParamSpec("segments", DataType.boolean, False),
-                ParamSpec("precision", NUMBER, 0.9),
+                ParamSpec("precision", NUMBER, SERVED_PRECISION),
                 ParamSpec("max_pairs", DataType.long, 0),
                 ParamSpec("max_bytes", DataType.long, 0),
                 ParamSpec("max_frames", DataType.long, 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 from hapvr.errors import HapvrError
 from hapvr.scorer.access import access_from_environment, lowered_limits
 from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.calibration import SERVED_PRECISION
 from hapvr.scorer.scorer import PairScore, VideoScorer
 from hapvr.scorer.settings import ServingConfig
 
@@ -57,7 +59,8 @@ class PairScorer(PythonModel):  # type: ignore[misc]
         rows = self._scorer.score_pairs(
             list(_pairs(model_input)), segments=segments, limits=limits, access=self._access
         )
-        threshold = _threshold(self._scorer, params.get("precision") or 0.9)
+        precision = params.get("precision")
+        threshold = _threshold(self._scorer, SERVED_PRECISION if precision is None else precision)
         table = pd.DataFrame(_columns(rows, threshold))
         if segments:
             table["segments"] = [[asdict(segment) for segment in row.segments or ()] for row in rows]
@@ -75,13 +78,15 @@ class PairScorer(PythonModel):  # type: ignore[misc]
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The pairs of a row: its reference, and each of its references.
+    """The pairs of a row: its reference, and each of its references; one that is no list is taken as the only one.
 
-    A row without any gives a pair with an empty name, which fails.
+    A row without any gives a pair with an empty name, which fails. So does whatever is no name.
     """
     for row in table.to_dict(orient="records"):
         query, reference, references = (row.get(name) for name in ("query", "reference", "references"))
-        found = list(references) if isinstance(references, list | tuple | np.ndarray) else []
+        found = [] if references is None or (isinstance(references, float) and math.isnan(references)) else [references]
+        if isinstance(references, list | tuple | np.ndarray):
+            found = list(references)
         names = [reference] if isinstance(reference, str) else []
         for name in [*names, *found] or [""]:
             yield _text(query), _text(name)

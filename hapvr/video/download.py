@@ -108,7 +108,8 @@ class Downloader:
         """Fetch one video into the folder, under a name made from its id. A finished file is not fetched again.
 
         Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with
-        growing waits, each resuming the partial file. timeout_s: for all attempts; None for that of the configuration.
+        growing waits, each resuming the partial file. timeout_s: for this call, with the start of its process; None: that of
+        the configuration, for the attempts alone.
         Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises.
         """
         if not is_remote(entry.uri):
@@ -121,10 +122,13 @@ class Downloader:
             return DownloadResult(entry.video_id, "ok", finished, "", "")
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder, stem)
+        waits_for_start = timeout_s is None
         timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + timeout_s
         for attempt in range(self._config.retries + 1):
-            fetched = self._attempt(entry, folder, stem, timeout_s=timeout_s, deadline_s=deadline_s)
+            fetched = self._attempt(
+                entry, folder, stem, timeout_s=timeout_s, deadline_s=deadline_s, waits_for_start=waits_for_start
+            )
             wait_s = min(MAX_WAIT_S, self._config.backoff_s * 2**attempt)
             final = fetched.status != "failed" or fetched.reason in _FINAL_REASONS
             if final or attempt == self._config.retries or time.monotonic() + wait_s > deadline_s:
@@ -138,7 +142,14 @@ class Downloader:
         return DownloadResult(entry.video_id, fetched.status, None, fetched.reason, message)
 
     def _attempt(
-        self, entry: ManifestEntry, folder: Path, stem: str, *, timeout_s: float, deadline_s: float
+        self,
+        entry: ManifestEntry,
+        folder: Path,
+        stem: str,
+        *,
+        timeout_s: float,
+        deadline_s: float,
+        waits_for_start: bool,
     ) -> Fetched:
         config, quota = self._config, self._quota
         limit_bytes = quota.largest(stem, config.max_bytes)
@@ -147,7 +158,7 @@ class Downloader:
         future = self._pool.schedule(fetch, args=(task,), timeout=remaining_s)
         try:
             fits = self._fits_quota(future, folder, stem)
-            fetched = future.result() if fits else None
+            fetched = future.result(None if waits_for_start else remaining_s) if fits else None
         except FutureTimeoutError:
             _remove_fragments(folder, stem)
             return Fetched("failed", "timeout", f"not done after {timeout_s:g} s; a later run resumes it")

@@ -86,18 +86,22 @@ class InspectedVideo:
 
 
 def sample_videos(
-    items: Iterable[tuple[str, Path]], *, config: SamplingConfig, digest: bool = False
+    items: Iterable[tuple[str, Path]],
+    *,
+    config: SamplingConfig,
+    digest: bool = False,
+    left_s: Callable[[], float] | None = None,
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
     Frames are JPEG (RGB, `config.jpeg_quality`). A video on which decord crashes or hangs is tried once more with PyAV
     alone. A video that fails raises nothing: its result has the reason. digest: read each file once more for its
-    file_sha256; a file that changes while it is decoded then fails with reason changed_file.
+    file_sha256; a file that changes while it is decoded then fails with reason changed_file. left_s: see `in_workers`.
     """
     sample = _sample_and_digest if digest else _sample_one
     first = functools.partial(sample, config=config, decoder="auto")
     second = functools.partial(sample, config=config, decoder="pyav")
-    for (video_id, _), result in in_workers(first, items, config=config, retry=second):
+    for (video_id, _), result in in_workers(first, items, config=config, retry=second, left_s=left_s):
         yield result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
 
 
@@ -255,6 +259,7 @@ def in_workers(
     *,
     config: SamplingConfig,
     retry: Callable[[Item], Result] | None = None,
+    left_s: Callable[[], float] | None = None,
 ) -> Iterator[tuple[Item, Result | VideoError]]:
     """Compute function(item) for each item in at most `config.workers` processes; yield (item, result) in the items' order.
 
@@ -262,6 +267,9 @@ def in_workers(
     reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. With `retry`,
     such an item is first tried once more by that function. A VideoError that the function raises is the item's result.
     Memory holds at most LOOKAHEAD results per worker.
+
+    left_s: the seconds, above 0, that may still be waited for all items together; when they are over, the reason is
+    timeout. `config.timeout_s` alone does not bound a call: it begins anew for each item, and after its worker has started.
     """
     iterator = iter(items)
     first = list(itertools.islice(iterator, config.workers))
@@ -273,10 +281,10 @@ def in_workers(
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
             if len(waiting) >= LOOKAHEAD * config.workers:
                 item, future = waiting.popleft()
-                yield item, _outcome(pool, item, future, config=config, retry=retry)
+                yield item, _outcome(pool, item, future, config=config, retry=retry, left_s=left_s)
         while waiting:
             item, future = waiting.popleft()
-            yield item, _outcome(pool, item, future, config=config, retry=retry)
+            yield item, _outcome(pool, item, future, config=config, retry=retry, left_s=left_s)
 
 
 @contextlib.contextmanager
@@ -330,10 +338,11 @@ def _outcome(
     *,
     config: SamplingConfig,
     retry: Callable[[Item], Result] | None,
+    left_s: Callable[[], float] | None = None,
 ) -> Any:
     """The result of a scheduled item, or a VideoError after `retry` failed too."""
     try:
-        return future.result()
+        return future.result(None if left_s is None else left_s())
     except FutureTimeoutError:
         failure = VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
     except VideoError as error:
@@ -346,7 +355,7 @@ def _outcome(
     if retry is None:
         return failure
     again = pool.schedule(retry, args=(item,), timeout=config.timeout_s)
-    return _outcome(pool, item, again, config=config, retry=None)
+    return _outcome(pool, item, again, config=config, retry=None, left_s=left_s)
 
 
 def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:

@@ -36,6 +36,7 @@ def test_request_can_only_lower_limits() -> None:
         "max_pairs": 3,
         "max_frames": 500,
         "max_bytes": 0,
+        "video_timeout_s": 10**400,
         "request_timeout_s": 9.0,
         "cache_bytes": 1,
         "segments": True,
@@ -46,7 +47,7 @@ def test_request_can_only_lower_limits() -> None:
         lowered_limits(limits, {"max_frames": -1})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, "9", True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, pytest.param(-(10**400), id="huge"), "9", True])
 @pytest.mark.parametrize("name", ["video_timeout_s", "request_timeout_s", "max_pairs"])
 def test_request_cannot_switch_limits_off(name: str, value: object) -> None:
     """What compares with nothing, and what is no number, is refused by name."""

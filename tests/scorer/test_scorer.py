@@ -112,9 +112,13 @@ def test_video_that_takes_too_long_is_a_row(scorer: VideoScorer, scenes: Path, t
     """Minutes of video in a tenth of a second end as a timeout, which is forgotten: with more time there are features."""
     long = write_scenes(tmp_path / "long.mp4", range(300), fps=4)
     a = scenes / "a.mp4"
-    hasty = scorer.limits.model_copy(update={"video_timeout_s": 0.1})
-    (row,) = scorer.score_pairs([(long, a)], limits=hasty)
-    assert row.error.startswith("timeout: ")
+    for limit, message in (
+        ("video_timeout_s", "timeout: "),
+        ("request_timeout_s", "timeout: request: not done after 0.1 s"),
+    ):
+        hasty = scorer.limits.model_copy(update={limit: 0.1})
+        (row,) = scorer.score_pairs([(long, a)], limits=hasty)
+        assert row.error.startswith(message)
     assert len(scorer.features(long)) == 600
 
 

@@ -79,6 +79,10 @@ def test_names_stay_whole_beside_what_is_no_name(model: PyFuncModel, registered:
     rows = model.predict(pd.DataFrame({"query": [clips[0]], "references": [[None, clips[1], 7, "\ud800"]]}))
     assert list(rows["reference"]) == ["", clips[1], "", "\\ud800"]
     assert rows["similarity"].notna().tolist() == [False, True, False, False]
+    rows = model.predict(
+        pd.DataFrame({"query": [clips[0]] * 2, "reference": [clips[0]] * 2, "references": [clips[1], {}]})
+    )
+    assert list(rows["reference"]) == [clips[0], clips[1], clips[0], ""]
 
 
 def test_errors_of_a_request_are_a_sentence_without_traceback(model: PyFuncModel, registered: Registered) -> None:
@@ -97,8 +101,10 @@ def test_wrong_columns_and_parameters_are_refused(model: PyFuncModel) -> None:
     frame = pd.DataFrame({"query": ["a.mp4"], "reference": ["b.mp4"]})
     with pytest.raises(MlflowException, match="max_pairs"):
         model.predict(frame, params={"max_pairs": "many"})
-    with pytest.raises(MlflowException, match=r"wanted at most 0\.99"):
-        model.predict(frame, params={"precision": 0.999})
+    for precision in (0.999, 0.0, -1.0, float("-inf"), float("nan")):
+        with pytest.raises(MlflowException, match=r"wanted above 0 and at most 0\.99"):
+            model.predict(frame, params={"precision": precision})
+    assert list(model.predict(frame, params={"max_pairs": 10**400})["error"]) == list(model.predict(frame)["error"])
 
 
 def test_model_states_what_it_needs(registered: Registered) -> None:

@@ -35,6 +35,15 @@ pytestmark = pytest.mark.slow
 NUM_REQUESTS = 200
 NUM_CLIENTS = 8
 MAX_GROWTH_BYTES = 150 * 2**20
+HUGE = 10**400
+NUMBERS = (True, -1, 0, 1.5, 2**63, HUGE, -HUGE, math.nan, math.inf, -math.inf, "1", "nan", [], [1], {}, "\ud800", "\0")
+VALUES = (None, True, -1, HUGE, math.nan, "", "x", "\0", "\x1b[31m", "../../etc/passwd", "a\nb", "\ud800", "a" * 5000,
+          "/" * 5000, "file:///etc/passwd", "ftp://x/y", "http://127.0.0.1:9/x", "http://[::1", "pipe:0", [], {}, [None],
+          [[["x"]]], {"a": 1})  # fmt: skip
+BODIES = (b"", b"{", b"null", b"[]", b"\xff", b'{"dataframe_records": NaN}', b'{"dataframe_records": [{"query": "x"}, "y"]}',
+          b'{"dataframe_split": {"columns": ["query", "query"], "data": [["x", "y"]]}}', b'{"messages": 1, "query": ["x"]}',
+          b'{"dataframe_split": {"columns": ["query"], "data": [["x", "y"]]}}', b'{"input": [1], "segments": true}',
+          b'{"dataframe_records": [{"query": "x", "references": ' + b"[" * 300 + b"]" * 300 + b"}]}")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,6 +142,55 @@ def test_wrong_requests_are_told_so(server: Server) -> None:
         server.ask({"dataframe_records": [{"reference": "b.mp4"}]})
     assert refused.value.code == 400
     assert "query" in refused.value.read().decode()
+
+
+def hostile_requests() -> Iterator[tuple[bytes, str]]:
+    """Bodies and content types of some 330 requests that MLflow hands on, or refuses by itself without a stack trace.
+
+    It answers 500 by itself where there is no content type, and to JSON of 3,000 levels or with numbers of 5,000 digits.
+    """
+    asked = {"query": "x", "reference": "y"}
+    wrong: list[dict[str, Any]] = []
+    for value in VALUES:
+        for name in ("query", "reference", "references"):
+            wrong.append({"dataframe_records": [asked | {name: value}]})
+        wrong.append({"dataframe_split": {"columns": ["query", "references"], "data": [["x", value]]}})
+        wrong += [{name: value} for name in ("dataframe_records", "dataframe_split", "instances", "inputs")]
+        wrong += [{"inputs": {"query": ["x"], "references": value}}, {"dataframe_records": [asked], "params": value}]
+    for name in ("segments", "precision", "max_pairs", "request_timeout_s"):
+        wrong += [{"dataframe_records": [asked], "params": {name: number}} for number in NUMBERS]
+    yield from ((json.dumps(request).encode(), "application/json") for request in wrong)
+    yield from ((body, "application/json") for body in BODIES)
+    for kind in ("", "text/plain", "application/json; charset=utf-16", "multipart/form-data; boundary=x", "a" * 9000):
+        yield json.dumps({"dataframe_records": [asked]}).encode(), kind
+
+
+def test_every_refusal_is_one_sentence(server: Server, registered: Registered) -> None:
+    """Hundreds of wrong requests, then 32 at once: no failure of the model, no stack trace, no place of this machine."""
+    clips = [str(registered.clips / name) for name in ("a.mp4", "copy.mp4")]
+    right = {"dataframe_records": [{"query": clips[0], "reference": clips[1]}], "params": {"segments": True}}
+    before = server.ask(right)
+
+    def problem(request: tuple[bytes, str]) -> str:
+        body, kind = request
+        call = urllib.request.Request(f"{server.address}/invocations", data=body, headers={"Content-Type": kind})
+        try:
+            with urllib.request.urlopen(call, timeout=60) as answer:
+                status, said = answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            status, said = error.code, error.read().decode()
+        secret = [
+            text for text in ("Traceback", "stack_trace", str(registered.bundle.parent), sys.prefix) if text in said
+        ]
+        return f"{status} {secret} for {body[:200]!r}: {said[-300:]}" if status >= 500 or secret else ""
+
+    requests = list(hostile_requests())
+    assert [text for text in map(problem, requests) if text] == []
+    with ThreadPoolExecutor(32) as clients:
+        chosen = random.Random(0).sample(requests, 96)
+        assert [text for text in clients.map(problem, chosen) if text] == []
+    assert server.ask(right) == before
+    assert server.process.poll() is None
 
 
 def test_two_hundred_requests_of_eight_clients(server: Server, registered: Registered) -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -120,6 +121,17 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
     large = site.get("/video.mp4", tmp_path / "large", config=DownloadConfig(max_bytes=1000, backoff_s=0, workers=1))
     assert (large.status, large.reason) == ("too_large", "too_large")
     assert list((tmp_path / "large").iterdir()) == []
+
+
+def test_the_time_of_a_call_begins_with_it(site, tmp_path):
+    """Also while its process has still to start, or is taken by another call."""
+    with Downloader(ONCE) as downloader, ThreadPoolExecutor(1) as pool:
+        first, second = (ManifestEntry(path, site.address + path) for path in ("/endless/drip.mp4", "/video.mp4"))
+        slow = pool.submit(downloader.download, first, folder=tmp_path, timeout_s=6)
+        result = downloader.download(second, folder=tmp_path, timeout_s=0.1)
+        assert (result.status, result.reason) == ("failed", "timeout")
+        assert not slow.done()
+        assert slow.result().reason == "timeout"
 
 
 @pytest.mark.slow

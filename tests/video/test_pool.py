@@ -39,6 +39,17 @@ def test_in_workers_kills_a_worker_that_hangs():
     assert time.monotonic() - started < 20
 
 
+def test_in_workers_ends_when_the_time_for_all_is_over():
+    """However much each item may take, and though their worker has still to start."""
+    end = time.monotonic() + 0.1
+    config = SamplingConfig(timeout_s=600, workers=1)
+    results = in_workers(
+        time.sleep, [600] * 3, config=config, retry=time.sleep, left_s=lambda: max(end - time.monotonic(), 0.001)
+    )
+    assert reasons(results) == ["timeout"] * 3
+    assert time.monotonic() - end < 20
+
+
 def test_in_workers_survives_workers_that_die():
     """Death by signal, exit and exception cost their own item only, whatever is beside them."""
     commands = ["true", "kill -ABRT $PPID", "true", "kill -SEGV $PPID", "true", "kill -KILL $PPID", "true"]
