@@ -2,7 +2,7 @@
 
 <folder>/frames.lance    a row per kept frame: shard, video_id, second, vector
 <folder>/videos.lance    a row per video: shard, video_id, vector
-<folder>/index.json      which versions of the two belong together, and the shards they hold; written last
+<folder>/index.json      which versions of the two belong together, which they replaced, and the shards; written last
 
 Whoever opens the index sees the versions of one index.json, so a change is seen whole or not at all, and what a killed
 writer left beside them is overwritten by the next. Writers follow each other by a lock; in an object store, which has
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -108,6 +109,7 @@ class FrameIndex:
         """For `create` and `open`."""
         self._root = DataRoot(folder)
         self._settings = settings
+        self._replaced: list[dict[str, int]] = []
         self._take(state)
 
     @staticmethod
@@ -133,6 +135,7 @@ class FrameIndex:
                 "dims": dims,
                 "provenance": dict(provenance),
                 "versions": {name: table.version for name, table in tables.items()},
+                "replaced": [],
                 "shards": {},
             }
             root.write_json(STATE_FILE, state)
@@ -217,16 +220,19 @@ class FrameIndex:
         return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
     def optimise(self, *, anew: bool = False) -> None:
-        """Index rows that are new, where there are enough of them, and remove versions that were replaced long ago.
+        """Index rows that are new, where there are enough of them, and remove versions that nobody reads any more.
 
-        anew: build the whole index again.
+        anew: build the whole index again. What this object replaced stays readable, and what others replaced for
+        `keep_versions_s` seconds: a clock that is set forward takes nothing away from searches that go on meanwhile.
         """
         with self._changing() as change:
             for name, table in change.tables.items():
                 change.tables[name] = table.optimise(anew=anew)
         with self._root.lock("index"):
-            for table in self._open_tables(_read_state(self._root)).values():
-                table.forget_old_versions()
+            state = _read_state(self._root)
+            readable = [entry["versions"] for entry in self._readable(state)]
+            for name, table in self._open_tables(state).items():
+                table.forget_old_versions(keep={versions[name] for versions in readable})
 
     def verify(self, *, probes: int = 1000, seed: int = 0) -> Recall:
         """Search for stored vectors: do they find themselves, and their exact nearest neighbours?
@@ -275,9 +281,19 @@ class FrameIndex:
             shards = {name: asdict(entry) for name, entry in change.shards.items()}
             versions = {name: table.version for name, table in change.tables.items()}
             if (versions, shards) != (state["versions"], state["shards"]):
-                state |= {"versions": versions, "shards": shards, "revision": state["revision"] + 1}
+                self._replaced.append(state["versions"])
+                replaced = [*self._readable(state), {"versions": state["versions"], "at_s": time.time()}]
+                revision = state["revision"] + 1
+                state |= {"versions": versions, "replaced": replaced, "shards": shards, "revision": revision}
                 self._root.write_json(STATE_FILE, state)
             self._take(state)
+
+    def _readable(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The versions that searches may still have open, and since when they are replaced, by a clock that may be set."""
+        now_s = time.time()
+        entries = [entry | {"at_s": min(entry["at_s"], now_s)} for entry in state.get("replaced", [])]
+        keep_s = self._settings.keep_versions_s
+        return [one for one in entries if one["versions"] in self._replaced or now_s - one["at_s"] < keep_s]
 
     def _vectors(self, name: str, rows: pa.Table) -> npt.NDArray[np.floating]:
         """[N, dims] of a table that has the columns it must have."""

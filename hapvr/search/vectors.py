@@ -6,9 +6,8 @@ A `VectorTable` is one version of a dataset, and each change makes the next one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -250,10 +249,16 @@ class VectorTable:
             sample_rate=SAMPLE_RATE,
         )
 
-    def forget_old_versions(self) -> None:
-        """Remove the files of versions that were replaced longer than `keep_versions_s` ago."""
+    def forget_old_versions(self, *, keep: Collection[int]) -> None:
+        """Remove the versions before this one, and their files, but for those in `keep`.
+
+        The engine by itself goes by when a version was made, though a search may have opened it just before it was replaced.
+        """
         with self._naming_damage():
-            self._dataset.cleanup_old_versions(older_than=timedelta(seconds=self._settings.keep_versions_s))
+            before = [one["version"] for one in self._dataset.versions() if one["version"] < self.version]
+            old = [version for version in before if version not in keep]
+            if old:
+                self._dataset.cleanup_old_versions(versions=old)
 
     def _naming_damage(self) -> AbstractContextManager[None]:
         return _naming_damage(str(self._dataset.uri))

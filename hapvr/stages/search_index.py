@@ -181,7 +181,10 @@ def _rows(project: Project, model: SearchModel, shard: Shard) -> tuple[pa.Table,
 def _serve(
     project: Project, model: SearchModel, place: str, recall: Recall, before: CurrentIndex | None
 ) -> CurrentIndex:
-    """Let an index answer, and remove those that nobody goes back to."""
+    """Let an index answer, and remove those that nobody goes back to.
+
+    The one that it replaces stays until the next call, for searches that have it open.
+    """
     root, since = project.root, datetime.now(UTC).isoformat(timespec="seconds")
     earlier: tuple[str, ...] = ()
     if before is not None:
@@ -194,8 +197,9 @@ def _serve(
     if serving != before:
         write_current(root, serving)
     for name in root.list_folders(model_place(model.digest)):
-        if name.startswith(PREFIX) and not place.endswith(f"/{name}"):
-            root.delete_folder(f"{model_place(model.digest)}/{name}")
+        folder = f"{model_place(model.digest)}/{name}"
+        if name.startswith(PREFIX) and folder != place and (before is None or folder != before.place):
+            root.delete_folder(folder)
     if before is not None:
         for digest in {before.digest, *before.earlier} - {model.digest, *earlier}:
             root.delete_folder(model_place(digest))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +255,46 @@ def test_an_open_index_stays_at_its_version(copy: tuple[Path, ExactIndex]) -> No
     reader.refresh()
     assert reader.status().videos == writer.status().videos == 100
     assert "b/0.mp4" not in reader.search_frames(query, 5)["video_id"].to_pylist()
+
+
+def test_what_was_just_replaced_stays_readable(copy: tuple[Path, ExactIndex]) -> None:
+    """However long ago it was made, and though the clock is set a day ahead; later its files go."""
+    folder, exact = copy
+    brief = SMALL.model_copy(update={"keep_versions_s": 0.0})
+    reader, writer = (FrameIndex.open(folder, settings=brief) for _ in range(2))
+    query = vectors_of(exact.shards["b"][0])[:1]
+    files = {path for path in folder.rglob("*") if path.suffix in (".lance", ".manifest", ".idx")}
+    writer.replace_shard("b", *descriptors(["b/other.mp4"], seed=77))
+    writer.optimise(anew=True)
+    assert reader.search_frames(query, 5).num_rows == 5
+    later = FrameIndex.open(folder, settings=brief)
+    later.replace_shard("b", *descriptors(["b/third.mp4"], seed=78))
+    later.optimise(anew=True)
+    assert not all(path.exists() for path in files)
+    assert later.verify().recall == writer.verify().recall == 1
+
+
+@pytest.mark.parametrize(("ahead_s", "kept"), [(-3600, True), (-7000, False), (86_400, True)])
+def test_replaced_versions_go_by_when_they_were_replaced(
+    copy: tuple[Path, ExactIndex], ahead_s: float, kept: bool
+) -> None:
+    """A time in the future, of a clock that has been set back since, counts as now."""
+    folder, exact = copy
+    patient = SMALL.model_copy(update={"keep_versions_s": 5000.0})
+    opened = json.loads((folder / "index.json").read_text())["versions"]
+    reader = FrameIndex.open(folder, settings=patient)
+    FrameIndex.open(folder, settings=patient).replace_shard("b", *descriptors(["b/other.mp4"], seed=77))
+    state = json.loads((folder / "index.json").read_text())
+    state["replaced"][-1]["at_s"] += ahead_s
+    (folder / "index.json").write_text(json.dumps(state))
+    writer = FrameIndex.open(folder, settings=patient)
+    writer.delete_shard("b")
+    writer.optimise(anew=True)
+    replaced = json.loads((folder / "index.json").read_text())["replaced"]
+    assert all(entry["at_s"] <= time.time() for entry in replaced)
+    assert (opened in [entry["versions"] for entry in replaced]) == kept
+    if kept:
+        assert reader.search_frames(vectors_of(exact.shards["b"][0])[:1], 5).num_rows == 5
 
 
 def test_what_a_killed_writer_left_is_not_seen(copy: tuple[Path, ExactIndex]) -> None:

@@ -202,7 +202,8 @@ def test_an_index_below_the_wanted_recall_does_not_answer(project: Project) -> N
     assert made.serving == current_index(project.root) == old
 
 
-def test_building_anew_leaves_the_present_index_until_the_end(project: Project) -> None:
+def test_building_anew_leaves_the_present_index_until_the_next_update(project: Project) -> None:
+    """A search that has it open goes on."""
     old = current_index(project.root)
     reader = serving(project)
     made = update_index(project, model_of(project), anew=True)
@@ -210,7 +211,11 @@ def test_building_anew_leaves_the_present_index_until_the_end(project: Project) 
     assert now.place != old.place
     assert made.added == tuple(project.root.list_folders("features"))
     assert reader.status().videos == serving(project).status().videos
+    query = np.ones((1, reader.status().dims))
+    assert len(reader.search_frames(query, 5)) == 5
+    update_index(project, model_of(project))
     assert not project.root.local_path(old.place).exists()
+    assert len(serving(project).search_frames(query, 5)) == 5
 
 
 def test_damaged_descriptors_are_made_again(project: Project) -> None:
