@@ -16,18 +16,20 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VECTOR, VectorTable
 from hapvr.seeding import numpy_rng
+from hapvr.settings import explain
 from hapvr.storage.filesystem import DataRoot
 
 STATE_FILE = "index.json"
@@ -320,6 +322,33 @@ class FrameIndex:
         return queries
 
 
+Version = Annotated[int, Field(ge=1, lt=2**63)]
+
+
+@dataclass
+class _Versions:
+    frames: Version
+    videos: Version
+
+
+@dataclass
+class _Replaced:
+    versions: _Versions
+    at_s: FiniteFloat
+
+
+@dataclass
+class _Stored:
+    """What index.json must hold. replaced: indexes of earlier versions of this package have none."""
+
+    revision: Annotated[int, Field(ge=0, lt=2**63)]
+    dims: Annotated[int, Field(ge=1, lt=2**31)]
+    provenance: dict[str, Any]
+    versions: _Versions
+    shards: dict[str, IndexedShard]
+    replaced: list[_Replaced] = field(default_factory=list)
+
+
 @dataclass
 class _Change:
     """What a writer works on."""
@@ -337,6 +366,12 @@ def _read_state(root: DataRoot) -> dict[str, Any]:
             f"search: the index below {root.url} has format {state.get('format_version')}, this version reads "
             f"{FORMAT_VERSION}; `hapvr index build` makes it anew"
         )
+    try:
+        TypeAdapter(_Stored).validate_python(state)
+    except ValidationError as error:
+        raise DamagedError(
+            f"search: {STATE_FILE} below {root.url} is damaged ({explain(error)}); `hapvr index build` makes it anew"
+        ) from error
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -384,6 +385,17 @@ def test_damage_is_named(copy: tuple[Path, ExactIndex], kind: str) -> None:
     with pytest.raises((DamagedError, DataError)) as caught:
         FrameIndex.open(folder, settings=SMALL).search_frames(vectors_of(exact.shards["a"][0])[:2], 5)
     assert "hapvr index build" in str(caught.value) or kind in ("state", "cut state")
+
+
+@pytest.mark.parametrize("value", [None, [[1]], "x", -1, math.nan, 10**30, {"frames": "x", "videos": 1}], ids=str)
+@pytest.mark.parametrize("name", ["revision", "dims", "versions", "shards", "replaced"])
+def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: object) -> None:
+    """One sentence, whatever somebody wrote there."""
+    FrameIndex.create(tmp_path, DIMS, {}, settings=SMALL)
+    place = tmp_path / "index.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
+    with pytest.raises(DamagedError, match=r"index\.json below .* is damaged \(.*hapvr index build"):
+        FrameIndex.open(tmp_path, settings=SMALL)
 
 
 def test_a_full_disk_is_named_and_changes_nothing(copy: tuple[Path, ExactIndex]) -> None:
