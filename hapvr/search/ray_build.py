@@ -18,13 +18,14 @@ def build_on_ray(
     code_bits: int,
     sample_rate: int,
     workers: int,
+    environment: Mapping[str, str],
     storage_options: Mapping[str, str] | None,
 ) -> None:
     """Build the index of the last version of a dataset, a part per worker, in place of the one it has.
 
     The centres of the lists are computed here. The cluster is that of RAY_ADDRESS, or the one that this machine is a node
-    of; its nodes must reach `place`, and have the same installation. Raises MissingPartError where the integration is not
-    installed, ConfigError where there is no cluster.
+    of; its nodes must reach `place`, and have the same installation. environment: variables of the workers. Raises
+    MissingPartError where the integration is not installed, ConfigError where there is no cluster.
     """
     try:
         import lance_ray
@@ -45,7 +46,11 @@ def build_on_ray(
         "IVF_RQ",
         replace=True,
         num_workers=workers,
-        ray_remote_args={"num_cpus": 1, "scheduling_strategy": "SPREAD"},
+        ray_remote_args={
+            "num_cpus": 1,
+            "scheduling_strategy": "SPREAD",
+            "runtime_env": {"env_vars": dict(environment)},
+        },
         storage_options=dict(storage_options or {}),
         metric=metric,
         num_partitions=num_lists,

@@ -21,7 +21,13 @@ from hapvr.search.settings import IndexSettings
 from hapvr.storage.filesystem import first_line
 
 os.environ.setdefault("LANCE_LOG", "error")  # its warnings about its own future are nobody's business here
+# From a million values of centres on, the engine would otherwise guess the nearest centre of a row: rows come into wrong
+# lists, and some lists become a hundred times as long as the others (docs/experiments.md).
+os.environ.setdefault("LANCE_USE_HNSW_SPEEDUP_INDEXING", "disabled")
 import lance
+
+ENGINE_VARIABLES = ("LANCE_LOG", "LANCE_USE_HNSW_SPEEDUP_INDEXING")
+"""Of the environment; other processes that build must have them, too."""
 
 VECTOR = "vector"
 BLOCK = 8
@@ -236,6 +242,7 @@ class VectorTable:
                 code_bits=settings.code_bits,
                 sample_rate=SAMPLE_RATE,
                 workers=settings.ray_workers,
+                environment={name: os.environ[name] for name in ENGINE_VARIABLES},
                 storage_options=_storage_options(place),
             )
             return

@@ -212,6 +212,29 @@ def test_recall_is_measured(filled: tuple[Path, ExactIndex], tmp_path: Path) -> 
     assert bad.verify(probes=100).recall < 0.9
 
 
+def test_every_row_is_in_the_list_of_its_nearest_centre(tmp_path: Path) -> None:
+    """With as many centres as large collections have, a row is found in the one list that is nearest to it."""
+    dims, lists, list_rows = 2048, 513, 16  # a million values of centres
+    rng = numpy_rng("lists")
+    scenes = rng.standard_normal((40, dims), np.float32)
+    frames = scenes[rng.integers(len(scenes), size=lists * list_rows)]
+    frames += 0.5 * rng.standard_normal(frames.shape, np.float32)
+    settings = IndexSettings(min_indexed_rows=256, list_rows=list_rows, probed_lists=1)
+    index = FrameIndex.create(tmp_path / "index", dims, {}, settings=settings)
+    column = vector_column(frames)
+    seconds = pa.array(np.arange(len(frames)), pa.float32())
+    index.replace_shard(
+        "a",
+        pa.table({"video_id": ["v.mp4"] * len(frames), "second": seconds, VECTOR: column}),
+        pa.table({"video_id": ["v.mp4"], VECTOR: column[:1]}),
+    )
+    index.optimise()
+    probes = 400
+    found = index.search_frames(vectors_of(pa.table({VECTOR: column[:probes]})), 10)
+    themselves = found["second"].to_numpy() == found["query_frame"].to_numpy()
+    assert themselves.sum() == probes
+
+
 def test_rows_become_parts_of_the_index_and_many_parts_one(copy: tuple[Path, ExactIndex]) -> None:
     folder, exact = copy
     index = FrameIndex.open(folder, settings=SMALL.model_copy(update={"max_parts": 3}))
