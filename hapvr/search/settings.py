@@ -15,7 +15,10 @@ class IndexSettings(Settings):
     min_indexed_rows: Annotated[int, Field(ge=64)] = Field(
         default=50_000, description="a table with fewer rows is compared whole, which is exact"
     )
-    list_rows: Annotated[int, Field(ge=16)] = Field(default=4096, description="rows of an inverted list, on average")
+    list_rows: Annotated[int, Field(ge=16)] = Field(
+        default=4096,
+        description="rows of an inverted list, on average; more where that would give more than 4096 lists",
+    )
     code_bits: Annotated[int, Field(ge=1, le=9)] = Field(
         default=3, description="bits of a code per dimension, in indexes that are built from now on"
     )

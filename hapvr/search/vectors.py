@@ -39,6 +39,8 @@ FINE_BITS = 3
 """Bits of a code from which on codes alone rank about as well as the vectors (docs/experiments.md)."""
 COARSE_REFINED = 4
 """With codes of fewer bits, so many times the wanted rows are compared exactly."""
+MAX_LISTS = 4096
+"""A build compares every row with the centre of every list, so more of them take days for 100 million rows."""
 SAMPLE_RATE = 64
 """Vectors per inverted list that the centres of the lists are computed from."""
 
@@ -225,7 +227,7 @@ class VectorTable:
         with self._naming_damage():
             # Parts are never merged, see lance#7730: too many of them make a new index.
             if anew or not parts or parts >= settings.max_parts + settings.ray_workers:
-                self._build(max(1, rows // settings.list_rows))
+                self._build(max(1, min(rows // settings.list_rows, MAX_LISTS)))
             elif rows - indexed > settings.max_new_rate * rows:
                 self._dataset.optimize.optimize_indices(num_indices_to_merge=0)
             after = VectorTable.open(self._dataset.uri, None, settings=settings)

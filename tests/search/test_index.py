@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.search.index import FrameIndex
 from hapvr.search.settings import IndexSettings
-from hapvr.search.vectors import VECTOR
+from hapvr.search.vectors import VECTOR, VectorTable
 from hapvr.seeding import numpy_rng
 from tests.search.exact import ExactIndex, unit
 from tests.stages.data_projects import small_disk
@@ -233,6 +233,20 @@ def test_every_row_is_in_the_list_of_its_nearest_centre(tmp_path: Path) -> None:
     found = index.search_frames(vectors_of(pa.table({VECTOR: column[:probes]})), 10)
     themselves = found["second"].to_numpy() == found["query_frame"].to_numpy()
     assert themselves.sum() == probes
+
+
+def test_large_tables_have_longer_lists_rather_than_more(tmp_path: Path) -> None:
+    """4,200 lists of 16 rows would be too many."""
+    import lance
+
+    settings = IndexSettings(min_indexed_rows=256, list_rows=16)
+    vectors = numpy_rng("many lists").standard_normal((4200 * 16, 8), np.float32)
+    folder = str(tmp_path / "frames.lance")
+    table = VectorTable.create(folder, [pa.field("name", pa.string())], dims=8, settings=settings)
+    table.append(pa.table({"name": ["a"] * len(vectors)}), vectors).optimise()
+    dataset = lance.dataset(folder)
+    [index] = dataset.describe_indices()
+    assert len(dataset.stats.index_stats(index.name)["indices"][0]["partitions"]) == 4096
 
 
 def test_rows_become_parts_of_the_index_and_many_parts_one(copy: tuple[Path, ExactIndex]) -> None:
