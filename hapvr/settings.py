@@ -15,11 +15,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+MAX_ERRORS = 20
+
+
 def explain(error: ValidationError) -> str:
-    """What is wrong with which setting, in one line."""
-    lines = []
-    for item in error.errors():
+    """What is wrong with which setting, in one line; of many errors the first."""
+    lines, errors = [], error.errors()
+    for item in errors[:MAX_ERRORS]:
         name = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         lines.append(f"{name}: {message} (got {item['input']!r:.120})" if name else message)
+    if len(errors) > MAX_ERRORS:
+        lines.append(f"and {len(errors) - MAX_ERRORS} more")
     return "; ".join(lines)

@@ -21,6 +21,8 @@ DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = "sqlite:///data/demo/mlflow/mlflow.db"
 DEFAULT_PRECISION = 0.95
 LIST_SUFFIX = ".txt"
+MAX_NAMES = 100_000
+"""Videos of one call. Lists that name others twice would otherwise grow without end."""
 CSV_COLUMNS = ("query", "reference", "verdict", "similarity", "probability", "error", "warning")
 ModelOption = Annotated[
     str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
@@ -120,6 +122,8 @@ def expand(names: list[str]) -> list[str]:
         if not inside:
             raise DataError(f"video: {name} holds no video; wanted files with {', '.join(sorted(VIDEO_SUFFIXES))}")
         found += inside
+        if len(found) > MAX_NAMES:
+            raise DataError(f"video: {name} and what is named before it are more than {MAX_NAMES} videos; name fewer")
     return found
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, cast, get_args
+from typing import Literal, get_args
+
+from pydantic import TypeAdapter, ValidationError
 
 from hapvr.errors import ArgumentError, DamagedError
+from hapvr.settings import explain
 from hapvr.storage.filesystem import DataRoot
 
 PLACE = "marks/pairs.json"
@@ -29,6 +32,9 @@ class Mark:
     verdict: Verdict
     names: tuple[str, str]
     since: str
+
+
+MARKS = TypeAdapter(list[Mark])
 
 
 class Marks:
@@ -59,10 +65,14 @@ def read_marks(root: DataRoot) -> Marks:
     try:
         if stored["format_version"] != FORMAT_VERSION:
             raise ValueError(f"it has format {stored['format_version']}, this version reads {FORMAT_VERSION}")
-        marks = [_parse(row) for row in stored["pairs"]]
+        marks = MARKS.validate_python(stored["pairs"])
+        unordered = next((mark for mark in marks if not mark.first < mark.second), None)
+        if unordered is not None:
+            raise ValueError(f"a row has the digests {unordered.first[:16]}, {unordered.second[:16]} in this order")
     except (KeyError, TypeError, ValueError) as error:
+        reason = explain(error) if isinstance(error, ValidationError) else error
         raise DamagedError(
-            f"marks: {PLACE} below {root.url} is damaged ({error}); restore it from a copy: nothing can make it again"
+            f"marks: {PLACE} below {root.url} is damaged ({reason}); restore it from a copy: nothing can make it again"
         ) from error
     return Marks({(mark.first, mark.second): mark for mark in marks})
 
@@ -105,11 +115,3 @@ def _write(root: DataRoot, rows: Mapping[tuple[str, str], Mark]) -> None:
 
 def _key(one: str, other: str) -> tuple[str, str]:
     return (one, other) if one < other else (other, one)
-
-
-def _parse(row: Mapping[str, Any]) -> Mark:
-    first, second, verdict, since = (str(row[name]) for name in ("first", "second", "verdict", "since"))
-    name, other = row["names"]
-    if verdict not in VERDICTS or not first < second:
-        raise ValueError(f"a row has verdict {verdict!r} and digests {first[:16]}, {second[:16]}")
-    return Mark(first=first, second=second, verdict=cast(Verdict, verdict), names=(str(name), str(other)), since=since)

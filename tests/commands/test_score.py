@@ -103,6 +103,7 @@ def test_score_reads_folders_and_lists(call: Call, folder: Path, tmp_path: Path)
         (("a.mp4", "nothing"), "video: nothing holds no video"),
         (("a.mp4", "empty.txt"), "video: empty.txt holds no video"),
         (("a.mp4", "circle.txt"), "lists name each other in a circle"),
+        (("a.mp4", "list0.txt"), "more than 100000 videos"),
     ],
 )
 def test_score_checks_paths_before_anything_is_loaded(
@@ -115,6 +116,9 @@ def test_score_checks_paths_before_anything_is_loaded(
     (tmp_path / "nothing").mkdir()
     (tmp_path / "empty.txt").write_text("# nothing\n")
     (tmp_path / "circle.txt").write_text("circle.txt\n")
+    for number in range(18):  # the last names the video 2^18 times
+        listed = f"list{number + 1}.txt" if number < 17 else "b.mp4"
+        (tmp_path / f"list{number}.txt").write_text(f"{listed}\n{listed}\n")
     done = call("score", *names, "--model", "no-model")
     assert done.code == 1
     assert message in done.error
