@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,7 +19,6 @@ from hapvr.storage.filesystem import DataRoot
 PLACE = "marks/pairs.json"
 FORMAT_VERSION = 1
 Verdict = Literal["match", "not_a_match"]
-VERDICTS: tuple[str, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True, kw_only=True)

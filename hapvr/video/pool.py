@@ -13,6 +13,7 @@ import itertools
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -359,6 +360,7 @@ def _outcome(
 
 
 def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:
+    sys.dont_write_bytecode = True  # a limit of file size would cut it, and other processes would read what is left
     for kind, wanted in limits.items():
         given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
         resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))

@@ -20,7 +20,7 @@ from hapvr.tracking.runs import Tracker
 from pipelines.ui import free_port, main, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
-from tests.orchestration.servers import wait_for
+from tests.orchestration.servers import wait_for, wait_until
 
 ASSETS_QUERY = {
     "query": "{ assetNodes { assetKey { path } } "
@@ -41,7 +41,9 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
     environment = os.environ | postgresql.home(tmp_path) | {"HAPVR_CONFIG": str(config)}
     command = [sys.executable, "-m", "pipelines.ui", "--dagster-port", str(dagster_port)]
     command += ["--search-port", str(search_port)]
-    server = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True)
+    says = tmp_path / "says.txt"
+    with says.open("wb") as output:
+        server = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=output)
     try:
         body = json.dumps(ASSETS_QUERY).encode()
         answer = json.loads(wait_for(f"http://127.0.0.1:{dagster_port}/graphql", body=body))["data"]
@@ -61,11 +63,11 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
             if connection.status == psutil.CONN_LISTEN
         }
         assert listening == {"127.0.0.1"}
+        wait_until(lambda: "versions: " in says.read_text(encoding="utf-8"), "the pages of MLflow", timeout_s=60)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(timeout=90)
-        assert server.stdout is not None
-        printed = server.stdout.read()
+        printed = says.read_text(encoding="utf-8")
     assert f"MLflow: {mlflow_server}  Search: http://127.0.0.1:{search_port}\n" in printed
     assert "ready" in printed
     assert f"trainings: {runs_page(mlflow_server, trainings)}\n" in printed

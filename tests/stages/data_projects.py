@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import resource
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hapvr.stages.project import Project
 from hapvr.storage.filesystem import LOCKS_FOLDER
@@ -39,10 +42,16 @@ def digests(root: Path, *, without: tuple[str, ...] = ()) -> dict[str, str]:
 
 @contextlib.contextmanager
 def small_disk(num_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond so many bytes, as on a disk that is full."""
+    """No file of this process and of those that it starts may grow beyond so many bytes, as on a disk that is full.
+
+    They write no bytecode, which would be cut and fail later.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

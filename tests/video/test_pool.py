@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -101,6 +103,21 @@ def test_in_workers_leaves_no_process_behind_when_abandoned():
     after = {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
     workers = {pid for pid in after - before if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())}
     assert workers == set()
+
+
+def import_from(folder: Path, name: str) -> None:
+    sys.path.insert(0, str(folder))
+    importlib.import_module(name)
+
+
+def test_a_limit_of_file_size_cuts_no_bytecode(tmp_path, monkeypatch):
+    """A module that a worker imports first can still be imported by others."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    (tmp_path / "first_seen_by_a_worker.py").write_text("VALUES = [" + "1, " * 1000 + "]\n")
+    with open_pool(workers=1, limits={resource.RLIMIT_FSIZE: 100}) as pool:
+        pool.schedule(import_from, args=(tmp_path, "first_seen_by_a_worker")).result()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert len(importlib.import_module("first_seen_by_a_worker").VALUES) == 1000
 
 
 class FirstStartsAtOnce:
