@@ -111,7 +111,7 @@ class FrameIndex:
         """For `create` and `open`."""
         self._root = DataRoot(folder)
         self._settings = settings
-        self._replaced: list[dict[str, int]] = []
+        self._replaced: set[tuple[tuple[str, int], ...]] = set()
         self._take(state)
 
     @staticmethod
@@ -283,7 +283,7 @@ class FrameIndex:
             shards = {name: asdict(entry) for name, entry in change.shards.items()}
             versions = {name: table.version for name, table in change.tables.items()}
             if (versions, shards) != (state["versions"], state["shards"]):
-                self._replaced.append(state["versions"])
+                self._replaced.add(_key(state["versions"]))
                 replaced = [*self._readable(state), {"versions": state["versions"], "at_s": time.time()}]
                 revision = state["revision"] + 1
                 state |= {"versions": versions, "replaced": replaced, "shards": shards, "revision": revision}
@@ -295,7 +295,9 @@ class FrameIndex:
         now_s = time.time()
         entries = [entry | {"at_s": min(entry["at_s"], now_s)} for entry in state.get("replaced", [])]
         keep_s = self._settings.keep_versions_s
-        return [one for one in entries if one["versions"] in self._replaced or now_s - one["at_s"] < keep_s]
+        return [
+            entry for entry in entries if now_s - entry["at_s"] < keep_s or _key(entry["versions"]) in self._replaced
+        ]
 
     def _vectors(self, name: str, rows: pa.Table) -> npt.NDArray[np.floating]:
         """[N, dims] of a table that has the columns it must have."""
@@ -349,12 +351,19 @@ class _Stored:
     replaced: list[_Replaced] = field(default_factory=list)
 
 
+STORED = TypeAdapter(_Stored)
+
+
 @dataclass
 class _Change:
     """What a writer works on."""
 
     tables: dict[str, VectorTable]
     shards: dict[str, IndexedShard]
+
+
+def _key(versions: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(versions.items()))
 
 
 def _read_state(root: DataRoot) -> dict[str, Any]:
@@ -367,7 +376,7 @@ def _read_state(root: DataRoot) -> dict[str, Any]:
             f"{FORMAT_VERSION}; `hapvr index build` makes it anew"
         )
     try:
-        TypeAdapter(_Stored).validate_python(state)
+        STORED.validate_python(state)
     except ValidationError as error:
         raise DamagedError(
             f"search: {STATE_FILE} below {root.url} is damaged ({explain(error)}); `hapvr index build` makes it anew"
