@@ -16,24 +16,29 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.errors import ArgumentError
+from hapvr.search.index_state import (
+    STATE_FILE,
+    IndexedShard,
+    IndexState,
+    ReplacedVersions,
+    TableVersions,
+    read_state,
+    write_state,
+)
 from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VECTOR, VectorTable
 from hapvr.seeding import numpy_rng
-from hapvr.settings import explain
 from hapvr.storage.filesystem import DataRoot
 
-STATE_FILE = "index.json"
-FORMAT_VERSION = 1
 SHARD = pa.field("shard", pa.string(), nullable=False)
 VIDEO_ID = pa.field("video_id", pa.string(), nullable=False)
 SECOND = pa.field("second", pa.float32(), nullable=False)
@@ -57,15 +62,6 @@ class SearchIndex(Protocol):
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest videos, see `FrameIndex.search_videos`."""
-
-
-@dataclass(frozen=True)
-class IndexedShard:
-    """digest: of the descriptors that were taken in; how many videos and frames they gave."""
-
-    digest: str
-    videos: int
-    frames: int
 
 
 @dataclass(frozen=True)
@@ -107,11 +103,11 @@ class Recall:
 class FrameIndex:
     """An index as it was when it was opened; `refresh` opens it again. Any thread may search it."""
 
-    def __init__(self, folder: str | Path, state: Mapping[str, Any], settings: IndexSettings) -> None:
+    def __init__(self, folder: str | Path, state: IndexState, settings: IndexSettings) -> None:
         """For `create` and `open`."""
         self._root = DataRoot(folder)
         self._settings = settings
-        self._replaced: set[tuple[tuple[str, int], ...]] = set()
+        self._replaced: set[TableVersions] = set()
         self._take(state)
 
     @staticmethod
@@ -131,26 +127,24 @@ class FrameIndex:
                 name: VectorTable.create(root.url_of(f"{name}.lance"), fields, dims=dims, settings=settings)
                 for name, fields in (("frames", (SHARD, VIDEO_ID, SECOND)), ("videos", (SHARD, VIDEO_ID)))
             }
-            state = {
-                "format_version": FORMAT_VERSION,
-                "revision": 0,
-                "dims": dims,
-                "provenance": dict(provenance),
-                "versions": {name: table.version for name, table in tables.items()},
-                "replaced": [],
-                "shards": {},
-            }
-            root.write_json(STATE_FILE, state)
+            state = IndexState(
+                revision=0,
+                dims=dims,
+                provenance=dict(provenance),
+                versions=TableVersions(**{name: table.version for name, table in tables.items()}),
+                shards={},
+            )
+            write_state(root, state)
         return FrameIndex(folder, state, settings)
 
     @staticmethod
     def open(folder: str | Path, *, settings: IndexSettings | None = None) -> FrameIndex:
         """Raises DataError where there is no index or one of another format, DamagedError for one that cannot be read."""
-        return FrameIndex(folder, _read_state(DataRoot(folder)), settings or IndexSettings())
+        return FrameIndex(folder, read_state(DataRoot(folder)), settings or IndexSettings())
 
     def refresh(self) -> None:
         """See what was changed since the index was opened. Raises as `open` does."""
-        self._take(_read_state(self._root))
+        self._take(read_state(self._root))
 
     def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
         """Take in the descriptors of a shard, in place of those it had.
@@ -231,8 +225,8 @@ class FrameIndex:
             for name, table in change.tables.items():
                 change.tables[name] = table.optimise(anew=anew)
         with self._root.lock("index"):
-            state = _read_state(self._root)
-            readable = [entry["versions"] for entry in self._readable(state)]
+            state = read_state(self._root)
+            readable = [asdict(entry.versions) for entry in self._readable(state)]
             for name, table in self._open_tables(state).items():
                 table.forget_old_versions(keep={versions[name] for versions in readable})
 
@@ -252,52 +246,53 @@ class FrameIndex:
         rows = len(frames)
         indexed, parts = frames.index_parts()
         return IndexStatus(
-            revision=int(self._state["revision"]),
-            dims=int(self._state["dims"]),
+            revision=self._state.revision,
+            dims=self._state.dims,
             videos=len(self._tables["videos"]),
             frames=rows,
             unindexed_frames=rows - indexed if parts else 0,
             parts=parts,
-            provenance=dict(self._state["provenance"]),
-            shards={name: IndexedShard(**entry) for name, entry in self._state["shards"].items()},
+            provenance=dict(self._state.provenance),
+            shards=dict(self._state.shards),
         )
 
-    def _take(self, state: Mapping[str, Any]) -> None:
+    def _take(self, state: IndexState) -> None:
         self._tables = self._open_tables(state)
         self._state = state
 
-    def _open_tables(self, state: Mapping[str, Any]) -> dict[str, VectorTable]:
+    def _open_tables(self, state: IndexState) -> dict[str, VectorTable]:
         return {
             name: VectorTable.open(self._root.url_of(f"{name}.lance"), version, settings=self._settings)
-            for name, version in state["versions"].items()
+            for name, version in asdict(state.versions).items()
         }
 
     @contextmanager
     def _changing(self) -> Iterator[_Change]:
         """What a writer may change; it becomes the index when the block ends well."""
         with self._root.lock("index"):
-            state = _read_state(self._root)
+            state = read_state(self._root)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
-            change = _Change(tables, {name: IndexedShard(**entry) for name, entry in state["shards"].items()})
+            change = _Change(tables, dict(state.shards))
             yield change
-            shards = {name: asdict(entry) for name, entry in change.shards.items()}
-            versions = {name: table.version for name, table in change.tables.items()}
-            if (versions, shards) != (state["versions"], state["shards"]):
-                self._replaced.add(_key(state["versions"]))
-                replaced = [*self._readable(state), {"versions": state["versions"], "at_s": time.time()}]
-                revision = state["revision"] + 1
-                state |= {"versions": versions, "replaced": replaced, "shards": shards, "revision": revision}
-                self._root.write_json(STATE_FILE, state)
+            versions = TableVersions(**{name: table.version for name, table in change.tables.items()})
+            if (versions, change.shards) != (state.versions, state.shards):
+                self._replaced.add(state.versions)
+                state = replace(
+                    state,
+                    revision=state.revision + 1,
+                    versions=versions,
+                    shards=change.shards,
+                    replaced=(*self._readable(state), ReplacedVersions(state.versions, time.time())),
+                )
+                write_state(self._root, state)
             self._take(state)
 
-    def _readable(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The versions that searches may still have open, and since when they are replaced, by a clock that may be set."""
+    def _readable(self, state: IndexState) -> list[ReplacedVersions]:
+        """The versions that searches may still have open; a time in the future, of a clock that was set, counts as now."""
         now_s = time.time()
-        entries = [entry | {"at_s": min(entry["at_s"], now_s)} for entry in state.get("replaced", [])]
+        entries = [replace(entry, at_s=min(entry.at_s, now_s)) for entry in state.replaced]
         keep_s = self._settings.keep_versions_s
-        return [
-            entry for entry in entries if now_s - entry["at_s"] < keep_s or _key(entry["versions"]) in self._replaced
-        ]
+        return [entry for entry in entries if now_s - entry.at_s < keep_s or entry.versions in self._replaced]
 
     def _vectors(self, name: str, rows: pa.Table) -> npt.NDArray[np.floating]:
         """[N, dims] of a table that has the columns it must have."""
@@ -306,9 +301,9 @@ class FrameIndex:
             raise ArgumentError(f"{name}: got the columns {rows.column_names}, wanted {sorted(wanted)}")
         column = rows[VECTOR].combine_chunks()
         width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
-        if width != self._state["dims"]:
+        if width != self._state.dims:
             raise ArgumentError(
-                f"{name}: vectors are {column.type}, wanted fixed-size lists of {self._state['dims']} floats"
+                f"{name}: vectors are {column.type}, wanted fixed-size lists of {self._state.dims} floats"
             )
         vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), width)
         if not (np.abs(vectors).max(axis=1, initial=0) > 0).all() or not np.isfinite(vectors).all():
@@ -316,42 +311,12 @@ class FrameIndex:
         return np.asarray(vectors)
 
     def _checked(self, queries: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        dims = self._state["dims"]
+        dims = self._state.dims
         if queries.ndim != 2 or queries.shape[1] != dims:
             raise ArgumentError(f"queries: got shape {queries.shape}, wanted [queries, {dims}]")
         if not np.isfinite(queries).all():
             raise ArgumentError("queries: a value is not finite")
         return queries
-
-
-Version = Annotated[int, Field(ge=1, lt=2**63)]
-
-
-@dataclass
-class _Versions:
-    frames: Version
-    videos: Version
-
-
-@dataclass
-class _Replaced:
-    versions: _Versions
-    at_s: FiniteFloat
-
-
-@dataclass
-class _Stored:
-    """What index.json must hold. replaced: indexes of earlier versions of this package have none."""
-
-    revision: Annotated[int, Field(ge=0, lt=2**63)]
-    dims: Annotated[int, Field(ge=1, lt=2**31)]
-    provenance: dict[str, Any]
-    versions: _Versions
-    shards: dict[str, IndexedShard]
-    replaced: list[_Replaced] = field(default_factory=list)
-
-
-STORED = TypeAdapter(_Stored)
 
 
 @dataclass
@@ -360,28 +325,6 @@ class _Change:
 
     tables: dict[str, VectorTable]
     shards: dict[str, IndexedShard]
-
-
-def _key(versions: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(versions.items()))
-
-
-def _read_state(root: DataRoot) -> dict[str, Any]:
-    if not root.exists(STATE_FILE):
-        raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
-    state = root.read_json(STATE_FILE)
-    if state.get("format_version") != FORMAT_VERSION:
-        raise DataError(
-            f"search: the index below {root.url} has format {state.get('format_version')}, this version reads "
-            f"{FORMAT_VERSION}; `hapvr index build` makes it anew"
-        )
-    try:
-        STORED.validate_python(state)
-    except ValidationError as error:
-        raise DamagedError(
-            f"search: {STATE_FILE} below {root.url} is damaged ({explain(error)}); `hapvr index build` makes it anew"
-        ) from error
-    return state
 
 
 def _probe(table: VectorTable, probes: int, rng: np.random.Generator) -> tuple[int, int, int, int]:

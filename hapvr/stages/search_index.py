@@ -13,7 +13,8 @@ import pyarrow as pa
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.search.current import FOLDER, CurrentIndex, model_place, serving_index, write_current
-from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus, Recall
+from hapvr.search.index import FrameIndex, IndexStatus, Recall
+from hapvr.search.index_state import STATE_FILE
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.vectors import VECTOR
 from hapvr.stages.descriptors import is_described, make_descriptors
