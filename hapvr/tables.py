@@ -59,6 +59,12 @@ def read_frame(path: Path) -> pl.DataFrame:
     return frame
 
 
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """As `write_table`, of a table of Polars."""
+    with path.open("wb") as stream:
+        write_table(frame.to_arrow(), stream)
+
+
 def read_schema(file: Any) -> pa.Schema:
     """The schema of the table in an open file, with its metadata. Raises as `read_table` does."""
     schema = pq.read_schema(file)

@@ -44,7 +44,7 @@ def normalize_similarities(
     with (
         _open(similarities) as source,
         write_atomic(out_path) as part,
-        pq.ParquetWriter(part, source.schema_arrow) as writer,
+        pq.ParquetWriter(part, source.schema_arrow, write_page_checksum=True) as writer,
     ):
         for group in range(source.num_row_groups):
             table = source.read_row_group(group)

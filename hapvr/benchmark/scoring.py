@@ -291,7 +291,10 @@ def _write_table(table: pa.Table, path: Path, *, plan: str) -> None:
 def _join_parts(parts: Path, out_path: Path, *, plan: str) -> None:
     """Join the parts into one file, a row group per part in their order, then remove them."""
     schema = SIMILARITY_SCHEMA.with_metadata({PLAN_KEY: plan.encode()})
-    with write_atomic(out_path) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
+    with (
+        write_atomic(out_path) as part,
+        pq.ParquetWriter(part, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
         for file in sorted(parts.glob("part-*.parquet")):
             writer.write_table(pq.read_table(file).replace_schema_metadata(schema.metadata))
     shutil.rmtree(parts)

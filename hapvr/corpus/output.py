@@ -41,6 +41,12 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
         part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
 
 
+def check_folder(folder: Path) -> None:
+    """Raise DataError where the folder does not say what it was made from."""
+    if _read_fingerprint(folder / _STATE_FILE) is None:
+        raise DataError(f"generated videos: {folder / _STATE_FILE} is missing; remove the folder")
+
+
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
     """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
 

@@ -45,7 +45,7 @@ from hapvr.stages.training import TrainingRun, require_trained_backbone, run_rec
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
-from hapvr.tables import read_frame
+from hapvr.tables import read_frame, write_frame
 
 Pictures = Callable[..., dict[str, list[Image]]]
 """`thumbnails` of one benchmark."""
@@ -259,7 +259,7 @@ def _write(scores: BenchmarkScores) -> None:
     }
     for row, result in scores.results.items():
         with write_atomic(scores.folder / f"per-query-{row.split()[0]}.parquet") as part:
-            result.per_query.write_parquet(part)
+            write_frame(result.per_query, part)
     with write_atomic(scores.folder / "scores.md") as part:
         part.write_text(scores.markdown, encoding="utf-8")
     with write_atomic(scores.folder / "scores.json") as part:  # last: the others are complete where it is there

@@ -14,11 +14,13 @@ from hapvr.stages.duplicates import PAIRS_STAGE, make_duplicate_groups, make_dup
 from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames
 from hapvr.stages.project import Project
+from hapvr.stages.run_files import RUN_STAGES, repair_run
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
+from hapvr.stages.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.stages.verification import FileCheck, check_place
-from hapvr.stages.videos import make_videos
+from hapvr.stages.videos import damaged_files, make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.watch_lists import STAGE as WATCH_STAGE
 from hapvr.stages.watch_lists import make_watch_matches
@@ -44,10 +46,21 @@ STAGES = {
 def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress) -> list[FileCheck]:
     """Make again what is damaged or unfinished, in the order of the chain; returns all checks, with what came of it.
 
-    Nothing that is well is touched. The manifest, marks, the outbox and imported files cannot be made from the videos: they
-    stay damaged, and their message says what to do.
+    Nothing that is well is touched. The manifest, marks, the outbox, models and imported files cannot be made from the
+    videos: they stay damaged, and their message says what to do.
     """
-    order = [VIDEOS_STAGE, FRAMES, WHITENING, *STAGES, AVAILABILITY, MANIFEST_STAGE, DESCRIPTORS, *DERIVED]
+    order = [
+        CORPUS_FOLDER,
+        VIDEOS_STAGE,
+        FRAMES,
+        WHITENING,
+        *STAGES,
+        AVAILABILITY,
+        MANIFEST_STAGE,
+        *RUN_STAGES,
+        DESCRIPTORS,
+        *DERIVED,
+    ]
     broken = [check for check in checks if check.state != "ok"]
     results: dict[FileCheck, FileCheck] = {}
     for check in sorted(broken, key=lambda check: order.index(_kind(check))):
@@ -102,6 +115,10 @@ def _make_again(project: Project, check: FileCheck) -> None:
         make_whitening(project, training_shard_keys(read_manifest(root)))
     elif check.stage.startswith(DESCRIPTORS) or check.stage in DERIVED:
         _derive_again(project, check)
+    elif check.stage in RUN_STAGES:
+        repair_run(project, check.stage, key)
+    elif check.stage == CORPUS_FOLDER:
+        _generate_again(project, key)
     elif check.stage == AVAILABILITY:
         make_videos(project, key.rpartition("/")[2])
     else:
@@ -109,7 +126,38 @@ def _make_again(project: Project, check: FileCheck) -> None:
         if key not in shard_keys(root):
             root.delete(shard.index_name)  # so that an import does not take it for finished
             raise DataError("it is no shard of the manifest; run `hapvr features import` again if it was imported")
+        if check.stage == VIDEOS_STAGE:
+            _remove_damaged_files(project, key)
         stage: Callable[[Project, str], object] = STAGES[check.stage]
         # A data file may be damaged in ways that a stage does not look for; without an index it is not taken over.
         root.delete(shard.index_name)
         stage(project, key)
+
+
+def _remove_damaged_files(project: Project, key: str) -> None:
+    """Remove files that were fetched or generated and have changed since, and generate the latter again."""
+    assert project.root.local is not None
+    corpus = project.root.local / CORPUS_FOLDER
+    damaged = damaged_files(project.root, key)
+    generated = {path.relative_to(corpus).parts[0] for path in damaged if path.is_relative_to(corpus)}
+    for name in generated:
+        _require_source(project, name)
+    for path in damaged:
+        path.unlink()
+    for name in generated:
+        _generate_again(project, name)
+
+
+def _generate_again(project: Project, name: str) -> None:
+    """Make what is missing of a folder of generated videos, and the benchmark in it anew."""
+    _require_source(project, name)
+    (project.root.local_path(f"{CORPUS_FOLDER}/{name}") / "benchmark.json").unlink(missing_ok=True)
+    for _ in resolve_sources(project):
+        pass
+
+
+def _require_source(project: Project, name: str) -> None:
+    """Raise DataError unless the configuration generates this folder."""
+    sources = [source.name for source in project.config.sources if source.kind in ("demo_corpus", "own_videos")]
+    if name.rpartition("-")[0] not in sources:
+        raise DataError(f"no source of the configuration makes {name}; name the configuration that does, or remove it")

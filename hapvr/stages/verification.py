@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.corpus.output import check_folder
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.derived_files import DERIVED, DESCRIPTORS, check_derived, derived_places
+from hapvr.stages.sources import CORPUS_FOLDER
+from hapvr.stages.videos import damaged_files
 from hapvr.storage.availability import FOLDER as AVAILABILITY
 from hapvr.storage.availability import check_availability
 from hapvr.storage.features import STAGE as FEATURES
@@ -59,11 +64,12 @@ def verify_shards(
 
 
 def verify_root(root: DataRoot, *, progress: Progress = no_progress) -> list[FileCheck]:
-    """Check all that the stages wrote below a data root, the index of searches and the marks of people among it.
+    """Check all that the stages wrote below a data root: videos, shards, models, scores, the index of searches and marks.
 
-    Every byte of the shards is read. Raises DataError where there is nothing to check.
+    Every byte is read. Raises DataError where there is nothing to check.
     """
     from hapvr.features.whitening import PROVENANCE_NAME, STAGE  # needs torch
+    from hapvr.stages.run_files import run_places  # as well
 
     places = [(MANIFEST_STAGE, key) for key in shard_keys(root)]
     places += [(stage, key) for stage in SHARD_STAGES for key in root.list_folders(stage)]
@@ -74,6 +80,8 @@ def verify_root(root: DataRoot, *, progress: Progress = no_progress) -> list[Fil
     ]
     if root.exists(PROVENANCE_NAME):
         places.append((STAGE, ""))
+    places += [(CORPUS_FOLDER, name) for name in root.list_folders(CORPUS_FOLDER)]
+    places += run_places(root)
     places += derived_places(root)
     if not places:
         raise DataError(f"verify: {root.url} holds nothing that a stage wrote; is that the data root?")
@@ -90,7 +98,14 @@ def _check_all(places: Sequence[tuple[str, str]], root: DataRoot, progress: Prog
 
 def check_place(root: DataRoot, stage: str, key: str) -> FileCheck:
     """Check what a stage wrote under this key: a shard, `<source>/<shard>` of the availability, "" of the whitening."""
+    from hapvr.stages.run_files import RUN_STAGES, check_run  # needs torch
+
     try:
+        if stage == VIDEOS_STAGE and (damaged := damaged_files(root, key)):
+            others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
+            raise DamagedError(
+                f"{damaged[0]}{others} changed since it was fetched or made; {Shard(root, stage, key).remedy}"
+            )
         if stage in SHARD_STAGES or stage.startswith(DESCRIPTORS):
             return _check_shard(Shard(root, stage, key))
         if stage == MANIFEST_STAGE:
@@ -99,6 +114,10 @@ def check_place(root: DataRoot, stage: str, key: str) -> FileCheck:
             check_availability(root, *key.split("/"))
         elif stage in DERIVED:
             check_derived(root, stage, key)
+        elif stage in RUN_STAGES:
+            check_run(root, stage, key)
+        elif stage == CORPUS_FOLDER:
+            _check_generated(root.local_path(f"{CORPUS_FOLDER}/{key}"))
         else:
             from hapvr.features.whitening import load_whitening, whitening_provenance
 
@@ -121,3 +140,10 @@ def _check_shard(shard: Shard) -> FileCheck:
         )
     num_ok = int((index["status"] == STATUS_OK).sum())
     return FileCheck(shard.stage, shard.key, "ok", num_ok, len(index) - num_ok)
+
+
+def _check_generated(folder: Path) -> None:
+    """A folder of generated videos; a benchmark among them is read."""
+    check_folder(folder)
+    if (folder / "benchmark.json").is_file():
+        load_definition(folder)

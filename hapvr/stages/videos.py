@@ -7,10 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance
+from hapvr.provenance import Provenance, file_sha256
 from hapvr.stages.project import Project
 from hapvr.storage.availability import has_availability, write_availability
+from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
 from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.storage.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
@@ -80,6 +83,19 @@ def make_videos(
     if not has_availability(project.root, source, key):
         record_availability(shard.index().rows(named=True))
     return result
+
+
+def damaged_files(root: DataRoot, key: str) -> list[Path]:
+    """Files of a shard below the data root, fetched or generated, that have changed since; files that are gone are none.
+
+    Raises DamagedError where the shard cannot be read.
+    """
+    if root.local is None:
+        return []
+    found = Shard(root, VIDEOS_STAGE, key).index().filter(pl.col("status") == STATUS_OK).select("path", "sha256")
+    files = {path_of_text(path): sha256 for path, sha256 in found.iter_rows()}
+    ours = {path: sha256 for path, sha256 in files.items() if path.is_relative_to(root.local) and path.is_file()}
+    return [path for path, sha256 in ours.items() if file_sha256(path) != sha256]
 
 
 def _is_partial_download(row: IndexRow, video: ManifestRow) -> bool:

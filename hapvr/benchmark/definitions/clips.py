@@ -9,6 +9,7 @@ ND, DS, CS, IS that occur.
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import polars as pl
@@ -23,7 +24,7 @@ from hapvr.benchmark.definitions.fivr import fivr_tasks
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
 from hapvr.files import read_json_object, write_atomic
-from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
 
 FORMAT_VERSION = 2
 FORMATS = (1, FORMAT_VERSION)
@@ -54,7 +55,7 @@ def write_clips(
         raise DataError(f"benchmark {name}: {len(missing)} video files are missing, e.g. {missing[0]}")
     for table, file in ((videos, "videos.parquet"), (labels, "labels.parquet"), (segments, "segments.parquet")):
         with write_atomic(folder / file) as part:
-            table.write_parquet(part, compression="zstd")
+            write_frame(table, part)
     head = {"name": name, "kind": "clips", "format_version": FORMAT_VERSION, "provenance": provenance}
     with write_atomic(folder / "benchmark.json") as part:
         part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -62,11 +63,22 @@ def write_clips(
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the benchmark is there, with all that this version writes: one of format 1 lacks the true times."""
+    """Whether the benchmark is there, with all that this version writes: one of format 1 lacks the true times.
+
+    One with a damaged file counts as missing, with a warning.
+    """
     path = folder / "benchmark.json"
     if not path.is_file():
         return False
-    return bool(read_json_object(path, remedy="remove the folder").get("format_version") == FORMAT_VERSION)
+    try:
+        head = read_json_object(path, keys=["format_version"], remedy="write the benchmark again")
+        if head["format_version"] != FORMAT_VERSION:
+            return False
+        read_clips(folder, head=head)
+    except DataError as error:
+        warnings.warn(f"{error}. It is made again", stacklevel=2)
+        return False
+    return True
 
 
 def read_clips(folder: Path, *, head: dict[str, object]) -> BenchmarkDefinition:

@@ -1,0 +1,89 @@
+"""Whether what trainings and evaluations wrote below a data root still is what they wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hapvr.errors import DamagedError, DataError
+from hapvr.files import read_json_object
+from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
+from hapvr.stages.evaluation import SCORES_KEYS, make_benchmark_scores
+from hapvr.stages.project import Project
+from hapvr.stages.training import CURRENT_NAME, MODELS, trained_run
+from hapvr.storage.filesystem import DataRoot
+from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
+from hapvr.train.labelled_pairs import read_labelled_pairs
+from hapvr.train.loop import CHECKPOINTS, NETWORK
+from hapvr.train.mined_pairs import read_mined_pairs
+from hapvr.train.report import RESULT_NAME
+from hapvr.train.run_folder import RECORD_KEYS, RUN_NAME
+
+SCORES = "benchmark_scores"
+RUN_STAGES = (MODELS, SCORES)
+REMEDY = "train again with another run key, or copy the file from the run in MLflow"
+
+
+def run_places(root: DataRoot) -> list[tuple[str, str]]:
+    """(stage, key) of the file that names the latest model (key ""), of each training, and of its scores: KEY/BENCHMARK."""
+    keys = root.list_folders(MODELS)
+    places = [(MODELS, "")] if root.exists(CURRENT_NAME) else []
+    places += [(MODELS, key) for key in keys]
+    return places + [
+        (SCORES, f"{key}/{name}") for key in keys for name in root.list_folders(f"{MODELS}/{key}/benchmarks")
+    ]
+
+
+def check_run(root: DataRoot, stage: str, key: str) -> None:
+    """Read what lies at one of `run_places`; a training may have come to any point. Raises DataError, which names the file."""
+    if stage == SCORES:
+        run, name = key.split("/")
+        _check_scores(root.local_path(f"{MODELS}/{run}/benchmarks/{name}"))
+    elif key:
+        _check_training(root.local_path(f"{MODELS}/{key}"))
+    else:
+        path = root.local_path(CURRENT_NAME)
+        named = read_json_object(path, keys=["key"], remedy=f"write the key of a run below {path.parent} into it")[
+            "key"
+        ]
+        if named not in root.list_folders(MODELS):
+            raise DamagedError(f"{path} names the run {named!r}, which is not there; train again, or name another one")
+
+
+def repair_run(project: Project, stage: str, key: str) -> None:
+    """Score a benchmark again; remove checkpoints that cannot be read. Raises DataError for what only a training makes."""
+    if stage == SCORES:
+        run, name = key.split("/")
+        make_benchmark_scores(project, trained_run(project, run), name)
+        return
+    for path in list_checkpoints(project.root.local_path(f"{MODELS}/{key}") / CHECKPOINTS) if key else ():
+        try:
+            read_checkpoint(path)
+        except DataError:
+            path.unlink()  # a training goes on from the one before
+
+
+def _check_training(folder: Path) -> None:
+    if (folder / RUN_NAME).is_file():
+        read_json_object(folder / RUN_NAME, keys=RECORD_KEYS, remedy=REMEDY)
+    if (folder / RESULT_NAME).is_file():
+        ended = read_json_object(folder / RESULT_NAME, keys=["weights_sha256"], remedy=REMEDY)
+        read_description(folder / NETWORK)
+        if weights_sha256(folder / NETWORK) != ended["weights_sha256"]:
+            weights = folder / NETWORK / WEIGHTS_FILE
+            raise DamagedError(f"{weights} does not hold the weights that the training ended with; {REMEDY}")
+    for checkpoint in list_checkpoints(folder / CHECKPOINTS):
+        read_checkpoint(checkpoint)
+    read_mined_pairs(folder)
+    read_labelled_pairs(folder)
+
+
+def _check_scores(folder: Path) -> None:
+    remedy = "evaluate the model again"
+    if (folder / "scores.json").is_file():
+        read_json_object(folder / "scores.json", keys=SCORES_KEYS, remedy=remedy)
+    for table in sorted(folder.glob("*.parquet")):
+        try:
+            read_frame(table)
+        except TABLE_ERRORS as error:
+            raise DamagedError(f"{table} is damaged ({error}); {remedy}") from error
