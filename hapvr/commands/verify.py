@@ -51,8 +51,9 @@ def show_checks(root: DataRoot, checks: Sequence[FileCheck], *, as_json: bool) -
     """Print the checks; exit 1 if something is damaged or unfinished."""
     lines = []
     for check in checks:
-        videos = f"{check.num_ok} videos, {check.num_failed} failed"
-        lines.append(f"{check.stage} {check.shard}: {check.state}, {check.message or videos}")
+        videos = f"{check.num_ok} videos, {check.num_failed} failed" if check.num_ok or check.num_failed else ""
+        said = check.message or videos
+        lines.append(f"{check.stage} {check.shard}".rstrip() + f": {check.state}" + (f", {said}" if said else ""))
     result = {"data_root": root.url, "shards": [asdict(check) for check in checks]}
     show(result, as_json=as_json, text="\n".join(lines))
     if any(check.state not in ("ok", "repaired") for check in checks):
