@@ -26,6 +26,9 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Make what is damaged again, with the stages of --config.")
     ] = False,
+    videos: Annotated[
+        bool, typer.Option("--videos/--no-videos", help="Read fetched and generated videos, too, which takes longest.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
@@ -37,7 +40,7 @@ def verify(
         )
     opened = data_root(root, config, option="--root")
     with progress_bar("files") as progress:
-        checks = verify_root(opened, progress=progress)
+        checks = verify_root(opened, read_videos=videos, progress=progress)
     if repair and config is not None:
         from hapvr.stages.project import Project
         from hapvr.stages.repair import repair as make_again

@@ -63,10 +63,10 @@ def verify_shards(
     return _check_all([(stage, key) for key in chosen], root, progress)
 
 
-def verify_root(root: DataRoot, *, progress: Progress = no_progress) -> list[FileCheck]:
+def verify_root(root: DataRoot, *, read_videos: bool = True, progress: Progress = no_progress) -> list[FileCheck]:
     """Check all that the stages wrote below a data root: videos, shards, models, scores, the index of searches and marks.
 
-    Every byte is read. Raises DataError where there is nothing to check.
+    Every byte is read; read_videos: those of videos, too. Raises DataError where there is nothing to check.
     """
     from hapvr.features.whitening import PROVENANCE_NAME, STAGE  # needs torch
     from hapvr.stages.run_files import run_places  # as well
@@ -85,29 +85,33 @@ def verify_root(root: DataRoot, *, progress: Progress = no_progress) -> list[Fil
     places += derived_places(root)
     if not places:
         raise DataError(f"verify: {root.url} holds nothing that a stage wrote; is that the data root?")
-    return _check_all(places, root, progress)
+    return _check_all(places, root, progress, read_videos=read_videos)
 
 
-def _check_all(places: Sequence[tuple[str, str]], root: DataRoot, progress: Progress) -> list[FileCheck]:
+def _check_all(
+    places: Sequence[tuple[str, str]], root: DataRoot, progress: Progress, *, read_videos: bool = True
+) -> list[FileCheck]:
     checks = []
     for stage, key in places:
-        checks.append(check_place(root, stage, key))
+        checks.append(check_place(root, stage, key, read_videos=read_videos))
         progress(len(checks), len(places))
     return checks
 
 
-def check_place(root: DataRoot, stage: str, key: str) -> FileCheck:
-    """Check what a stage wrote under this key: a shard, `<source>/<shard>` of the availability, "" of the whitening."""
+def check_place(root: DataRoot, stage: str, key: str, *, read_videos: bool = True) -> FileCheck:
+    """Check what a stage wrote under this key, which is that of a shard, or as `verify_root` reports it.
+
+    read_videos: of a shard of videos, compare the files as well.
+    """
     from hapvr.stages.run_files import RUN_STAGES, check_run  # needs torch
 
     try:
-        if stage == VIDEOS_STAGE and (damaged := damaged_files(root, key)):
-            others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
-            raise DamagedError(
-                f"{damaged[0]}{others} changed since it was fetched or made; {Shard(root, stage, key).remedy}"
-            )
         if stage in SHARD_STAGES or stage.startswith(DESCRIPTORS):
-            return _check_shard(Shard(root, stage, key))
+            shard = Shard(root, stage, key)
+            check = _check_shard(shard)
+            if stage == VIDEOS_STAGE and check.state == "ok" and read_videos:
+                _check_videos(shard)
+            return check
         if stage == MANIFEST_STAGE:
             return FileCheck(stage, key, "ok", len(read_manifest_shard(root, key)))
         if stage == AVAILABILITY:
@@ -140,6 +144,13 @@ def _check_shard(shard: Shard) -> FileCheck:
         )
     num_ok = int((index["status"] == STATUS_OK).sum())
     return FileCheck(shard.stage, shard.key, "ok", num_ok, len(index) - num_ok)
+
+
+def _check_videos(shard: Shard) -> None:
+    damaged = damaged_files(shard.root, shard.key)
+    if damaged:
+        others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
+        raise DamagedError(f"{damaged[0]}{others} changed since it was fetched or made; {shard.remedy}")
 
 
 def _check_generated(folder: Path) -> None:

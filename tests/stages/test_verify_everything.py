@@ -68,6 +68,8 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
         damage(path)
     found = damaged(project)
     assert [path for path in before if not names(found, path)] == []
+    without_videos = verify_root(project.root, read_videos=False)
+    assert {check.stage for check in without_videos if check.state != "ok"} == {"corpus"}
     assert {check.state for check in repair(project, found)} == {"repaired"}
     assert {path: path.read_bytes() for path in files} == before
     assert damaged(project) == []
