@@ -10,8 +10,12 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.errors import DamagedError
+from hapvr.settings import explain
 from hapvr.storage.filesystem import DataRoot
 
 PLACE = "watch/outbox.db"
@@ -24,10 +28,13 @@ _TABLE = """CREATE TABLE IF NOT EXISTS messages (
 class Message:
     """id: the same for the same event. attempts: so far, all in vain. problem: of the last one."""
 
-    id: str
+    id: Annotated[str, Field(pattern=r"^[!-~]{1,200}$")]
     body: str
-    attempts: int
+    attempts: Annotated[int, Field(ge=0, lt=2**31)]
     problem: str
+
+
+_MESSAGES = TypeAdapter(list[Message])
 
 
 class Outbox:
@@ -56,7 +63,11 @@ class Outbox:
                 "(next_s <= ? OR next_s > ?) ORDER BY number",
                 (now_s, now_s + max_wait_s),
             ).fetchall()
-        return [Message(id=row[0], body=row[1], attempts=row[2], problem=row[3]) for row in rows]
+        names = ("id", "body", "attempts", "problem")
+        try:
+            return _MESSAGES.validate_python([dict(zip(names, row, strict=True)) for row in rows])
+        except ValidationError as error:
+            raise self._damaged(explain(error)) from error
 
     def delivered(self, message_id: str, now_s: float) -> None:
         """Never give this message again."""
@@ -96,7 +107,10 @@ class Outbox:
             finally:
                 database.close()
         except sqlite3.DatabaseError as error:
-            raise DamagedError(
-                f"watch: {self._path} cannot be used ({error}); restore it from a copy, or remove it: then every match is "
-                "announced again"
-            ) from error
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, reason: str) -> DamagedError:
+        return DamagedError(
+            f"watch: {self._path} cannot be used ({reason}); restore it from a copy, or remove it: then every match is "
+            "announced again"
+        )
