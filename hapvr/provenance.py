@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from hapvr import __version__
 from hapvr.files import require_regular
 
@@ -81,8 +83,8 @@ class Provenance:
 
     @staticmethod
     def from_json(text: str) -> Provenance:
-        data = json.loads(text)
-        return Provenance(data["stage"], data["settings"], data["inputs"], data["environment"])
+        """Inverse of `to_json`. Raises ValueError or RecursionError for anything else."""
+        return TypeAdapter(Provenance).validate_python(json.loads(text))
 
 
 def environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,19 @@ def read_schema(file: Any) -> pa.Schema:
     schema = pq.read_schema(file)
     _check(schema)
     return schema
+
+
+def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:
+    """Raise ValueError unless a table has each of these columns once, of this type, and with a value wherever one is due."""
+    for field in fields:
+        places = table.schema.get_all_field_indices(field.name)
+        if len(places) != 1:
+            raise ValueError(f"it has {len(places) or 'no'} column{'s' * (len(places) > 1)} {field.name}")
+        column = table.column(places[0])
+        if column.type != field.type:
+            raise ValueError(f"its column {field.name} is of type {column.type}; wanted is {field.type}")
+        if column.null_count and not field.nullable:
+            raise ValueError(f"its column {field.name} has rows without a value")
 
 
 def csv_text(table: pa.Table) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hapvr.errors import DamagedError, DataError
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import STATUS_OK
-from hapvr.tables import read_table, write_table
+from hapvr.tables import check_columns, read_table, write_table
 
 FOLDER = "availability"
 _SCHEMA = pa.schema(
@@ -80,6 +80,8 @@ def available_videos(table: pl.DataFrame) -> frozenset[str]:
 
 def _read(root: DataRoot, name: str) -> pl.DataFrame:
     with root.open(name) as file, root.naming_damage(name, remedy="run `hapvr download` again"):
-        frame = pl.from_arrow(read_table(file).cast(_SCHEMA))
+        table = read_table(file)
+        check_columns(table, [_SCHEMA.field("video_id"), _SCHEMA.field("status")])
+        frame = pl.from_arrow(table.cast(_SCHEMA))
     assert isinstance(frame, pl.DataFrame)
     return frame

@@ -71,8 +71,7 @@ class FeatureFile:
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
-        times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
-        return times
+        return self._times.times(video_id)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with their side. Raises DataError if it has none."""
@@ -136,8 +135,7 @@ class FeatureStore:
                     if len(self._times) == MAX_OPEN_FILES:
                         del self._times[next(iter(self._times))]
                     self._times[shard.key] = VideoRows(shard, ["timestamp_s"])
-                times: list[float] = self._times[shard.key].read(video_id).column("timestamp_s").to_pylist()
-                return times
+                return self._times[shard.key].times(video_id)
         raise DataError(f"features: there are none of {video_id!r}; extract them first")
 
     def _open(self, shard: Shard) -> VideoTensors:

@@ -16,10 +16,12 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import PART_SUFFIX, write_atomic
+from hapvr.settings import explain
 
 LOCKS_FOLDER = ".locks"
 
@@ -206,7 +208,9 @@ class DataRoot:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its type where it has none."""
+    """The first line of an error's text, or its type where it has none; of pydantic's the values."""
+    if isinstance(error, ValidationError):
+        return explain(error)[:200]
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 

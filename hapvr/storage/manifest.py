@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hapvr.errors import DataError
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
-from hapvr.tables import read_table, write_table
+from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,7 +59,7 @@ def training_shard_keys(manifest: pl.DataFrame) -> list[str]:
 
 def is_training_shard(root: DataRoot, shard: str) -> bool:
     """Whether the videos of a shard are of the training split. Raises DataError if there is no shard of that name."""
-    return read_manifest_shard(root, shard)[0].split == TRAIN
+    return any(row.split == TRAIN for row in read_manifest_shard(root, shard))
 
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
@@ -89,14 +89,16 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
 def _read(root: DataRoot, shard: str) -> pa.Table:
     with root.open(_name(shard)) as file, root.naming_damage(_name(shard), remedy="restore it from a copy"):
         table = read_table(file)
-    version = read_schema_metadata(table.schema, _VERSION_KEY)
+        version = read_schema_metadata(table.schema, _VERSION_KEY)
     if version not in ("", MANIFEST_VERSION) or table.schema.names != MANIFEST_SCHEMA.names:
         raise DataError(
-            f"manifest: {_name(shard)} below {root.url} is of version {version or MANIFEST_VERSION} with columns "
+            f"manifest: {_name(shard)} below {root.url} is of version {version or MANIFEST_VERSION:.40} with columns "
             f"{', '.join(table.schema.names)}; this release reads version {MANIFEST_VERSION}: use the release that wrote "
             f"it, or set another data_root"
         )
-    return table
+    with root.naming_damage(_name(shard), remedy="restore it from a copy"):
+        check_columns(table, MANIFEST_SCHEMA)
+    return table.cast(MANIFEST_SCHEMA)
 
 
 def _name(shard: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import zip_longest
 from typing import Any
 
@@ -14,7 +15,11 @@ import pyarrow.parquet as pq
 from hapvr.errors import DamagedError, DataError
 from hapvr.storage.raw_tensors import raw_tensors
 from hapvr.storage.shards import STATUS_OK, Shard
-from hapvr.storage.tensors import decode_tensors
+from hapvr.storage.tensors import decode_tensors, num_tensor_bytes
+from hapvr.tables import check_columns
+
+COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
+"""Of columns that are no tensors."""
 
 
 def places_of_videos(shard: Shard) -> dict[str, tuple[int, int]]:
@@ -35,6 +40,10 @@ class VideoRows:
         self._shard = shard
         self._columns = ["video_id", *columns]
         self._file = file or shard.open_data()
+        with shard.naming_damage():
+            there = self._file.schema_arrow
+            known = [pa.field(name, COLUMN_TYPES.get(name) or there.field(name).type) for name in self._columns]
+            check_columns(there.empty_table(), known)
         metadata = self._file.metadata
         self._ends = np.cumsum(
             [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)], dtype=int
@@ -78,6 +87,15 @@ class VideoRows:
         name = self._shard.data_name
         return DamagedError(f"storage: {name} does not hold {video_id} where its index says; {self._shard.remedy}")
 
+    def times(self, video_id: str) -> list[float]:
+        """Seconds [T] of the frames of a video. Raises as `read` does, and DamagedError where they are no times."""
+        times: list[float] = self.read(video_id).column("timestamp_s").to_pylist()
+        if not all(map(math.isfinite, times)):
+            raise DamagedError(
+                f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.remedy}"
+            )
+        return times
+
     def read(self, video_id: str) -> pa.Table:
         """The rows of a video. Raises DataError if it has none or the file does not agree with its index."""
         start, count = self._place(video_id)
@@ -92,6 +110,8 @@ class VideoRows:
             parts.append(self._table.slice(start - first, min(stop, int(self._ends[group])) - start))
             start += parts[-1].num_rows
         table = pa.concat_tables(parts)
+        if any(column.null_count for column in table.columns):
+            raise DamagedError(f"storage: {self._shard.data_name} lacks values of {video_id}; {self._shard.remedy}")
         if table.column("video_id").unique().to_pylist() != [video_id]:
             raise self._mismatch(video_id)
         return table
@@ -103,9 +123,13 @@ class VideoTensors:
     def __init__(self, shard: Shard, column: str, *, file: pq.ParquetFile | None = None) -> None:
         """file: the shard's data, where it is open."""
         file = file or shard.open_data()
-        self._column, self._field = column, file.schema_arrow.field(column)
-        self._raw = raw_tensors(shard, file, column)
         self._rows = VideoRows(shard, [column], file=file)
+        self._column, self._field = column, file.schema_arrow.field(column)
+        try:
+            self._raw = raw_tensors(shard, file, column)
+            num_tensor_bytes(self._field)
+        except DataError as error:
+            raise DamagedError(f"{error}, in {shard.data_name}; {shard.remedy}") from error
 
     @property
     def video_ids(self) -> list[str]:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 from hapvr.storage.tensors import TENSOR_KEY, encode_tensors
-from hapvr.tables import read_schema, read_table, write_table
+from hapvr.tables import check_columns, read_schema, read_table, write_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -290,9 +291,12 @@ class RowWriter:
 
 def _parse_index(file: Any) -> pa.Table:
     table = read_table(file)
-    missing = [field.name for field in INDEX_FIELDS if field.name not in table.column_names]
-    if missing:
-        raise ValueError(f"it has no column {missing[0]}")
+    names = {field.name for field in INDEX_FIELDS}
+    check_columns(
+        table, [*INDEX_FIELDS, *(field.with_nullable(True) for field in table.schema if field.name not in names)]
+    )
+    if len(table) and pc.min(table.column("num_rows")).as_py() < 0:
+        raise ValueError("a video has a negative number of rows")
     return table
 
 

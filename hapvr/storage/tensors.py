@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
+from hapvr.settings import explain
 
 TENSOR_KEY = b"hapvr.tensor"
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Under TENSOR_KEY."""
+
+    shape: tuple[Annotated[int, Field(ge=1, lt=2**31)], ...]
+    dtype: Literal["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]
+
+
+_TENSOR = TypeAdapter(_Tensor)
 
 
 def tensor_field(name: str, *, shape: Sequence[int], dtype: str) -> pa.Field:
@@ -22,12 +38,18 @@ def tensor_field(name: str, *, shape: Sequence[int], dtype: str) -> pa.Field:
 
 
 def tensor_shape(field: pa.Field) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-    """Shape and dtype of a tensor column. Raises DataError for any other column."""
+    """Shape and dtype of a tensor column. Raises DataError for any other column, DamagedError for one that says nonsense."""
     text = (field.metadata or {}).get(TENSOR_KEY)
     if text is None:
         raise DataError(f"storage: column {field.name!r} is no tensor column (type {field.type})")
-    data = json.loads(text)
-    return tuple(data["shape"]), np.dtype(data["dtype"])
+    try:
+        data = _TENSOR.validate_json(text, strict=True)
+        if math.prod(data.shape) * np.dtype(data.dtype).itemsize != getattr(field.type, "byte_width", 0):
+            raise ValueError(f"{data.dtype} {list(data.shape)} do not fit {field.type}")
+    except ValueError as error:
+        reason = explain(error) if isinstance(error, ValidationError) else error
+        raise DamagedError(f"storage: column {field.name!r} does not say what tensors it holds ({reason})") from error
+    return data.shape, np.dtype(data.dtype)
 
 
 def num_tensor_bytes(field: pa.Field) -> int:
