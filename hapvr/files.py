@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from hapvr.errors import DamagedError, DataError
+from hapvr.settings import explain
+
+Value = TypeVar("Value")
 
 PART_SUFFIX = ".part"
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
@@ -78,38 +82,34 @@ def _error_number(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def read_json_object(path: Path, *, remedy: str, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """The object in a JSON file. remedy: what makes the file anew, for the error. keys: what the object must have.
+def read_json_as(path: Path, kind: type[Value], *, remedy: str) -> Value:
+    """The value in a JSON file, checked against a type that pydantic knows. remedy: what makes the file anew, for the error.
 
-    Raises DamagedError, naming the file, where it is missing or holds something else.
+    Raises DamagedError, naming the file and the wrong value, where it is missing or holds something else.
     """
     try:
         require_regular(path)
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing; {remedy}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged ({error}); {remedy}") from error
-    if not isinstance(value, dict):
-        raise DamagedError(f"{path} is damaged (it holds no JSON object); {remedy}")
-    if missing := [key for key in keys if key not in value]:
-        raise DamagedError(f"{path} is damaged (it has no {missing[0]!r}); {remedy}")
-    return value
+    except (OSError, ValidationError) as error:
+        reason = explain(error) if isinstance(error, ValidationError) else error
+        raise DamagedError(f"{path} is damaged ({reason}); {remedy}") from error
 
 
-def read_json_lines(path: Path) -> list[Any]:
-    """The values of a file with a JSON value per line; empty if there is no file.
+def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:
+    """The values of a file with a JSON value of this kind per line; empty if there is no file.
 
-    A line that cannot be read, as a power cut leaves one, is skipped with a warning.
+    A line that cannot be used, as a power cut leaves one, is skipped with a warning.
     """
     values = []
     require_regular(path)
     lines = path.read_bytes().splitlines() if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
-            values.append(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            warnings.warn(f"{path}: line {number} is damaged ({error}); it is skipped", stacklevel=2)
+            values.append(kind.validate_json(line, strict=True))
+        except ValidationError as error:
+            warnings.warn(f"{path}: line {number} is damaged ({explain(error)}); it is skipped", stacklevel=2)
     return values
 
 

@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 
 from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
-from hapvr.files import naming_full_disk, read_json_object
+from hapvr.files import naming_full_disk
 from hapvr.stages.project import Project
 from hapvr.stages.validation import Validator, validation_shards
 from hapvr.tracking.progress import progress_logger
@@ -22,7 +22,7 @@ from hapvr.train.loop import train
 from hapvr.train.mined_pairs import read_mined_pairs
 from hapvr.train.precision import faster_precision
 from hapvr.train.report import History, Logger, Loggers
-from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RECORD_KEYS, RUN_NAME
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, read_record
 
 STOPPED = 3
 
@@ -35,7 +35,7 @@ def main() -> int:
     arguments = parser.parse_args()
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
-    record = read_json_object(folder / RUN_NAME, keys=RECORD_KEYS, remedy="start the training again")
+    record = read_record(folder)
     mined, labelled = read_mined_pairs(folder), read_labelled_pairs(folder)
     settings = project.config.train
     device = choose_device(project.config.device)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import save_file
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import naming_full_disk, read_json_lines, read_json_object, write_atomic
+from hapvr.files import naming_full_disk, read_json_as, read_json_lines, write_atomic
 from tests.stages.data_projects import small_disk
+
+STEPS = TypeAdapter(dict[str, int])
+
+
+@dataclass(frozen=True)
+class Keyed:
+    key: str
+
 
 WEIGHTS = {"weights": torch.zeros(2000)}
 
@@ -72,16 +82,16 @@ def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     for name in ("a.json", "gone.json"):
         with pytest.raises(DamagedError, match=rf"{name} is .*; make it again"):
-            read_json_object(tmp_path / name, keys=["key"], remedy="make it again")
+            read_json_as(tmp_path / name, Keyed, remedy="make it again")
 
 
 def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     """A line that a power cut left half written or full of zeros does not take the others with it."""
     path = tmp_path / "history.jsonl"
-    path.write_bytes(b'{"step": 0}\n\0\0\0\n{"step": 2}\n{"st')
+    path.write_bytes(b'{"step": 0}\n\0\0\0\n{"step": 2}\n{"step": "x"}\n5\n{"st')
     with pytest.warns(UserWarning, match=r"history.jsonl: line \d is damaged .* skipped"):
-        assert read_json_lines(path) == [{"step": 0}, {"step": 2}]
-    assert read_json_lines(tmp_path / "gone.jsonl") == []
+        assert read_json_lines(path, STEPS) == [{"step": 0}, {"step": 2}]
+    assert read_json_lines(tmp_path / "gone.jsonl", STEPS) == []
 
 
 @pytest.mark.parametrize("write", [lambda path: path.write_bytes(b"x" * 5000), lambda path: save_file(WEIGHTS, path)])
@@ -108,6 +118,6 @@ def test_a_device_is_not_read(tmp_path: Path) -> None:
     """A pipe would be waited for, and /dev/zero never ends."""
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(DamagedError, match="no regular file"):
-        read_json_object(tmp_path / "pipe.json", remedy="run again")
+        read_json_as(tmp_path / "pipe.json", Keyed, remedy="run again")
     with pytest.raises(OSError, match="no regular file"):
-        read_json_lines(tmp_path / "pipe.json")
+        read_json_lines(tmp_path / "pipe.json", STEPS)

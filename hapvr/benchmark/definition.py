@@ -90,7 +90,9 @@ class BenchmarkDefinition:
         for role, ids in (("query", self.queries), ("database", self.database)):
             refuse_repeated_ids(ids, what=f"benchmark {self.name}: {role} ids")
         require_columns(self.labels, LABEL_SCHEMA, what=f"labels of benchmark {self.name}")
-        require_columns(self.exclusions, EXCLUSION_SCHEMA, what=f"exclusions of benchmark {self.name}")
+        require_columns(
+            self.exclusions, EXCLUSION_SCHEMA, what=f"exclusions of benchmark {self.name}", may_lack=("query_id",)
+        )
         self._refuse_unknown_ids(self.labels, "labels")
         if self.segments is not None:
             require_columns(self.segments, SEGMENT_SCHEMA, what=f"segments of benchmark {self.name}")
@@ -139,10 +141,17 @@ def refuse_repeated_ids(ids: Sequence[str], *, what: str) -> None:
         raise DataError(f"{what}: {num_repeated} repeated, e.g. {example!r}; list every video once")
 
 
-def require_columns(table: pl.DataFrame, schema: Mapping[str, type[pl.DataType]], *, what: str) -> None:
-    """Raise DataError if `table` lacks a column of `schema` or has it with another type."""
+def require_columns(
+    table: pl.DataFrame, schema: Mapping[str, type[pl.DataType]], *, what: str, may_lack: Sequence[str] = ()
+) -> None:
+    """Raise DataError if `table` lacks a column of `schema`, has it with another type, or has a row without a value in it.
+
+    may_lack: columns that have no value in some rows.
+    """
     for column, dtype in schema.items():
         if column not in table.columns:
             raise DataError(f"{what}: no column {column!r}; found {table.columns}, wanted {list(schema)}")
         if table.schema[column] != dtype:
             raise DataError(f"{what}: column {column!r} is {table.schema[column]}, wanted {dtype.__name__}")
+        if column not in may_lack and (num_lacking := table[column].null_count()):
+            raise DataError(f"{what}: {num_lacking} rows have no {column}; write the table again")

@@ -202,9 +202,11 @@ def _errors(box: NDArray[np.float64], predicted: Boxes) -> NDArray[np.float64]:
 
 
 def boxes_by_pair(table: pl.DataFrame, *, what: str) -> Mapping[Pair, Boxes]:
-    """Segments of each pair, in the table's order. Raises DataError naming a pair whose times are not finite or not ordered."""
+    """Segments of each pair, in the table's order. Raises DataError naming a pair whose times are not finite, negative or not ordered."""
     times = table.select(pl.col(TIME_COLUMNS).cast(pl.Float64)).to_numpy().reshape(-1, 4)
-    wrong = ~(np.isfinite(times).all(axis=1) & (times[:, 1] > times[:, 0]) & (times[:, 3] > times[:, 2]))
+    wrong = ~(
+        (np.isfinite(times) & (times >= 0)).all(axis=1) & (times[:, 1] > times[:, 0]) & (times[:, 3] > times[:, 2])
+    )
     if wrong.any():
         row = int(wrong.argmax())
         query, reference = table.select("query_id", "reference_id").row(row)

@@ -33,10 +33,10 @@ from hapvr.corpus.edits import (
     find_edit,
 )
 from hapvr.corpus.output import prepare_folder, write_mp4
-from hapvr.corpus.timeline import true_times
+from hapvr.corpus.timeline import Times, true_times
 from hapvr.corpus.user_clips import UnusableFile, UserClip, find_clips, load_frames, without_repeats
-from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.files import read_json_object, write_atomic
+from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
+from hapvr.files import read_json_as, write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
@@ -291,7 +291,9 @@ def _tables(
     for first, *repeats in queries:
         query = add(original_file(first), role="query", clip=first, edit="none")
         task = tasks_of[first.file]
-        times = read_json_object(_times_file(task), keys=task.kinds, remedy="remove the folder")
+        times = read_json_as(_times_file(task), dict[str, list[Times]], remedy="remove the folder")
+        if absent := set(task.kinds) - times.keys():
+            raise DamagedError(f"{_times_file(task)} is damaged (it has no {min(absent)!r}); remove the folder")
         for kind in task.kinds:
             copy = add(copy_file(first, kind), role="database", clip=first, edit=kind)
             labels.append((query, copy, find_edit(kind).label))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,10 +14,15 @@ import numpy as np
 from hapvr.corpus.edits import NORMAL_CRF
 from hapvr.corpus.textures import Pixels
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import write_atomic
+from hapvr.files import read_json_as, write_atomic
 
 MIN_SIDE_PX = 16
 _STATE_FILE = "corpus.json"
+
+
+@dataclass(frozen=True)
+class _State:
+    fingerprint: str
 
 
 def prepare_folder(folder: Path, *, fingerprint: str) -> None:
@@ -75,9 +81,4 @@ def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) 
 
 def _read_fingerprint(state: Path) -> str | None:
     """The fingerprint in a state file; None where there is no such file."""
-    try:
-        return str(json.loads(state.read_text(encoding="utf-8"))["fingerprint"])
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"generated videos: {state} is damaged ({error}); remove the folder") from error
+    return read_json_as(state, _State, remedy="remove the folder").fingerprint if state.exists() else None

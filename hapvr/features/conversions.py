@@ -24,7 +24,7 @@ from filelock import FileLock
 from hapvr.errors import DamagedError
 from hapvr.features.openvino_network import OpenVINOUnavailable
 from hapvr.features.settings import ExecutorChoice, Precision
-from hapvr.files import read_json_object
+from hapvr.files import read_json_as
 from hapvr.provenance import file_sha256
 
 CACHE_VARIABLE = "HAPVR_CACHE"
@@ -49,6 +49,14 @@ class Measured:
 
     runs: tuple[Run, ...]
     unavailable: str = ""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """MEASURED_FILE. files: SHA-256 by name."""
+
+    files: dict[str, str]
+    measured: Measured
 
 
 @dataclass(frozen=True)
@@ -98,16 +106,12 @@ class Conversion:
     def _read(self) -> Measured:
         """Raises DamagedError if a file is not what was written."""
         path = self.folder / MEASURED_FILE
-        found = read_json_object(path, remedy=REMEDY, keys=("files", "measured"))
-        for name, digest in found["files"].items():
+        found = read_json_as(path, _Kept, remedy=REMEDY)
+        for name, digest in found.files.items():
             file = self.folder / name
             if not file.is_file() or file_sha256(file) != digest:
                 raise DamagedError(f"{file} is missing or damaged; {REMEDY}")
-        try:
-            measured = found["measured"]
-            return Measured(tuple(Run(**run) for run in measured["runs"]), measured["unavailable"])
-        except (KeyError, TypeError) as error:
-            raise DamagedError(f"{path} is damaged ({error}); {REMEDY}") from error
+        return found.measured
 
 
 def conversion_of(content: Mapping[str, Any]) -> Conversion:

@@ -46,7 +46,7 @@ class TorchScriptWeights(Settings):
     path: Path
 
 
-ArchitectureName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")]
+ArchitectureName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")]
 Weights = Annotated[PretrainedWeights | FileWeights | RandomWeights | TorchScriptWeights, Field(discriminator="source")]
 
 

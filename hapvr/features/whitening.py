@@ -39,7 +39,12 @@ class Whitening:
         return state_sha256({"mean": self.mean, "eigenvectors": self.eigenvectors, "eigenvalues": self.eigenvalues})
 
     def apply(self, regions: Tensor) -> Tensor:
-        """[..., C] -> [..., D] unit vectors: (x - mean) V / sqrt(d + eps), then L2."""
+        """[..., C] -> [..., D] unit vectors: (x - mean) V / sqrt(d + eps), then L2. Raises ArgumentError for another C."""
+        if regions.shape[-1] != len(self.mean):
+            raise ArgumentError(
+                f"whitening: it is of {len(self.mean)} channels, and the backbone gives {regions.shape[-1]}; take the "
+                "whitening that was fitted with this backbone"
+            )
         scale = self.eigenvectors * torch.rsqrt(self.eigenvalues + self.eps)
         return F.normalize((regions - self.mean) @ scale, dim=-1)
 
@@ -82,9 +87,14 @@ def whitening_to_bytes(whitening: Whitening) -> bytes:
 
 
 def whitening_from_bytes(data: bytes) -> Whitening:
-    """The inverse of `whitening_to_bytes`."""
+    """The inverse of `whitening_to_bytes`. Raises KeyError, ValueError or SafetensorError for anything else."""
     tensors = load_safetensors(data)
-    return Whitening(tensors["mean"], tensors["eigenvectors"], tensors["eigenvalues"], float(tensors["eps"]))
+    mean, eigenvectors, eigenvalues, eps = (tensors[name] for name in ("mean", "eigenvectors", "eigenvalues", "eps"))
+    if [*mean.shape, *eigenvalues.shape] != [*eigenvectors.shape] or eps.ndim:
+        raise ValueError("its tensors have shapes that do not go together")
+    if not all(one.is_floating_point() and one.isfinite().all() for one in (mean, eigenvectors, eigenvalues, eps)):
+        raise ValueError("some of its values are no finite numbers")
+    return Whitening(mean, eigenvectors, eigenvalues, float(eps))
 
 
 def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from hapvr.files import write_atomic
 from hapvr.model.description import DESCRIPTION_FILE, FORMAT_VERSION, WEIGHTS_FILE, read_description
 from hapvr.model.families import build_family
 from hapvr.model.family import VideoNetwork
+
+MAX_MISMATCHES = 10
 
 
 def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
@@ -49,20 +52,26 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     Raises DataError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
     """
     found, weights_file = read_description(folder), folder / WEIGHTS_FILE
+    build = partial(build_family, found.settings, dims=found.dims, side_dims=found.side_dims or 0)
     try:
-        generator = torch.Generator()
-        network = build_family(found.settings, dims=found.dims, side_dims=found.side_dims or 0, generator=generator)
+        with torch.device("meta"):  # shapes alone: settings that the weights do not fit take no memory
+            wanted = build().state_dict()
         weights = load_file(weights_file)
-    except (AttributeError, KeyError, TypeError, ArgumentError) as error:
-        raise DataError(f"network: {folder / DESCRIPTION_FILE}: settings do not fit this version: {error!r}") from error
+    except (RuntimeError, ArgumentError) as error:
+        raise DataError(
+            f"network: {folder / DESCRIPTION_FILE}: settings do not fit this version: {error!r:.200}"
+        ) from error
     except SafetensorError as error:
         raise DataError(f"network: {weights_file} is damaged: {error}; copy or train it again") from error
     mismatches = describe_mismatches(
-        {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()},
-        {name: tuple(tensor.shape) for name, tensor in weights.items()},
+        *({name: tuple(tensor.shape) for name, tensor in state.items()} for state in (wanted, weights))
     )
     if mismatches:
-        raise DataError(f"network: {weights_file} does not fit its settings: {'; '.join(mismatches)}")
+        raise DataError(
+            f"network: {weights_file} does not fit its settings: {'; '.join(mismatches[:MAX_MISMATCHES])}; copy or train "
+            "it again"
+        )
+    network = build(generator=torch.Generator())
     network.load_state_dict(weights)
     return network.eval(), found.metadata
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.files import read_json_as
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, family_of
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
@@ -28,6 +28,21 @@ FAMILIES: Mapping[str, type[NetworkSettings] | type[TcaSettings] | type[VvsSetti
     "vvs": VvsSettings,
 }
 """The settings of each family."""
+
+
+class _Settings(BaseModel, extra="allow"):
+    """Besides the settings of the family."""
+
+    dims: Annotated[int, Field(ge=1, lt=2**31)]
+    side_dims: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+
+
+class _Stored(BaseModel):
+    """DESCRIPTION_FILE."""
+
+    format_version: int
+    settings: _Settings
+    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +80,20 @@ def read_description(folder: Path) -> NetworkDescription:
     for file in (description_file, folder / WEIGHTS_FILE):
         if not file.is_file():
             raise DataError(f"network: {file} is missing; wanted a folder that save_network wrote")
+    stored = read_json_as(description_file, _Stored, remedy="copy or train the network again")
+    if stored.format_version != FORMAT_VERSION:
+        raise DataError(
+            f"network: {description_file} has format {stored.format_version}, this version reads {FORMAT_VERSION}"
+        )
+    values = stored.settings.model_extra or {}
     try:
-        description = json.loads(description_file.read_text(encoding="utf-8"))
-        version, settings = description["format_version"], description["settings"]
-        metadata: dict[str, Any] = description["metadata"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"network: {description_file} is not a network description: {error!r}") from error
-    if version != FORMAT_VERSION:
-        raise DataError(f"network: {description_file} has format {version}, this version reads {FORMAT_VERSION}")
-    try:
-        dims, side_dims = settings.pop("dims"), settings.pop("side_dims", None)
-        return NetworkDescription(settings=read_settings(settings), dims=dims, side_dims=side_dims, metadata=metadata)
-    except ValidationError as error:
-        raise DataError(f"network: {description_file}: settings do not fit this version: {explain(error)}") from error
-    except (AttributeError, KeyError, TypeError, ArgumentError) as error:
-        raise DataError(f"network: {description_file}: settings do not fit this version: {error!r}") from error
+        settings = read_settings(values)
+    except (ValidationError, ArgumentError) as error:
+        reason = explain(error) if isinstance(error, ValidationError) else error
+        raise DataError(f"network: {description_file}: settings do not fit this version: {reason}") from error
+    return NetworkDescription(
+        settings=settings, dims=stored.settings.dims, side_dims=stored.settings.side_dims, metadata=stored.metadata
+    )
 
 
 def weights_sha256(folder: Path) -> str:

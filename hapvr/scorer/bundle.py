@@ -22,10 +22,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from hapvr import __version__
 from hapvr.errors import DataError, MissingPartError
-from hapvr.files import require_regular
+from hapvr.files import read_json_as, require_regular
 from hapvr.installed import FULL_REMEDY, is_installed
 from hapvr.scorer.access import limits_from_environment
-from hapvr.scorer.calibration import Calibration, calibration_from_json
+from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.networks import Networks
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import VideoScorer
@@ -49,7 +49,7 @@ READ_VERSIONS = (1, 2)
 
 
 class _Backbone(BaseModel):
-    source: str
+    source: Literal["pretrained", "file", "random", "torchscript"]
 
 
 class _Stored(BaseModel):
@@ -75,7 +75,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     version = description.get("format_version")
     if version not in READ_VERSIONS:
         raise DataError(
-            f"model: {folder} has format {version}, made by HAP-VR {description.get('hapvr_version', 'of another version')}; "
+            f"model: {folder} has format {version!r:.40}, made by HAP-VR {description.get('hapvr_version', 'of another version')!s:.40}; "
             f"this version ({__version__}) reads {', '.join(str(known) for known in READ_VERSIONS)}. Install the version that "
             "made it, register the model again with this one, or load it with mlflow.pyfunc in a process that has not "
             "imported hapvr: a registered model brings its own code"
@@ -84,14 +84,9 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def read_calibration(folder: Path) -> Calibration | None:
-    """The calibration of a bundle, None if it has none. Raises DataError for one that cannot be read."""
+    """The calibration of a bundle, None if it has none. Raises DamagedError for one that cannot be used."""
     path = folder / CALIBRATION_FILE
-    if not path.is_file():
-        return None
-    try:
-        return calibration_from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"model: {path} is damaged ({error}); fetch the model again") from error
+    return read_json_as(path, Calibration, remedy="fetch or register the model again") if path.exists() else None
 
 
 def load_bundle(folder: Path, *, device: str = "cpu", engine: Engine = "torch") -> VideoScorer:
@@ -138,7 +133,7 @@ def unusable_description(folder: Path, description: Mapping[str, Any], error: Ex
     """What a scorer.json with values that this version does not know means."""
     return DataError(
         f"model: {folder / SCORER_FILE} cannot be used by HAP-VR {__version__} ({error}); it was made by "
-        f"{description.get('hapvr_version', 'another version')}: install that, or register the model again"
+        f"{description.get('hapvr_version', 'another version')!s:.40}: install that, or register the model again"
     )
 
 

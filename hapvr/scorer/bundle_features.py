@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from hapvr.errors import DataError
 from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.provenance import Provenance, safetensors_sha256
 from hapvr.scorer.bundle import SCORER_FILE, WHITENING_FILE, read_description
+from hapvr.settings import explain
 from hapvr.storage.side import without_side
 from hapvr.video.settings import SamplingConfig
 
@@ -57,8 +59,9 @@ def bundle_features(place: Path) -> BundleFeatures:
             "whitening": safetensors_sha256((place / WHITENING_FILE).read_bytes(), names=WHITENING_TENSORS),
         }
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        reason = explain(error) if isinstance(error, ValidationError) else error
         raise DataError(
-            f"model: {place} is no model ({error}); wanted a bundle (with {SCORER_FILE}), a network folder (with "
+            f"model: {place} is no model ({reason}); wanted a bundle (with {SCORER_FILE}), a network folder (with "
             f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
         ) from error
     return BundleFeatures(place=place, settings=settings)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, FiniteFloat
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import ArgumentError
 from hapvr.scorer.segments import DEFAULT_THRESHOLD
-from hapvr.settings import explain
+from hapvr.settings import Rate
 
 Floats = NDArray[np.float64]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 Verdict = Literal["match", "no match", "unsure"]
 
 PRECISIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -38,22 +40,28 @@ class PrecisionThreshold:
     matches among them.
     """
 
-    precision: float
-    similarity: float | None
-    found: float
-    lower: float
-    recall: float
-    num_pairs: int
-    num_matches: int
+    precision: Rate
+    similarity: FiniteFloat | None
+    found: Rate
+    lower: Rate
+    recall: Rate
+    num_pairs: Count
+    num_matches: Count
+
+
+def _rising(rows: tuple[PrecisionThreshold, ...]) -> tuple[PrecisionThreshold, ...]:
+    if any(row.precision >= following.precision for row, following in pairwise(rows)):
+        raise ValueError("the wanted precisions do not rise")
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBin:
     """Pairs of similar predicted probability: their mean prediction, the rate of matches among them, their number."""
 
-    predicted: float
-    observed: float
-    num_pairs: int
+    predicted: Rate
+    observed: Rate
+    num_pairs: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +73,15 @@ class Calibration:
     similarity that an aligned segment must exceed, None where it is not known. source: what the pairs were.
     """
 
-    slope: float
-    intercept: float
-    prior: float
-    num_matches: int
-    num_others: int
-    brier: float
-    thresholds: tuple[PrecisionThreshold, ...]
+    slope: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    intercept: FiniteFloat
+    prior: Annotated[float, Field(gt=0, lt=1)]
+    num_matches: Count
+    num_others: Count
+    brier: Rate
+    thresholds: Annotated[tuple[PrecisionThreshold, ...], Field(min_length=1), AfterValidator(_rising)]
     reliability: tuple[ReliabilityBin, ...]
-    frame_threshold: float | None = None
+    frame_threshold: FiniteFloat | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def probability(self, similarity: float, *, prior: float | None = None) -> float:
@@ -118,25 +126,8 @@ class Calibration:
         return "no match" if probability <= 1 - precision else "unsure"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON; `calibration_from_json` reads them."""
+        """Plain values for JSON; `hapvr.scorer.bundle.read_calibration` reads them."""
         return asdict(self)
-
-
-def calibration_from_json(data: Mapping[str, Any]) -> Calibration:
-    """Inverse of `to_json`. Raises DataError for anything else."""
-    try:
-        found: Calibration = TypeAdapter(Calibration).validate_python(data)
-    except ValidationError as error:
-        raise DataError(
-            f"model: its calibration cannot be read ({explain(error)}); register the model again"
-        ) from error
-    numbers = (found.slope, found.intercept, 0.0 if found.frame_threshold is None else found.frame_threshold)
-    if not (found.thresholds and 0 < found.prior < 1 and all(map(math.isfinite, numbers))):
-        raise DataError(
-            "model: its calibration cannot be used; wanted finite numbers, a prior above 0 and below 1, and thresholds; "
-            "register the model again"
-        )
-    return found
 
 
 def frame_threshold(calibration: Calibration | None) -> float:

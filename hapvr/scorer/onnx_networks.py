@@ -29,6 +29,7 @@ from hapvr.errors import DataError
 from hapvr.model.settings import MAX_MIN_FRAMES
 from hapvr.provenance import file_sha256
 from hapvr.settings import Rate, explain
+from hapvr.storage.filesystem import first_line
 
 Floats = NDArray[np.float32]
 
@@ -165,8 +166,13 @@ class ONNXNetworks:
 
     def _run(self, session: Any, *inputs: NDArray[Any]) -> Floats:
         names = [one.name for one in session.get_inputs()]
-        given = {name: np.ascontiguousarray(value) for name, value in zip(names, inputs, strict=True)}
-        found: Floats = session.run([session.get_outputs()[0].name], given)[0]
+        try:
+            given = {name: np.ascontiguousarray(value) for name, value in zip(names, inputs, strict=True)}
+            found: Floats = session.run([session.get_outputs()[0].name], given)[0]
+        except Exception as error:  # those of ONNX Runtime have no base of their own
+            raise DataError(
+                f"model: the files in {self._folder} do not go together ({first_line(error)}); fetch the model again"
+            ) from error
         return found
 
     @cached_property
@@ -198,9 +204,10 @@ class ONNXNetworks:
         path = self._folder / name
         try:
             return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except RuntimeError as error:
-            said = str(error).splitlines()[0][:200]
-            raise DataError(f"model: {path} cannot be loaded ({said}); upgrade onnxruntime") from error
+        except Exception as error:
+            raise DataError(
+                f"model: {path} cannot be loaded ({first_line(error)}); upgrade onnxruntime, or fetch the model again"
+            ) from error
 
 
 def topk_mean(values: Floats, rate: float) -> Floats:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -38,6 +39,7 @@ from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.onnx_networks import FOLDER as ONNX_FOLDER
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.torch_networks import TorchNetworks
+from hapvr.settings import explain
 from hapvr.video.settings import SamplingConfig
 
 Part = TypeVar("Part")
@@ -111,7 +113,8 @@ def load_networks(folder: Path, description: Mapping[str, Any], *, device: str) 
             }
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise unusable_description(folder, description, error) from error
+        reason = explain(error) if isinstance(error, ValidationError) else error
+        raise unusable_description(folder, description, reason) from error
     if identity.source == TORCHSCRIPT:
         backbone = load_backbone(config)
         if backbone.identity != identity:
@@ -126,10 +129,17 @@ def load_networks(folder: Path, description: Mapping[str, Any], *, device: str) 
                 f"model: {folder / BACKBONE_FILE} differs from what {SCORER_FILE} says; fetch the model again"
             )
         backbone = stored_backbone(config, identity, state)
+    whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
+    network = load_network(folder / NETWORK_FOLDER)[0]
+    if network.dims != whitening.dims:
+        raise DataError(
+            f"model: {folder / WHITENING_FILE} gives {whitening.dims} values per region, and the network takes {network.dims}; "
+            "fetch the model again"
+        )
     return TorchNetworks(
         backbone=dataclasses.replace(backbone, identity=identity, settings=description["backbone"]),
-        whitening=_read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes())),
-        network=load_network(folder / NETWORK_FOLDER)[0],
+        whitening=whitening,
+        network=network,
         device=choose_device(device),
     )
 
@@ -138,7 +148,7 @@ def _read_part(path: Path, read: Callable[[Path], Part]) -> Part:
     """read(path). Raises DataError naming a file that is missing or damaged."""
     try:
         return read(path)
-    except (OSError, KeyError, SafetensorError) as error:
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise DataError(f"model: {path} is missing or damaged ({error}); fetch the model again") from error
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from matplotlib.figure import Figure
 from PIL.Image import Image
+from pydantic import BaseModel, Field, model_validator
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
@@ -31,7 +32,7 @@ from hapvr.benchmark.retrieved import retrieved_videos
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
-from hapvr.files import read_json_object, write_atomic
+from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
@@ -157,7 +158,48 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-SCORES_KEYS = ("digest", "target_means", "results")
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+"""A metric, which may be rounded."""
+
+
+class StoredTask(BaseModel, extra="allow"):
+    metric: str
+    num_queries: Annotated[int, Field(ge=0, lt=2**63)]
+    num_relevant: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class StoredResult(BaseModel, extra="allow"):
+    """What is read again of `EvaluationResult.to_json`."""
+
+    policy: str
+    metrics: dict[str, Share]
+    intervals: dict[str, tuple[Share, Share]]
+    tasks: dict[str, StoredTask]
+
+    @model_validator(mode="after")
+    def _check(self) -> StoredResult:
+        if self.tasks.keys() != self.metrics.keys():
+            raise ValueError("tasks and metrics have other names")
+        return self
+
+
+class StoredDigest(BaseModel, extra="allow"):
+    """Of which edition of the benchmark a scores.json is, see `definition_digest`."""
+
+    digest: str
+
+
+class StoredScores(StoredDigest):
+    """scores.json."""
+
+    target_means: dict[str, Share]
+    results: dict[str, StoredResult]
+
+    @model_validator(mode="after")
+    def _check(self) -> StoredScores:
+        if not {BASELINE, TRAINED} <= self.results.keys() == self.target_means.keys():
+            raise ValueError(f"wanted results and target_means of {BASELINE} and {TRAINED}")
+        return self
 
 
 def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:
@@ -165,7 +207,8 @@ def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, An
     path = run.folder / "benchmarks" / name / "scores.json"
     if not path.is_file():
         raise DataError(f"evaluation: model {run.key} has no scores on {name}; materialise benchmark_scores for it")
-    return read_json_object(path, keys=SCORES_KEYS, remedy="materialise benchmark_scores for that model again")
+    remedy = "materialise benchmark_scores for that model again"
+    return read_json_as(path, StoredScores, remedy=remedy).model_dump()
 
 
 def stored_similarities(run: TrainingRun, name: str) -> Path:

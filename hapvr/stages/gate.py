@@ -20,11 +20,11 @@ from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decid
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DamagedError, HapvrError
 from hapvr.features.extract import choose_device
-from hapvr.files import read_json_object
+from hapvr.files import read_json_as
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
 from hapvr.stages.benchmark_features import BenchmarkFeatures
-from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest, stored_similarities
+from hapvr.stages.evaluation import SIMILARITIES, TRAINED, StoredDigest, definition_digest, stored_similarities
 from hapvr.stages.marks_benchmark import MarkedPairs, marked_pairs, score_marks
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
@@ -212,11 +212,11 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
     if scores is None or similarities is None:
         return None
     try:
-        stored = read_json_object(scores, keys=["digest"], remedy="the champion is scored again")
+        stored = read_json_as(scores, StoredDigest, remedy="the champion is scored again")
     except DamagedError as error:
         warnings.warn(str(error), stacklevel=2)
         return None
-    return similarities if stored["digest"] == definition_digest(definition) else None
+    return similarities if stored.digest == definition_digest(definition) else None
 
 
 def _scored(similarities: pl.DataFrame) -> frozenset[str]:

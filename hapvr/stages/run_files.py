@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import read_json_object
+from hapvr.files import read_json_as
 from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
-from hapvr.stages.evaluation import SCORES_KEYS, make_benchmark_scores
+from hapvr.stages.evaluation import StoredScores, make_benchmark_scores
 from hapvr.stages.project import Project
-from hapvr.stages.training import CURRENT_NAME, MODELS, trained_run
+from hapvr.stages.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.storage.filesystem import DataRoot
 from hapvr.tables import TABLE_ERRORS, read_frame
 from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import CHECKPOINTS, NETWORK
 from hapvr.train.mined_pairs import read_mined_pairs
-from hapvr.train.report import RESULT_NAME
-from hapvr.train.run_folder import RECORD_KEYS, RUN_NAME
+from hapvr.train.report import RESULT_NAME, TrainingResult
+from hapvr.train.run_folder import RUN_NAME, read_record
 
 SCORES = "benchmark_scores"
 RUN_STAGES = (MODELS, SCORES)
@@ -42,12 +42,7 @@ def check_run(root: DataRoot, stage: str, key: str) -> None:
     elif key:
         _check_training(root.local_path(f"{MODELS}/{key}"))
     else:
-        path = root.local_path(CURRENT_NAME)
-        named = read_json_object(path, keys=["key"], remedy=f"write the key of a run below {path.parent} into it")[
-            "key"
-        ]
-        if named not in root.list_folders(MODELS):
-            raise DamagedError(f"{path} names the run {named!r}, which is not there; train again, or name another one")
+        current_key(root)
 
 
 def repair_run(project: Project, stage: str, key: str) -> None:
@@ -65,11 +60,11 @@ def repair_run(project: Project, stage: str, key: str) -> None:
 
 def _check_training(folder: Path) -> None:
     if (folder / RUN_NAME).is_file():
-        read_json_object(folder / RUN_NAME, keys=RECORD_KEYS, remedy=REMEDY)
+        read_record(folder)
     if (folder / RESULT_NAME).is_file():
-        ended = read_json_object(folder / RESULT_NAME, keys=["weights_sha256"], remedy=REMEDY)
+        ended = read_json_as(folder / RESULT_NAME, TrainingResult, remedy=REMEDY)
         read_description(folder / NETWORK)
-        if weights_sha256(folder / NETWORK) != ended["weights_sha256"]:
+        if weights_sha256(folder / NETWORK) != ended.weights_sha256:
             weights = folder / NETWORK / WEIGHTS_FILE
             raise DamagedError(f"{weights} does not hold the weights that the training ended with; {REMEDY}")
     for checkpoint in list_checkpoints(folder / CHECKPOINTS):
@@ -81,7 +76,7 @@ def _check_training(folder: Path) -> None:
 def _check_scores(folder: Path) -> None:
     remedy = "evaluate the model again"
     if (folder / "scores.json").is_file():
-        read_json_object(folder / "scores.json", keys=SCORES_KEYS, remedy=remedy)
+        read_json_as(folder / "scores.json", StoredScores, remedy=remedy)
     for table in sorted(folder.glob("*.parquet")):
         try:
             read_frame(table)

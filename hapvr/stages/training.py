@@ -9,22 +9,23 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from hapvr.config_file import dump_config
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import load_backbone
 from hapvr.features.teacher import load_teacher
 from hapvr.features.whitening import load_whitening
-from hapvr.files import read_json_object, write_atomic
+from hapvr.files import read_json_as, write_atomic
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.stages.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import frames_digest
 from hapvr.storage.manifest import read_manifest, training_shard_keys
@@ -41,8 +42,8 @@ from hapvr.train.mined_pairs import (
     require_training_pairs,
     write_mined_pairs,
 )
-from hapvr.train.report import HISTORY_NAME, RESULT_NAME
-from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RECORD_KEYS, RUN_NAME
+from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_record
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
@@ -55,6 +56,13 @@ STAGES_READ = {
 }
 """What each `train.source` reads."""
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+@dataclass(frozen=True)
+class _Current:
+    """Of CURRENT_NAME."""
+
+    key: str
 
 
 @dataclass(frozen=True)
@@ -250,16 +258,24 @@ def training_result(run: TrainingRun) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"training: {path} is not there, so the training did not end; run it again")
     remedy = f"delete it and run the training {run.key} again, which goes on from its last checkpoint"
-    return read_json_object(path, remedy=remedy)
+    return asdict(read_json_as(path, TrainingResult, remedy=remedy))
 
 
 def current_run(project: Project) -> TrainingRun:
     """The run whose training ended last. Raises DataError if there is none yet."""
     if not project.root.exists(CURRENT_NAME):
         raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
-    remedy = "train again, or write the key of a run below models/ into it"
-    current = read_json_object(project.root.local_path(CURRENT_NAME), keys=["key"], remedy=remedy)
-    return _run_of_key(project, current["key"])
+    return _run_of_key(project, current_key(project.root))
+
+
+def current_key(root: DataRoot) -> str:
+    """The key of the run whose training ended last. Raises DamagedError where CURRENT_NAME names no run that is there."""
+    path = root.local_path(CURRENT_NAME)
+    remedy = f"train again, or write the key of a run below {path.parent} into it"
+    key = read_json_as(path, _Current, remedy=remedy).key
+    if not RUN_KEY.fullmatch(key) or not path.with_name(key).is_dir():
+        raise DamagedError(f"{path} names the run {key!r:.120}, which is not there; {remedy}")
+    return key
 
 
 def trained_run(project: Project, key: str) -> TrainingRun:
@@ -278,8 +294,8 @@ def _run_of_key(project: Project, key: str) -> TrainingRun:
 
 
 def run_record(run: TrainingRun) -> dict[str, Any]:
-    """What `prepare_training` wrote down of a run, see RECORD_KEYS. Raises DamagedError if it cannot be read."""
-    return read_json_object(run.folder / RUN_NAME, keys=RECORD_KEYS, remedy="train again, with another run key")
+    """As `read_record`, of a run."""
+    return read_record(run.folder)
 
 
 def require_trained_backbone(run: TrainingRun, settings: Mapping[str, str], *, what: str) -> None:

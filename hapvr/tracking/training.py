@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from mlflow.entities import Metric
+from pydantic import Field, TypeAdapter
 
 from hapvr.files import read_json_lines, write_atomic
 from hapvr.tracking.runs import Tracker
@@ -24,6 +26,26 @@ from hapvr.train.report import BatchReport
 PENDING_NAME = "not-yet-tracked.jsonl"
 LATE_TAG = "tracking.delivered_late"
 BATCHES = "batches"
+
+
+@dataclass(frozen=True)
+class MetricsEntry:
+    """What was measured at a step."""
+
+    step: int
+    time_ms: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of the run's folder, directly below BATCHES."""
+
+    file: Annotated[str, Field(pattern=rf"^{BATCHES}/[\w-][\w.-]*$")]
+
+
+Entry = MetricsEntry | FileEntry
+ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
 
 class Outbox:
@@ -37,12 +59,12 @@ class Outbox:
         self._path = folder / PENDING_NAME
         self._lock = threading.Lock()
 
-    def add(self, entry: Mapping[str, Any]) -> None:
-        """Keep an entry: {step, time_ms, metrics} or {file, folder}, the file's name relative to the run's folder."""
+    def add(self, entry: Entry) -> None:
+        """Keep an entry."""
         with self._lock, self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps(asdict(entry)) + "\n")
 
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[Entry]:
         """What is not delivered yet, oldest first."""
         with self._lock:
             return self._read()
@@ -54,19 +76,17 @@ class Outbox:
         """
         sent = 0
         for entry in self.entries():
-            if "file" in entry:
-                tracker.file(run_id, self._folder / entry["file"], entry["folder"])
+            if isinstance(entry, FileEntry):
+                tracker.file(run_id, self._folder / entry.file, BATCHES)
             else:
-                metrics = [
-                    Metric(name, value, entry["time_ms"], entry["step"]) for name, value in entry["metrics"].items()
-                ]
+                metrics = [Metric(name, value, entry.time_ms, entry.step) for name, value in entry.metrics.items()]
                 tracker.client.log_batch(run_id, metrics=metrics)
             sent += 1
             self._drop_first()
         return sent
 
-    def _read(self) -> list[dict[str, Any]]:
-        return read_json_lines(self._path)
+    def _read(self) -> list[Entry]:
+        return read_json_lines(self._path, ENTRY)
 
     def _drop_first(self) -> None:
         with self._lock:
@@ -75,7 +95,7 @@ class Outbox:
                 self._path.unlink()
                 return
             with write_atomic(self._path) as part:
-                part.write_text("".join(json.dumps(entry) + "\n" for entry in left), encoding="utf-8")
+                part.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in left), encoding="utf-8")
 
 
 class TrackedTraining:
@@ -101,7 +121,7 @@ class TrackedTraining:
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         numbers = {name: float(value) for name, value in values.items()}
-        self._outbox.add({"step": step, "time_ms": int(time.time() * 1000), "metrics": numbers})
+        self._outbox.add(MetricsEntry(step, int(time.time() * 1000), numbers))
         self._news.set()
 
     def batch(self, step: int, report: BatchReport) -> None:
@@ -111,7 +131,7 @@ class TrackedTraining:
         similarity_figure(report).savefig(folder / f"similarity-{step:08d}.png", dpi=80)
         (folder / f"hardest-negatives-{step:08d}.csv").write_text(hardest_negatives(report), encoding="utf-8")
         for name in (f"similarity-{step:08d}.png", f"hardest-negatives-{step:08d}.csv"):
-            self._outbox.add({"file": f"{BATCHES}/{name}", "folder": BATCHES})
+            self._outbox.add(FileEntry(f"{BATCHES}/{name}"))
         self._news.set()
 
     def message(self, text: str) -> None:

@@ -6,9 +6,11 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hapvr.files import read_json_object, write_atomic
+from pydantic import Field
+
+from hapvr.files import read_json_as, write_atomic
 from hapvr.train.pair_files import Copy
 
 LABELLED_NAME = "labelled_pairs.json"
@@ -31,7 +33,7 @@ class LabelledPairs:
 
     pairs: tuple[LabelledPair, ...]
     distractors: tuple[str, ...] = ()
-    num_unusable: int = 0
+    num_unusable: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property
     def digest(self) -> str:
@@ -59,19 +61,4 @@ def read_labelled_pairs(folder: Path) -> LabelledPairs | None:
     place = folder / LABELLED_NAME
     if not place.is_file():
         return None
-    stored = read_json_object(
-        place, keys=("pairs", "distractors", "num_unusable"), remedy="start the training again, which writes it anew"
-    )
-    return LabelledPairs(
-        tuple(_pair(row["videos"], row["copies"]) for row in stored["pairs"]),
-        tuple(stored["distractors"]),
-        stored["num_unusable"],
-    )
-
-
-def _pair(videos: list[str], copies: list[list[float]] | None) -> LabelledPair:
-    first, second = videos
-    if copies is None:
-        return LabelledPair((first, second))
-    (start, end), (other_start, other_end) = copies
-    return LabelledPair((first, second), ((start, end), (other_start, other_end)))
+    return read_json_as(place, LabelledPairs, remedy="start the training again, which writes it anew")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hapvr.train.families import build_network, build_training
 from hapvr.train.gather import gather_of
 from hapvr.train.guards import TrainingStoppedError, only_writer, stop_flag
 from hapvr.train.labelled_pairs import LabelledPairs
-from hapvr.train.report import RESULT_NAME, Logger
+from hapvr.train.report import RESULT_NAME, Logger, TrainingResult
 from hapvr.train.schedule import build_optimizer, build_scheduler, copy_for_ema
 from hapvr.train.source import Source, open_source
 from hapvr.train.step import Throughput, TrainStep
@@ -33,23 +33,6 @@ CHECKPOINTS = "checkpoints"
 NETWORK = "network"
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """steps: done in all; first_step: 0, or where a resumed run went on; best_step and best_value: of validation, -1 and
-    0 without one. wait_rate: part of the time in which the loop waited for data; clips_per_s: of this process.
-    """
-
-    steps: int
-    first_step: int
-    best_step: int
-    best_value: float
-    num_videos: int
-    seconds: float
-    wait_rate: float
-    clips_per_s: float
-    weights_sha256: str
 
 
 def train(

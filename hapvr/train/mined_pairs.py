@@ -6,10 +6,13 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from hapvr.errors import DataError
-from hapvr.files import read_json_object, write_atomic
+from hapvr.files import read_json_as, write_atomic
+from hapvr.settings import Rate
 
 MINED_NAME = "mined_pairs.json"
 RESTART = "start the training again under another name"
@@ -25,8 +28,8 @@ class MinedPairs:
 
     pairs: tuple[tuple[str, str], ...]
     model: str
-    probe_pairs: int
-    probe_precision: float | None
+    probe_pairs: Annotated[int, Field(ge=0, lt=2**63)]
+    probe_precision: Rate | None
 
     def summary(self) -> dict[str, Any]:
         """With the number of pairs instead of the pairs."""
@@ -43,8 +46,7 @@ def read_mined_pairs(folder: Path) -> MinedPairs | None:
     place = folder / MINED_NAME
     if not place.is_file():
         return None
-    stored = read_json_object(place, keys=("pairs", "model", "probe_pairs", "probe_precision"), remedy=RESTART)
-    return MinedPairs(**stored | {"pairs": tuple((first, second) for first, second in stored["pairs"])})
+    return read_json_as(place, MinedPairs, remedy=RESTART)
 
 
 def require_training_pairs(found: MinedPairs, video_ids: Collection[str], *, place: Path) -> None:

@@ -6,16 +6,26 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
+from pydantic import AfterValidator
 
 from hapvr.benchmark.definitions.files import read_lines, split_line
 from hapvr.benchmark.definitions.vcdb import annotation_files
 from hapvr.errors import DataError
 from hapvr.tables import TABLE_ERRORS, read_frame
 
-Copy = tuple[float, float]
+MAX_SECONDS = 1e9
+
+
+def _rising(copy: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= copy[0] < copy[1] <= MAX_SECONDS:
+        raise ValueError(f"wanted 0 <= start < end <= {MAX_SECONDS:g}")
+    return copy
+
+
+Copy = Annotated[tuple[float, float], AfterValidator(_rising)]
 """Begin and end of a copied part, in seconds of its video."""
 
 ID_COLUMNS = ("query_id", "reference_id")

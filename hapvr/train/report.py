@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import BaseModel, TypeAdapter
 from torch import Tensor
 
 from hapvr.files import read_json_lines, write_atomic
@@ -15,6 +16,23 @@ from hapvr.files import read_json_lines, write_atomic
 HISTORY_NAME = "history.jsonl"
 RESULT_NAME = "result.json"
 """Written last, when a training has come to its end."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """steps: done in all; first_step: 0, or where a resumed run went on; best_step and best_value: of validation, -1 and
+    0 without one. wait_rate: part of the time in which the loop waited for data; clips_per_s: of this process.
+    """
+
+    steps: int
+    first_step: int
+    best_step: int
+    best_value: float
+    num_videos: int
+    seconds: float
+    wait_rate: float
+    clips_per_s: float
+    weights_sha256: str
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,13 @@ class Logger(Protocol):
     def batch(self, step: int, report: BatchReport) -> None: ...
 
     def message(self, text: str) -> None: ...
+
+
+class _Line(BaseModel, extra="allow"):
+    """Of HISTORY_NAME: a step and its metrics."""
+
+    __pydantic_extra__: dict[str, float]
+    step: int
 
 
 class History:
@@ -78,4 +103,4 @@ class Loggers:
 
 def read_history(folder: Path) -> list[dict[str, float]]:
     """All logged lines in order, each with `step` and the metrics of that step; empty if nothing was logged."""
-    return read_json_lines(folder / HISTORY_NAME)
+    return [line.model_dump() for line in read_json_lines(folder / HISTORY_NAME, TypeAdapter(_Line))]

@@ -16,6 +16,7 @@ from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
+from tests.hostile_json import believed
 
 
 def build(*, dims: int = 16, **settings: Any) -> SimilarityNetwork:
@@ -105,7 +106,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         ({"settings": {"dims": 16, "spatial_rate": 3}}, r"spatial_rate: .*\(got 3\)"),
         ({"settings": {"dims": 8}}, r"attention.transform.weight has shape \(16, 16\), wanted \(8, 8\)"),
         ({"settings": {"dims": 16, "comparator": False}}, "comparator.conv1.weight is unknown"),
-        ({"settings": None}, "settings do not fit"),
+        ({"settings": None}, r"network\.json is damaged"),
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -129,5 +130,23 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"network\.safetensors is damaged"):
         load_network(tmp_path)
     (tmp_path / DESCRIPTION_FILE).write_text("{")
-    with pytest.raises(DataError, match=r"network\.json is not a network description"):
+    with pytest.raises(DataError, match=r"network\.json is damaged"):
         load_network(tmp_path)
+
+
+def test_damaged_values_are_refused(tmp_path: Path) -> None:
+    """Settings that were added later may be absent. What the weights do not fit takes neither time nor memory."""
+    save_network(build(), tmp_path, metadata={})
+    description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
+    taken = believed(tmp_path / DESCRIPTION_FILE, lambda: load_network(tmp_path), description)
+    assert {one for one in taken if not one.endswith(("=absent", "=True"))} == set()
+    assert not taken & {"settings=absent", "settings.dims=absent", "settings.dims=True", "metadata=absent"}
+    huge: list[dict[str, Any]] = [
+        {"dims": 10**9},
+        {"dims": 16, "family": "tca", "heads": 1, "feedforward": 10**9, "layers": 10**9},
+        {"dims": 16, "family": "vvs", "distractor": {"hidden": [10**6, 10**6]}, "side_dims": 10**6},
+    ]
+    for settings in huge:
+        (tmp_path / DESCRIPTION_FILE).write_text(json.dumps(description | {"settings": settings}))
+        with pytest.raises(DataError, match=r"network\.(json|safetensors)"):
+            load_network(tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import load_bundle, random_weights_warning
@@ -110,3 +111,19 @@ def test_a_description_that_never_ends_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "scorer.json").symlink_to("/dev/zero")
     with pytest.raises(DataError, match="no regular file"):
         load_bundle(tmp_path)
+
+
+def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -> None:
+    """Whitening of other shapes, of no numbers, and of other dimensions than the network's."""
+    folder = change(bundle, tmp_path / "whitening")
+    whole = load_file(folder / "whitening.safetensors")
+    others = (
+        whole | {"mean": whole["mean"][1:]},
+        whole | {"eigenvalues": whole["eigenvalues"] * math.nan},
+        whole | {"eps": whole["mean"].clone()},
+        whole | {"eigenvectors": whole["eigenvectors"][:, 1:].contiguous(), "eigenvalues": whole["eigenvalues"][1:]},
+    )
+    for tensors in others:
+        save_file(tensors, folder / "whitening.safetensors")
+        with pytest.raises(DataError, match=r"whitening\.safetensors .*fetch the model again"):
+            load_bundle(folder)

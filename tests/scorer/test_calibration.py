@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.scorer.bundle import CALIBRATION_FILE, read_calibration
 from hapvr.scorer.calibration import (
     MIN_PAIRS,
-    Calibration,
-    calibration_from_json,
     check_calibration,
     checked_metrics,
     fit_calibration,
     precision_thresholds,
 )
 from hapvr.seeding import numpy_rng
+from tests.hostile_json import believed
 
 similarities = st.lists(st.floats(-1, 1, width=32), min_size=MIN_PAIRS, max_size=60)
 held_out = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=10, max_size=60)
@@ -108,24 +108,32 @@ def test_few_or_broken_pairs_are_refused() -> None:
         fit_calibration(np.full(20, np.nan), np.zeros(20), source={})
 
 
-def test_json_keeps_everything() -> None:
-    """Written and read again it is equal, threshold for threshold; other JSON is refused."""
+def test_json_keeps_everything(tmp_path: Path) -> None:
+    """Written and read again it is equal, threshold for threshold; a bundle may have none."""
     fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={"benchmark": "own"})
-    read = calibration_from_json(json.loads(json.dumps(fitted.to_json())))
+    assert read_calibration(tmp_path) is None
+    (tmp_path / CALIBRATION_FILE).write_text(json.dumps(fitted.to_json()))
+    read = read_calibration(tmp_path)
     assert read == fitted
-    assert isinstance(read, Calibration)
     assert read.threshold(0.85) == fitted.thresholds[2]
-    with pytest.raises(DataError, match="register the model again"):
-        calibration_from_json({"slope": 1})
 
 
-@pytest.mark.parametrize("value", [None, [], {}, "x", math.nan, math.inf, [[1]]], ids=repr)
-@pytest.mark.parametrize("name", ["slope", "intercept", "prior", "thresholds"])
-def test_damaged_values_are_refused(name: str, value: object) -> None:
-    """Otherwise the first answer would fail."""
-    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}).to_json()
-    with pytest.raises(DataError, match="register the model again"):
-        calibration_from_json(fitted | {name: value})
+def test_damaged_values_are_refused(tmp_path: Path) -> None:
+    """Otherwise the first answer would fail, or be believed."""
+    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7).to_json()
+    path = tmp_path / CALIBRATION_FILE
+    numbers = ("frame_threshold", "thresholds.0.similarity", "thresholds.1.similarity")
+    allowed = {f"{name}={value}" for name in numbers for value in ("None", "-1", "1e+308")}
+    allowed |= {"slope=1e+308", "intercept=1e+308", "intercept=-1", "reliability=[]"}
+    optional = ("frame_threshold", "source", "thresholds.0", "thresholds.1", "reliability.0", "reliability.1")
+    allowed |= {f"{place}=absent" for place in optional}
+    assert believed(path, lambda: read_calibration(tmp_path), fitted) == allowed
+    for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("thresholds", fitted["thresholds"][::-1])):
+        path.write_text(json.dumps(fitted | {name: value}))
+        with pytest.raises(
+            DataError, match=rf"calibration\.json is damaged \({name}.*fetch or register the model again"
+        ):
+            read_calibration(tmp_path)
 
 
 @given(held_out, held_out, st.integers(1, 5))

@@ -17,8 +17,8 @@ from hapvr.stages.training import training_shards
 from hapvr.storage.features import FeatureStore
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.labelled_pairs import LabelledPairs
-from hapvr.train.loop import TrainingResult, Validate, train
-from hapvr.train.report import History, Logger
+from hapvr.train.loop import Validate, train
+from hapvr.train.report import History, Logger, TrainingResult
 
 
 def cached_views(

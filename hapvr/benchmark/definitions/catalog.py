@@ -12,7 +12,7 @@ from hapvr.benchmark.definitions.cc_web_video import cc_web_video_tasks, read_cc
 from hapvr.benchmark.definitions.clips import FORMATS as CLIPS_FORMATS
 from hapvr.benchmark.definitions.clips import read_clips
 from hapvr.benchmark.definitions.evve import evve_tasks, read_evve
-from hapvr.benchmark.definitions.files import read_json
+from hapvr.benchmark.definitions.files import read_head
 from hapvr.benchmark.definitions.fivr import fivr_tasks, read_fivr
 from hapvr.benchmark.definitions.marks import MARKS, marks_tasks
 from hapvr.benchmark.definitions.segment_sets import read_vcsl, read_vsc2022
@@ -147,13 +147,13 @@ def load_definition(name_or_folder: str | Path, *, published_files: Path | None 
 
 
 def _from_folder(folder: Path) -> BenchmarkDefinition:
-    head = read_json(folder / "benchmark.json")
-    kind, version = head.get("kind"), head.get("format_version")
+    head = read_head(folder / "benchmark.json")
+    kind, version = head["kind"], head["format_version"]
     if kind == "clips" and version in CLIPS_FORMATS:
         return read_clips(folder, head=head)
     if kind in KINDS and version == FORMAT_VERSION:
-        return read_definition(folder, head=head, make_tasks=KINDS[str(kind)])
+        return read_definition(folder, head=head, make_tasks=KINDS[kind])
     raise DataError(
-        f"{folder / 'benchmark.json'}: kind {kind!r} in format {version!r}; this version reads "
+        f"{folder / 'benchmark.json'}: kind {kind!r:.60} in format {version}; this version reads "
         f"clips in formats {CLIPS_FORMATS[0]} to {CLIPS_FORMATS[-1]}, and {', '.join(KINDS)} in format {FORMAT_VERSION}"
     )

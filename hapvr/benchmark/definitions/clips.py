@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -20,10 +21,11 @@ from hapvr.benchmark.definition import (
     BenchmarkDefinition,
     require_columns,
 )
+from hapvr.benchmark.definitions.files import read_head
 from hapvr.benchmark.definitions.fivr import fivr_tasks
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
-from hapvr.files import read_json_object, write_atomic
+from hapvr.files import write_atomic
 from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
 
 FORMAT_VERSION = 2
@@ -71,7 +73,7 @@ def is_complete(folder: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        head = read_json_object(path, keys=["format_version"], remedy="write the benchmark again")
+        head = read_head(path)
         if head["format_version"] != FORMAT_VERSION:
             return False
         read_clips(folder, head=head)
@@ -81,7 +83,7 @@ def is_complete(folder: Path) -> bool:
     return True
 
 
-def read_clips(folder: Path, *, head: dict[str, object]) -> BenchmarkDefinition:
+def read_clips(folder: Path, *, head: dict[str, Any]) -> BenchmarkDefinition:
     """The definition in `folder`. head: its parsed benchmark.json."""
     tables: dict[str, pl.DataFrame] = {}
     for table in ("videos", "labels", *(["segments"] if head.get("format_version") != 1 else [])):
@@ -90,16 +92,13 @@ def read_clips(folder: Path, *, head: dict[str, object]) -> BenchmarkDefinition:
             tables[table] = read_frame(folder / file)
         except TABLE_ERRORS as error:
             raise DataError(f"{folder / file}: {error}; write the benchmark again") from error
-    provenance = head.get("provenance", {})
-    if not isinstance(provenance, dict):
-        raise DataError(f"{folder / 'benchmark.json'}: provenance is {provenance!r}, wanted an object")
     return _definition(
         folder,
-        name=str(head.get("name", folder.name)),
+        name=head.get("name", folder.name),
         videos=tables["videos"],
         labels=tables["labels"],
         segments=tables.get("segments"),
-        provenance=provenance,
+        provenance=head.get("provenance", {}),
     )
 
 
@@ -112,15 +111,20 @@ def _definition(
     segments: pl.DataFrame | None,
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
-    require_columns(videos, VIDEO_SCHEMA, what=f"videos of benchmark {name}")
+    require_columns(videos, VIDEO_SCHEMA, what=f"videos of benchmark {name}", may_lack=("group", "edit"))
+    require_columns(labels, LABEL_SCHEMA, what=f"labels of benchmark {name}")
     roles = set(videos["role"].unique().to_list())
     if not roles <= set(ROLES):
         raise DataError(f"benchmark {name}: roles {sorted(roles - set(ROLES))}; wanted {' or '.join(ROLES)}")
     for video_id, path in videos.select("video_id", "path").iter_rows():
-        if path.split("/")[0] != "videos" or video_id != f"{name}/{path.removeprefix('videos/')}":
+        if (
+            path.split("/")[0] != "videos"
+            or ".." in path.split("/")
+            or video_id != f"{name}/{path.removeprefix('videos/')}"
+        ):
             raise DataError(
-                f"benchmark {name}: id {video_id!r} and path {path!r} do not agree; wanted a path videos/X and the "
-                f"id {name}/X"
+                f"{folder / 'videos.parquet'}: id {video_id!r} and path {path!r} do not agree; wanted a path videos/X and "
+                f"the id {name}/X, where {name} is the name in benchmark.json"
             )
     return BenchmarkDefinition(
         name=name,

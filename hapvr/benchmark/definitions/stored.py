@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -61,17 +62,18 @@ def write_definition(definition: BenchmarkDefinition, folder: Path, *, source: s
     return folder
 
 
-def read_definition(folder: Path, *, head: dict[str, object], make_tasks: TaskMaker) -> BenchmarkDefinition:
+def read_definition(folder: Path, *, head: dict[str, Any], make_tasks: TaskMaker) -> BenchmarkDefinition:
     """The definition in `folder`. head: its parsed benchmark.json; make_tasks: (labels, exclusion lists) -> tasks."""
     videos = _read(folder / "videos.parquet")
-    labels = _read(folder / "labels.parquet").with_columns(pl.all().cast(pl.String))
+    labels = _read(folder / "labels.parquet").with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     file = folder / "exclusions.parquet"
     exclusions = _read(file) if file.is_file() else pl.DataFrame(schema=EXCLUSION_SCHEMA)
     require_columns(videos, {"video_id": pl.String, "role": pl.String}, what=str(folder / "videos.parquet"))
     require_columns(labels, LABEL_SCHEMA, what=str(folder / "labels.parquet"))
+    require_columns(exclusions, EXCLUSION_SCHEMA, what=str(file), may_lack=("query_id",))
     return BenchmarkDefinition(
-        name=str(head["name"]),
-        kind=str(head["kind"]),
+        name=head.get("name", folder.name),
+        kind=head["kind"],
         queries=tuple(videos.filter(pl.col("role").is_in(["query", "both"]))["video_id"]),
         database=tuple(videos.filter(pl.col("role").is_in(["database", "both"]))["video_id"]),
         labels=labels,

@@ -13,7 +13,9 @@ class TcaSettings(Settings):
     """TCA (Shao et al., WACV 2021): a transformer over frames, trained on the cosine of video vectors."""
 
     family: Literal["tca"] = "tca"
-    layers: Annotated[int, Field(ge=1)] = Field(default=1, description="encoder layers; they start with equal weights")
+    layers: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="encoder layers; they start with equal weights"
+    )
     heads: Annotated[int, Field(ge=1)] = Field(default=8, description="must divide the values per region")
     feedforward: Annotated[int, Field(ge=1)] = 2048
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(

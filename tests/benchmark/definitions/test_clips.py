@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import polars as pl
 import pytest
@@ -11,6 +12,8 @@ from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.clips import write_clips
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
+from hapvr.tables import read_frame, write_frame
+from tests.hostile_json import believed
 
 
 def write(folder, *, name="mine", videos=None, labels=None, segments=(), touch=True):
@@ -84,3 +87,45 @@ def test_load_definition_reads_the_format_without_segments(tmp_path):
     definition = load_definition(tmp_path)
     assert definition.segments is None
     assert len(definition.labels) == 1
+
+
+TABLES = {
+    "videos": ("video_id", "path", "role"),
+    "labels": ("query_id", "reference_id", "label"),
+    "segments": tuple(SEGMENT_SCHEMA),
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [(table, column) for table, columns in TABLES.items() for column in columns]
+)
+def test_a_table_with_other_values_is_named(tmp_path, table, column):
+    """No column, one of another type, no values, and texts or times that fit nothing."""
+    write(tmp_path, segments=[("mine/a b.mp4", "mine/sub/c.mp4", 0.0, 4.5, 2.0, 6.5)])
+    path = tmp_path / f"{table}.parquet"
+    whole = read_frame(path)
+    values = [None, 5, math.nan, math.inf, -1e300, ["x"], {"x": 1}, b"\xff", "", "../x", "a\nb"]
+    changed = [whole.with_columns(pl.Series(column, [value] * len(whole), strict=False)) for value in values]
+    changed += [whole.drop(column), whole.with_columns(pl.lit(None, whole.schema[column]).alias(column))]
+    for frame in changed:
+        write_frame(frame, path)
+        with pytest.raises(DataError, match=rf"benchmark mine|{table}"):
+            load_definition(tmp_path)
+
+
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path):
+    """Also where the id agrees with it."""
+    write(tmp_path)
+    videos = read_frame(tmp_path / "videos.parquet")
+    changed = videos.with_columns(*(pl.col(name).str.replace("sub", "../..") for name in ("video_id", "path")))
+    write_frame(changed, tmp_path / "videos.parquet")
+    with pytest.raises(DataError, match="do not agree"):
+        load_definition(tmp_path)
+
+
+def test_a_head_with_other_values_is_named(tmp_path):
+    """A name is that of a folder too, so it leads nowhere else."""
+    write(tmp_path)
+    head = json.loads((tmp_path / "benchmark.json").read_text())
+    taken = believed(tmp_path / "benchmark.json", lambda: load_definition(tmp_path), head)
+    assert {one.split("=")[0] for one in taken} == {"provenance", "provenance.seed"}
