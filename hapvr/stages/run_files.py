@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from hapvr.errors import DamagedError, DataError
@@ -68,7 +69,8 @@ def _check_training(folder: Path) -> None:
             weights = folder / NETWORK / WEIGHTS_FILE
             raise DamagedError(f"{weights} does not hold the weights that the training ended with; {REMEDY}")
     for checkpoint in list_checkpoints(folder / CHECKPOINTS):
-        read_checkpoint(checkpoint)
+        with suppress(FileNotFoundError):  # a training that runs removes old ones
+            read_checkpoint(checkpoint)
     read_mined_pairs(folder)
     read_labelled_pairs(folder)
 

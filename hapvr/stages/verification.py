@@ -127,7 +127,7 @@ def check_place(root: DataRoot, stage: str, key: str, *, read_videos: bool = Tru
 
             whitening_provenance(root)
             load_whitening(root)
-    except DataError as error:
+    except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
         return FileCheck(stage, key, "damaged", message=str(error))
     return FileCheck(stage, key, "ok")
 

@@ -114,4 +114,9 @@ def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
         if not made_again:
             path.write_bytes(before)
     assert damaged(project) == []
+    unreadable = root / "models" / "ended" / "checkpoints" / "step-00000001.pt"
+    unreadable.mkdir()
+    (found,) = damaged(project)
+    assert str(unreadable) in found.message
+    unreadable.rmdir()
     assert close_training(project, run)["steps"] > 0
