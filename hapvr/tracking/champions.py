@@ -10,8 +10,10 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from pydantic import TypeAdapter, ValidationError
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.settings import explain
 
 CHALLENGER = "challenger"
 CHAMPION = "champion"
@@ -19,6 +21,9 @@ HISTORY_TAG = "hapvr.champions"
 DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
 MAX_HISTORY = 40
+_ROWS = TypeAdapter(list[tuple[int, str, str]])
+"""Version, since and how of each champion."""
+
 MAX_TAG_CHARACTERS = 5000
 MAX_DESCRIPTION_CHARACTERS = 5000
 """The longest text that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
@@ -71,9 +76,15 @@ def describe(client: MlflowClient, name: str, version: int, *, description: str,
 
 
 def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
-    """Champions so far, oldest first. Raises DataError if there is no such model."""
+    """Champions so far, oldest first. Raises DataError if there is no such model, or if its tag cannot be read."""
     text = _model(client, name).tags.get(HISTORY_TAG, "[]")
-    return [ChampionEntry(int(version), str(since), str(how)) for version, since, how in json.loads(text)]
+    try:
+        return [ChampionEntry(*row) for row in _ROWS.validate_json(text)]
+    except ValidationError as error:
+        raise DataError(
+            f"model: the tag {HISTORY_TAG} of {name} in the registry is damaged ({explain(error)}); delete the tag, and the "
+            "history begins anew"
+        ) from error
 
 
 def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:

@@ -99,3 +99,12 @@ def test_history_survives_a_new_client(tracker: Tracker, name: str) -> None:
     set_champion(tracker.client, name, 1, how="gate", reason="first")
     (entry,) = history(MlflowClient(tracking_uri=tracker.uri, registry_uri=tracker.uri), name)
     assert (entry.version, entry.how) == (1, "gate")
+
+
+def test_a_damaged_history_is_named(tracker: Tracker, name: str) -> None:
+    """The tag is a text that any program may set."""
+    version = add_version(tracker, name)
+    for text in ("[[1]]", "{}", "[" * 4000, '[["x", "2026", "hand"]]', "5", "x"):
+        tracker.client.set_registered_model_tag(name, "hapvr.champions", text)
+        with pytest.raises(DataError, match=r"the tag hapvr\.champions of .* is damaged .*delete the tag"):
+            set_champion(tracker.client, name, version, how="hand", reason="")
