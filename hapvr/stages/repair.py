@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hapvr.benchmark.definitions.marks import MARKS as MARKED
 from hapvr.errors import DataError, HapvrError
 from hapvr.features.whitening import STAGE as WHITENING
 from hapvr.progress import Progress, no_progress
@@ -13,6 +14,7 @@ from hapvr.stages.derived_files import DERIVED, DESCRIPTORS, GROUPS, MARKS, OUTB
 from hapvr.stages.duplicates import PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames
+from hapvr.stages.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.stages.project import Project
 from hapvr.stages.run_files import RUN_STAGES, repair_run
 from hapvr.stages.search_index import update_index
@@ -149,7 +151,10 @@ def _remove_damaged_files(project: Project, key: str) -> None:
 
 
 def _generate_again(project: Project, name: str) -> None:
-    """Make what is missing of a folder of generated videos, and the benchmark in it anew."""
+    """Make what is missing of a folder of generated videos, and the benchmark in it anew; or that of the marks."""
+    if name == MARKED:
+        write_marks_benchmark(project, marked_pairs(project))
+        return
     _require_source(project, name)
     (project.root.local_path(f"{CORPUS_FOLDER}/{name}") / "benchmark.json").unlink(missing_ok=True)
     for _ in resolve_sources(project):

@@ -154,7 +154,8 @@ def _check_videos(shard: Shard) -> None:
 
 
 def _check_generated(folder: Path) -> None:
-    """A folder of generated videos; a benchmark among them is read."""
-    check_folder(folder)
+    """A folder of generated videos, or of the benchmark of marks, which has none."""
+    if (folder / "videos").is_dir():
+        check_folder(folder)
     if (folder / "benchmark.json").is_file():
         load_definition(folder)
