@@ -28,3 +28,10 @@ def explain(error: ValidationError) -> str:
     if len(errors) > MAX_ERRORS:
         lines.append(f"and {len(errors) - MAX_ERRORS} more")
     return "; ".join(lines)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type where it has none; of pydantic's the values."""
+    if isinstance(error, ValidationError):
+        return explain(error)[:200]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -28,8 +28,7 @@ from pydantic import BaseModel, Field, ValidationError
 from hapvr.errors import DataError
 from hapvr.model.settings import MAX_MIN_FRAMES
 from hapvr.provenance import file_sha256
-from hapvr.settings import Rate, explain
-from hapvr.storage.filesystem import first_line
+from hapvr.settings import Rate, explain, first_line
 
 Floats = NDArray[np.float32]
 

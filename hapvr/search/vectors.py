@@ -18,7 +18,7 @@ from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.search.ray_build import build_on_ray
 from hapvr.search.settings import IndexSettings
-from hapvr.storage.filesystem import first_line
+from hapvr.settings import first_line
 
 os.environ.setdefault("LANCE_LOG", "error")  # its warnings about its own future are nobody's business here
 # From a million values of centres on, the engine would otherwise guess the nearest centre of a row: rows come into wrong

@@ -16,12 +16,11 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import PART_SUFFIX, write_atomic
-from hapvr.settings import explain
+from hapvr.settings import first_line
 
 LOCKS_FOLDER = ".locks"
 
@@ -205,13 +204,6 @@ class DataRoot:
         if self.local is None:
             raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
         return Path(self.path(name))
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its type where it has none; of pydantic's the values."""
-    if isinstance(error, ValidationError):
-        return explain(error)[:200]
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

@@ -18,8 +18,8 @@ from mlflow.entities import Metric
 from pydantic import Field, TypeAdapter
 
 from hapvr.files import read_json_lines, write_atomic
+from hapvr.settings import first_line
 from hapvr.tracking.runs import Tracker
-from hapvr.train.guards import first_line
 from hapvr.train.plots import hardest_negatives, similarity_figure
 from hapvr.train.report import BatchReport
 

@@ -14,6 +14,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from hapvr.errors import DataError, HapvrError
+from hapvr.settings import first_line
 from hapvr.train.batch import Batch
 
 if TYPE_CHECKING:
@@ -86,11 +87,6 @@ def actionable_errors(step: int, *, num_videos: int, compiled: bool) -> Iterator
                 f"on a GPU Triton, or set train.compile to false"
             ) from error
         raise
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the name of its type if the message is empty."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
