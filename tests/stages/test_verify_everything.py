@@ -91,6 +91,7 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
 def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
     """Each kind of file is named when it is damaged; scores are made again, and bad checkpoints removed."""
     shutil.copytree(small_project.folder / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data" / "models", ignore_errors=True)  # those of other tests
     settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
     project = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
     root = tmp_path / "data"
