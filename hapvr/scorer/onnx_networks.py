@@ -165,8 +165,12 @@ class ONNXNetworks:
 
     def _run(self, session: Any, *inputs: NDArray[Any]) -> Floats:
         names = [one.name for one in session.get_inputs()]
+        if len(names) != len(inputs):
+            raise DataError(
+                f"model: the files in {self._folder} take {len(names)} inputs instead of {len(inputs)}; fetch the model again"
+            )
+        given = {name: np.ascontiguousarray(value) for name, value in zip(names, inputs, strict=True)}
         try:
-            given = {name: np.ascontiguousarray(value) for name, value in zip(names, inputs, strict=True)}
             found: Floats = session.run([session.get_outputs()[0].name], given)[0]
         except Exception as error:  # those of ONNX Runtime have no base of their own
             raise DataError(

@@ -12,6 +12,7 @@ import polars as pl
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.stages.project import Project
+from hapvr.stages.sources import CORPUS_FOLDER
 from hapvr.storage.availability import has_availability, write_availability
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard
@@ -86,16 +87,17 @@ def make_videos(
 
 
 def damaged_files(root: DataRoot, key: str) -> list[Path]:
-    """Files of a shard below the data root, fetched or generated, that have changed since; files that are gone are none.
+    """Fetched and generated files of a shard below the data root that have changed since; files that are gone are none.
 
-    Raises DamagedError where the shard cannot be read.
+    A video of the user's is left alone wherever it lies. Raises DamagedError where the shard cannot be read.
     """
     if root.local is None:
         return []
+    folders = [root.local / name for name in (DOWNLOAD_FOLDER, CORPUS_FOLDER)]
     found = Shard(root, VIDEOS_STAGE, key).index().filter(pl.col("status") == STATUS_OK).select("path", "sha256")
     files = {path_of_text(path): sha256 for path, sha256 in found.iter_rows()}
-    ours = {path: sha256 for path, sha256 in files.items() if path.is_relative_to(root.local) and path.is_file()}
-    return [path for path, sha256 in ours.items() if file_sha256(path) != sha256]
+    ours = [path for path in files if any(path.is_relative_to(folder) for folder in folders) and path.is_file()]
+    return [path for path in ours if file_sha256(path) != files[path]]
 
 
 def _is_partial_download(row: IndexRow, video: ManifestRow) -> bool:
