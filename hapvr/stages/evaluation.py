@@ -42,11 +42,12 @@ from hapvr.stages.normalization import normalized_similarities
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.thumbnails import thumbnails
-from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
+from hapvr.stages.training import TrainingRun, require_trained_backbone, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
 from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
 from hapvr.tables import read_frame, write_frame
+from hapvr.train.run_folder import read_record
 
 Pictures = Callable[..., dict[str, list[Image]]]
 """`thumbnails` of one benchmark."""
@@ -223,7 +224,7 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
 
 def _refuse_other_features(project: Project, run: TrainingRun, store: FeatureStore) -> None:
     """The model must have been trained on views of the same features."""
-    record = run_record(run)
+    record = read_record(run.folder)
     found = store.settings
     if found["whitening"] != record["data_digests"]["whitening"]:
         raise DataError(

@@ -19,10 +19,10 @@ from hapvr.stages.evaluation import BASELINE, NORMALIZED, TRAINED
 from hapvr.stages.project import Project
 from hapvr.stages.segment_scores import SegmentScores, segments_markdown
 from hapvr.stages.summary import video_status
-from hapvr.stages.training import TrainingRun, run_record
+from hapvr.stages.training import TrainingRun
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import STATUS_OK
-from hapvr.train.run_folder import CONFIG_NAME
+from hapvr.train.run_folder import CONFIG_NAME, read_record
 
 DIGEST_CHARACTERS = 12
 MAX_DIGESTS = 30
@@ -41,7 +41,7 @@ def model_card(
 ) -> str:
     """The card of the run's model. scores: benchmark -> what scores.json says; segments: by benchmark; checks: of the
     calibration on benchmarks; tags: of the registration; onnx: see `write_bundle`."""
-    record = run_record(run)
+    record = read_record(run.folder)
     parts = [
         f"# Model card: {project.config.tracking.registered_model}, training run {run.key}",
         "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, as far as the labels below go, "

@@ -19,10 +19,11 @@ from hapvr.stages.model_card import card_summary, model_card
 from hapvr.stages.onnx_export import export_onnx
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.segment_scores import SegmentScores, segment_metrics, segments_of_benchmarks
-from hapvr.stages.training import TrainingRun, require_trained_backbone, run_record, tracker_of
+from hapvr.stages.training import TrainingRun, require_trained_backbone, tracker_of
 from hapvr.tracking.lineage import data_digest
 from hapvr.tracking.packaging import link_card, log_model
 from hapvr.tracking.registry import register
+from hapvr.train.run_folder import read_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     segments = segments_of_benchmarks(project, run, fitted)
     backbone = load_backbone(project.config.backbone)
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
-    record = run_record(run)
+    record = read_record(run.folder)
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone, calibration=fitted)
     card = model_card(

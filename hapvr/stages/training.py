@@ -290,17 +290,12 @@ def trained_run(project: Project, key: str) -> TrainingRun:
 
 def _run_of_key(project: Project, key: str) -> TrainingRun:
     run = TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), "")
-    return replace(run, mlflow_run_id=run_record(run)["mlflow_run_id"])
-
-
-def run_record(run: TrainingRun) -> dict[str, Any]:
-    """As `read_record`, of a run."""
-    return read_record(run.folder)
+    return replace(run, mlflow_run_id=read_record(run.folder)["mlflow_run_id"])
 
 
 def require_trained_backbone(run: TrainingRun, settings: Mapping[str, str], *, what: str) -> None:
     """Raise DataError unless these are the weights and the precision that the run was trained on. what: for the message."""
-    record = run_record(run)
+    record = read_record(run.folder)
     trained = Provenance("features", {"backbone": record["weights"]["backbone"]})
     if differences := trained.differences(Provenance("features", {"backbone": settings})):
         raise DataError(

@@ -12,12 +12,12 @@ from hapvr.config_file import load_config
 from hapvr.errors import ConfigError, DamagedError
 from hapvr.stages.labelled_pairs import labelled_file_sha256
 from hapvr.stages.project import Project
-from hapvr.stages.training import CURRENT_NAME, LABELLED_SHA256, current_run, has_training_data, run_record
+from hapvr.stages.training import CURRENT_NAME, LABELLED_SHA256, current_run, has_training_data
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.manifest import read_manifest, training_shard_keys
 from hapvr.storage.shards import STATUS_OK
-from hapvr.train.run_folder import CONFIG_NAME
+from hapvr.train.run_folder import CONFIG_NAME, read_record
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def pending_data(project: Project) -> PendingData:
         )
     try:
         run = current_run(project)
-        record = run_record(run)
+        record = read_record(run.folder)
         seen = set(record["shards"])
         changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
         changed = changed or _are_labels_changed(project, record)

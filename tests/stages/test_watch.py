@@ -12,9 +12,10 @@ import pytest
 from hapvr.errors import DataError
 from hapvr.stages.project import Project
 from hapvr.stages.snapshot import snapshot_sources
-from hapvr.stages.training import prepare_training, run_record
+from hapvr.stages.training import prepare_training
 from hapvr.stages.watch import pending_data
 from hapvr.storage.features import STAGE
+from hapvr.train.run_folder import read_record
 from tests.conftest import small_settings, write_clip, write_settings
 
 
@@ -43,7 +44,7 @@ def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
     after = pending_data(project)
     assert (after.shards, after.num_videos, after.is_empty) == ((), 0, True)
     assert pending_data(with_seed(project, 5)).settings_changed
-    project.root.write_json(f"models/{run.key}/run.json", run_record(run) | {"shards": before.shards[1:]})
+    project.root.write_json(f"models/{run.key}/run.json", read_record(run.folder) | {"shards": before.shards[1:]})
     assert pending_data(project).shards == before.shards[:1]
     project.root.local_path(f"models/{run.key}/run.json").write_text("")
     with pytest.warns(UserWarning, match=r"run\.json is damaged .* counts as no model"):
