@@ -1,4 +1,4 @@
-"""An exact index in memory, as an oracle: the same two searches as `hapvr.search.index.FrameIndex`."""
+"""Descriptors for an index, and an exact index in memory, as an oracle: the same two searches as `hapvr.search.index.FrameIndex`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS
+from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VECTOR
+from hapvr.seeding import numpy_rng
+
+DIMS = 20  # no multiple of what codes want
+# every list is looked at, and the codes are refined: what is found must be what an exact search finds
+SMALL = IndexSettings(min_indexed_rows=256, list_rows=64, code_bits=5, probed_lists=64, refine_factor=8)
+FRAMES = 8
 
 
 class ExactIndex:
@@ -68,3 +75,40 @@ class ExactIndex:
 def unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Each row divided by its length."""
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float64)
+
+
+def vector_column(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
+
+
+def descriptors(videos: list[str], *, seed: int) -> tuple[pa.Table, pa.Table]:
+    """Frames that gather around the vector of their video, and those vectors."""
+    rng = numpy_rng(seed, "descriptors")
+    centres = unit(rng.standard_normal((len(videos), DIMS)))
+    frames = unit(np.repeat(centres, FRAMES, 0) + 0.1 * rng.standard_normal((len(videos) * FRAMES, DIMS)))
+    of_frames = {
+        "video_id": [video for video in videos for _ in range(FRAMES)],
+        "second": pa.array(np.tile(np.arange(FRAMES), len(videos)), pa.float32()),
+        VECTOR: vector_column(frames),
+    }
+    return pa.table(of_frames), pa.table({"video_id": pa.array(videos, pa.string()), VECTOR: vector_column(centres)})
+
+
+def vectors_of(table: pa.Table) -> npt.NDArray[np.float32]:
+    return table[VECTOR].combine_chunks().flatten().to_numpy().reshape(len(table), -1).astype(np.float32)
+
+
+def agree(found: pa.Table, exact: pa.Table) -> None:
+    """The same rows, with the same similarities in the same order; of rows as near as the last one, any of them."""
+    assert len(found) == len(exact)
+    np.testing.assert_allclose(found["similarity"].to_numpy(), exact["similarity"].to_numpy(), atol=2e-3)
+    rows, wanted = found.to_pylist(), exact.to_pylist()
+    least: dict[int, float] = {}
+    for row in wanted:
+        query = row.get("query_frame", 0)
+        least[query] = min(least.get(query, 1.0), row["similarity"])
+    nearer = [row for row in wanted if row["similarity"] > least[row.get("query_frame", 0)] + 4e-3]
+    names = [name for name in found.column_names if name != "similarity"]
+    assert {tuple(row[name] for name in names) for row in nearer} <= {
+        tuple(row[name] for name in names) for row in rows
+    }

@@ -13,8 +13,7 @@ from hapvr.search.index import FrameIndex
 from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VectorTable
 from hapvr.seeding import numpy_rng
-from tests.search.exact import ExactIndex, unit
-from tests.search.test_index import DIMS, SMALL, agree, descriptors
+from tests.search.exact import DIMS, SMALL, ExactIndex, agree, descriptors, unit
 from tests.stages.object_store import empty_bucket
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,32 @@
+"""A filled index, to be read or to be changed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hapvr.search.index import FrameIndex
+from tests.search.exact import DIMS, SMALL, ExactIndex, descriptors
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExactIndex]:
+    """An index of 1,200 frames in three shards, two thirds of them indexed, and the exact one."""
+    folder, exact = tmp_path_factory.mktemp("index"), ExactIndex()
+    index = FrameIndex.create(folder, DIMS, {"model": "a"}, settings=SMALL)
+    for number, shard in enumerate(("a", "b", "c")):
+        rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
+        index.replace_shard(shard, *rows, digest=shard)
+        exact.replace_shard(shard, *rows)
+        if shard == "b":
+            index.optimise()
+    return folder, exact
+
+
+@pytest.fixture
+def copy(filled: tuple[Path, ExactIndex], tmp_path: Path) -> tuple[Path, ExactIndex]:
+    """A copy of it that a test may change."""
+    shutil.copytree(filled[0], tmp_path / "index")
+    return tmp_path / "index", filled[1]
