@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hapvr.stages.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -166,4 +169,22 @@ def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
     that decode do not load torch."""
     code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_the_check_of_a_shard_loads_no_network(small_project: Project) -> None:
+    """It follows every shard in a run of its own, so its imports count as often as there are shards."""
+    folder = Path(small_project.config.data_root).parent
+    code = (
+        "import sys; from pathlib import Path; from hapvr.stages.project import Project; from hapvr.stages import quality\n"
+        "project = Project.open(Path('config.yaml'), folder=Path('.'))\n"
+        "for check in (quality.check_videos, quality.check_frames):\n"
+        "    assert check(project, 'own-test-00000')\n"
+        "print(sorted({'torch', 'mlflow', 'lightning_fabric', 'matplotlib'} & set(sys.modules)))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder, env=environment
+    )
     assert done.stdout.strip() == "[]"

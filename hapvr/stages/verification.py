@@ -103,8 +103,6 @@ def check_place(root: DataRoot, stage: str, key: str, *, read_videos: bool = Tru
 
     read_videos: of a shard of videos, compare the files as well.
     """
-    from hapvr.stages.run_files import RUN_STAGES, check_run  # needs torch
-
     try:
         if stage in SHARD_STAGES or stage.startswith(DESCRIPTORS):
             shard = Shard(root, stage, key)
@@ -118,18 +116,25 @@ def check_place(root: DataRoot, stage: str, key: str, *, read_videos: bool = Tru
             check_availability(root, *key.split("/"))
         elif stage in DERIVED:
             check_derived(root, stage, key)
-        elif stage in RUN_STAGES:
-            check_run(root, stage, key)
         elif stage == CORPUS_FOLDER:
             _check_generated(root.local_path(f"{CORPUS_FOLDER}/{key}"))
         else:
-            from hapvr.features.whitening import load_whitening, whitening_provenance
-
-            whitening_provenance(root)
-            load_whitening(root)
+            _check_tensors(root, stage, key)
     except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
         return FileCheck(stage, key, "damaged", message=str(error))
     return FileCheck(stage, key, "ok")
+
+
+def _check_tensors(root: DataRoot, stage: str, key: str) -> None:
+    """The whitening or what a training wrote: whoever reads these loads torch and MLflow, which takes seconds."""
+    from hapvr.features.whitening import STAGE, load_whitening, whitening_provenance
+    from hapvr.stages.run_files import check_run
+
+    if stage == STAGE:
+        whitening_provenance(root)
+        load_whitening(root)
+    else:
+        check_run(root, stage, key)
 
 
 def _check_shard(shard: Shard) -> FileCheck:
