@@ -1,19 +1,18 @@
-"""The UI as people use it: `make demo`, then `make ui` over what it made, and a headless Chromium."""
+"""The UI as people use it: `make ui`, and a headless Chromium."""
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, small_settings
-from tests.orchestration.servers import Servers, environment_in, serving
+from tests.orchestration.servers import Servers, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -31,23 +30,14 @@ SCREENSHOTS = CHECKOUT / "test-artifacts" / "browser"
 
 @pytest.fixture(scope="module")
 def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Both servers and the daemon, over what `make demo` has made."""
+    """All servers and the daemon over a new project, with automation switched on before there is anything."""
     folder = tmp_path_factory.mktemp("ui")
-    settings = small_settings(clips_folder, folder / "data")
-    settings["shard_videos"] = 50
-    settings["automation"] = {"retry_wait_s": 1}
-    mlflow_port = free_port()  # the links that the demo stores lead to the server that is started afterwards
-    demo = subprocess.run(
-        [sys.executable, "-m", "pipelines.demo"],
-        cwd=CHECKOUT,
-        env=environment_in(folder, settings) | {"HAPVR_MLFLOW_PAGE": f"http://127.0.0.1:{mlflow_port}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert demo.returncode == 0, demo.stdout + demo.stderr
-    (folder / "demo.txt").write_text(demo.stdout, encoding="utf-8")
-    with serving(folder, settings, mlflow_port=mlflow_port) as found:
+    shutil.copytree(clips_folder, folder / "clips")
+    for path in folder.rglob("*.mp4"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    settings = small_settings(folder / "clips", folder / "data") | {"shard_videos": 50}
+    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5, "retry_wait_s": 1}
+    with serving(folder, settings) as found:
         yield found
 
 

@@ -1,9 +1,13 @@
-"""From the first page to the registry in a real browser; then a training that is killed and retried by the daemon."""
+"""An empty project that the daemon takes to a champion with nobody at the UI; its pages in a real browser; then a training
+that is killed and retried."""
 
 from __future__ import annotations
 
 import getpass
+import itertools
 import re
+import time
+from collections import Counter
 from typing import Any
 
 import psutil
@@ -11,6 +15,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from assets.project import PROCESS_TAG
+from hapvr.search.current import CURRENT
 from hapvr.stages.training import tracker_of
 from hapvr.tracking.champions import champion_of
 from hapvr.tracking.pages import model_page
@@ -21,7 +26,8 @@ from tests.orchestration.servers import Servers, wait_until
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(2400)]
 
 RUNS = """query Runs($filter: RunsFilter) { runsOrError(filter: $filter) { ... on Runs { results {
-  runId status rootRunId tags { key value } } } } }"""
+  runId status rootRunId tags { key value } pipelineName startTime endTime
+  assetMaterializations { assetKey { path } partition } } } } }"""
 LAUNCH = """mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
 TERMINATE = """mutation Terminate($run: String!) { terminateRun(runId: $run) { __typename } }"""
@@ -32,6 +38,10 @@ ASSETS = (
     "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model",
     "frame_descriptors", "search_index",
 )  # fmt: skip
+ON_A_GPU = {
+    "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "frame_descriptors",
+}  # fmt: skip
+FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 
 def runs_of(servers: Servers, **filters: object) -> list[dict[str, Any]]:
@@ -39,25 +49,57 @@ def runs_of(servers: Servers, **filters: object) -> list[dict[str, Any]]:
     return list(servers.graphql(RUNS, filter=filters)["runsOrError"]["results"])
 
 
-def test_the_demo_says_what_it_made(servers: Servers) -> None:
-    """A line for each asset in order, lines of the training between them, and the table of scores at the end."""
-    lines = (servers.folder / "demo.txt").read_text(encoding="utf-8").splitlines()
-    counted = [found for line in lines if (found := re.match(r"\[ ?(\d+)/12\] (\w+) *(3 shards)?", line))]
-    assert [(int(found[1]), found[2]) for found in counted] == list(enumerate(ASSETS, start=1))
-    assert {found[2] for found in counted if found[3]} >= {"videos", "features", "frame_descriptors"}
-    assert any("step 8/8" in line for line in lines)
-    text = "\n".join(lines)
-    for expected in ("own-test (policy", "untrained baseline", "trained model", "models:/hapvr@champion is version 1"):
-        assert expected in text
+def ended_runs(servers: Servers) -> list[dict[str, Any]]:
+    """All runs, if none is under way."""
+    runs = runs_of(servers)
+    return runs if all(run["status"] in FINISHED for run in runs) else []
 
 
-def test_the_first_page_and_the_jobs_show_the_runs_of_the_demo(servers: Servers, page: Page) -> None:
-    """Each run of the demo stands under its job."""
+def made_by(run: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Assets and partitions that a run has made."""
+    return [(event["assetKey"]["path"][0], event["partition"]) for event in run["assetMaterializations"]]
+
+
+def test_files_that_arrive_become_a_champion(servers: Servers) -> None:
+    """The daemon lists the files, takes each shard to features and training data once, trains when it is time, promotes the
+    model, and indexes the collection by it. No run fails, no two runs share the GPU, views and labels come from one run, and
+    afterwards it is quiet."""
+    project = servers.project
+    wait_until(lambda: project.root.exists("models/current.json"), "a trained model", timeout_s=900)
+    tracker = tracker_of(project)
+    wait_until(lambda: champion_of(tracker.client, "hapvr"), "a champion", timeout_s=300)
+    wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
+    runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
+    time.sleep(15)  # two or three more ticks of every sensor
+    assert len(ended_runs(servers)) == len(runs)
+    assert {run["status"] for run in runs} == {"SUCCESS"}, runs
+    assert Counter(run["pipelineName"] for run in runs if run["pipelineName"] != "__ASSET_JOB") == {
+        "find_videos": 1,
+        "retrain": 1,
+        "describe": len(project.root.list_folders("features")),
+        "index": 1,
+    }
+    made = Counter(one for run in runs for one in made_by(run))
+    assert set(made.values()) == {1}, made
+    assert {asset for asset, _ in made} == set(ASSETS)
+    for run in runs:
+        assets = {asset for asset, _ in made_by(run)}
+        assert ("training_views" in assets) == ("pseudo_labels" in assets), assets
+    times = sorted((run["startTime"], run["endTime"]) for run in runs if ON_A_GPU & {one for one, _ in made_by(run)})
+    assert len(times) > 4
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(times)), times
+    champion = champion_of(tracker.client, "hapvr")
+    assert champion is not None
+    assert champion.version == 1
+
+
+def test_the_first_page_and_the_jobs_show_the_runs(servers: Servers, page: Page) -> None:
+    """Each run of a job stands under it."""
     page.goto(servers.dagster)
-    for job in ("ingest", "extract", "retrain"):
+    for job in ("find_videos", "retrain", "describe", "index"):
         expect(page.locator(f"a[href='/locations/hapvr/jobs/{job}']").first).to_be_visible()
     screenshot(page, "0-first-page")
-    page.goto(f"{servers.dagster}/locations/hapvr/jobs/extract/runs")
+    page.goto(f"{servers.dagster}/locations/hapvr/jobs/describe/runs")
     expect(page.get_by_text("Success", exact=True)).to_have_count(3)
     screenshot(page, "0-runs-of-a-job")
 

@@ -24,8 +24,6 @@ from tests.orchestration.servers import wait_for
 
 NewDatabase = Callable[[str], str]
 QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
-JOBS = ("find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index")
-PARTITIONED = ("ingest", "extract", "describe")
 
 
 def execute(
@@ -52,17 +50,6 @@ def materialize(
         run_config=QUIET | (config or {}),
         raise_on_error=False,
     )
-
-
-def execute_all(instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    """All jobs in order, those of shards once for each shard, as `make demo` launches them; returns the re-training."""
-    results = {}
-    for job in JOBS:
-        shards = instance.get_dynamic_partitions("shards") if job in PARTITIONED else [None]
-        for shard in shards:
-            results[job] = execute(instance, job, shard)
-            assert results[job].success, (job, shard)
-    return results["retrain"]
 
 
 @dataclass(frozen=True)

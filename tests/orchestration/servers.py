@@ -75,11 +75,11 @@ def environment_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def serving(folder: Path, settings: Mapping[str, Any], *, mlflow_port: int | None = None) -> Iterator[Servers]:
+def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
     """`make ui` with these settings and an instance in `folder`: all servers and the daemon, once they answer."""
     environment = environment_in(folder, settings)
     config = Path(environment["HAPVR_CONFIG"])
-    dagster_port, mlflow_port, search_port = free_port(), mlflow_port or free_port(), free_port()
+    dagster_port, mlflow_port, search_port = free_port(), free_port(), free_port()
     arguments = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
     arguments += ["--search-port", str(search_port)]
     with (folder / "ui.log").open("wb") as log:

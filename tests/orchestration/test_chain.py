@@ -1,9 +1,11 @@
-"""The whole chain in a temporary Dagster instance with a real MLflow store, on real files good and bad."""
+"""`make demo` over real files, good and bad, in a temporary Dagster instance with a real MLflow store."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,34 +29,55 @@ from hapvr.stages.summary import summarize
 from hapvr.stages.training import current_run, tracker_of
 from hapvr.tracking.lineage import lineage_of, versions_from
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
-from tests.orchestration.conftest import Storage, execute, execute_all, materialize
+from tests.orchestration.conftest import Storage, execute, materialize
 
 pytestmark = pytest.mark.slow  # all want the whole chain
 
 PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels", "frame_descriptors")
 ASSETS = (
-    "video_manifest", "whitening", *PARTITIONED, "similarity_model", "benchmark_scores", "registered_model", "search_index",
+    "video_manifest", "videos", "frames", "whitening", "features",
+    "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model",
+    "frame_descriptors", "search_index",
 )  # fmt: skip
+MLFLOW_PAGE = "http://127.0.0.1:5001"
 
 
 @dataclass(frozen=True)
 class Chain:
-    """All jobs have run. result: of the re-training."""
+    """All jobs have run. retrained: the run that trained; said: what the demo printed."""
 
     project: Project
     instance: dg.DagsterInstance
-    result: dg.ExecuteInProcessResult
+    retrained: dg.DagsterRun
+    said: str
 
 
 @pytest.fixture(scope="module")
 def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
-    """All jobs, run once for this module; test_week.py runs them over PostgreSQL."""
+    """What `make demo` runs, once for this module; test_week.py runs the jobs over PostgreSQL."""
     folder = tmp_path_factory.mktemp("chain")
     settings = small_settings(clips_folder, folder / "data") | {"shard_videos": 10}
     config = write_settings(folder / "config.yaml", settings)
     with Storage().instance(folder, config) as instance:
-        result = execute_all(instance)
-        yield Chain(Project.open(config), instance, result)
+        demo = subprocess.run(
+            [sys.executable, "-m", "pipelines.demo"],
+            env=os.environ | {"HAPVR_MLFLOW_PAGE": MLFLOW_PAGE},
+            cwd=CHECKOUT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert demo.returncode == 0, demo.stdout + demo.stderr
+        (retrained,) = instance.get_runs(dg.RunsFilter(job_name="retrain"))
+        yield Chain(Project.open(config), instance, retrained, demo.stdout)
+
+
+def test_the_demo_says_what_it_made(chain: Chain) -> None:
+    """A line for each asset in order, lines of the training between them, and the table of scores at the end."""
+    lines = chain.said.splitlines()
+    counted = [found for line in lines if (found := re.match(r"\[ ?(\d+)/12\] (\w+) *(\d shards)?", line))]
+    assert [(int(found[1]), found[2]) for found in counted] == list(enumerate(ASSETS, start=1))
+    assert {found[2] for found in counted if found[3]} == set(PARTITIONED)
+    assert any("step 8/8" in line for line in lines)
+    for expected in ("own-test (policy", "untrained baseline", "trained model", "models:/hapvr@champion is version 1"):
+        assert expected in chain.said
 
 
 def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
@@ -119,6 +142,8 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
     }
     for asset, names in wanted.items():
         assert names <= set(latest(chain, asset).metadata), asset
+    link = latest(chain, "similarity_model").metadata["mlflow_run"].value
+    assert str(link).startswith(MLFLOW_PAGE)
 
 
 def test_training_is_tracked(chain: Chain) -> None:
@@ -147,7 +172,7 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     version = tracker.client.get_model_version_by_alias("hapvr", "champion")
     tracked = tracker.client.get_run(version.run_id)
     dagster_run = tracked.data.tags["dagster.run_id"]
-    assert dagster_run == version.tags["dagster.run_id"] == chain.result.run_id
+    assert dagster_run == version.tags["dagster.run_id"] == chain.retrained.run_id
     assert f"/runs/{dagster_run}" in tracked.data.tags["mlflow.note.content"]
     assert tracked.data.tags[MLFLOW_SOURCE_NAME] == "dagster"
     lineage = lineage_of("hapvr", "champion", tracker.uri)
