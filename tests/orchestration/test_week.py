@@ -136,7 +136,7 @@ def week(postgresql: Storage, mlflow_server: str, tmp_path: Path, clips_folder: 
     settings["sources"].append({"kind": "folder", "name": "inbox", "path": str(tmp_path / "inbox")})
     settings["shard_videos"] = 50
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3}
-    settings["tracking"] = {"uri": mlflow_server}
+    settings["tracking"]["uri"] = mlflow_server
     config = write_settings(tmp_path / "config.yaml", settings)
     with postgresql.instance(tmp_path, config) as instance:
         yield Week(tmp_path, settings, instance, importlib.import_module("pipelines.automation"))
