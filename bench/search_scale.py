@@ -1,13 +1,13 @@
 """How long does a search take among 100,000 videos? Index and network, with synthetic videos.
 
     python -m bench.search_scale --features DATA_ROOT --folder FOLDER [--videos 100000] [--frames 100] [--queries 6]
-                                 [--rounds 3] [--parts fill build ask add ask_added]
+                                 [--rounds 3] [--engine torch] [--parts fill build ask add ask_added]
 
 As in `bench.search_engines`, each video runs through the stored frames of a real clip, moved by random vectors. Its
-regions, which the network compares, are its descriptors moved a little more. The network is the default
-one, untrained: its times are those of a trained one. A query is half a video of the collection, moved further, and half
-frames of another clip; it is "decoded", so the frozen networks take no part. Each part of the work is a process of its own
-with two threads:
+regions, which the network compares, are its descriptors moved a little more. The network is the default one, untrained, in
+torch or ONNX Runtime: its times are those of a trained one. A query is half a video of the collection, moved further, and
+half frames of another clip; it is "decoded", so the frozen networks take no part. Each part of the work is a process of its
+own with two threads:
 
     fill        takes in all shards
     build       the lists and codes of the index
@@ -51,10 +51,13 @@ from bench.search_engines import (
     usage,
 )
 from hapvr.config_file import load_config
-from hapvr.features.backbone import load_backbone
+from hapvr.features.backbone import Backbone, load_backbone
 from hapvr.features.whitening import fit_whitening
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.scorer.networks import Networks
+from hapvr.scorer.onnx_export import write_onnx
+from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.segments import Clock
 from hapvr.scorer.torch_networks import TorchNetworks
@@ -188,8 +191,32 @@ def add(folder: Path, features: Path, videos: int, frames: int) -> dict[str, Any
     return usage(began) | {"parts": status.parts, "unindexed": status.unindexed_frames}
 
 
+def networks_of(engine: str, backbone: Backbone, folder: Path) -> Networks:
+    """The default network, untrained, and this backbone. engine: `torch` or `onnx`, whose files lie in `folder`."""
+    import torch
+
+    network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("search")).eval()
+    channels = backbone.regions(torch.zeros(1, 3, backbone.crop_px, backbone.crop_px, dtype=torch.uint8)).shape[-1]
+    sample = numpy_rng("sample").standard_normal((2000, channels), np.float32)
+    whitening = fit_whitening(torch.from_numpy(sample), dims=DIMS)
+    if engine == "torch":
+        return TorchNetworks(backbone=backbone, whitening=whitening, network=network, device="cpu")
+    videos = [torch.from_numpy(numpy_rng(seed).standard_normal((20, REGIONS, DIMS), np.float32)) for seed in "ab"]
+    features = [torch.nn.functional.normalize(video, dim=-1) for video in videos]
+    record = write_onnx(folder, backbone=backbone, whitening=whitening, network=network, frames=[], features=features)
+    return ONNXNetworks(folder, record, num_threads=THREADS)
+
+
 def ask(
-    folder: Path, features: Path, videos: int, frames: int, queries: int, rounds: int, changes: str, exact: bool
+    folder: Path,
+    features: Path,
+    videos: int,
+    frames: int,
+    queries: int,
+    rounds: int,
+    changes: str,
+    runtime: str,
+    exact: bool,
 ) -> dict[str, Any]:
     import torch
 
@@ -197,13 +224,9 @@ def ask(
     maker = Maker(features, frames)
     chosen, made = maker.queries(videos, queries)
     settings = SearchSettings.model_validate(json.loads(changes))
-    network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("search")).eval()
     backbone = load_backbone(load_config(Path("configs/demo.yaml")).backbone)
-    sample = torch.from_numpy(numpy_rng("sample").standard_normal((2000, DIMS), np.float32))
     scorer = VideoScorer(
-        networks=TorchNetworks(
-            backbone=backbone, whitening=fit_whitening(sample, dims=DIMS), network=network, device="cpu"
-        ),
+        networks=networks_of(runtime, backbone, folder / "network"),
         sampling=SamplingConfig(),
         crop_px=backbone.crop_px,
         batch_frames=32,
@@ -281,11 +304,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--queries", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--settings", default="{}", help="of the section `search`, as JSON")
+    parser.add_argument("--engine", choices=("torch", "onnx"), default="torch", help="of the fine scores")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args(arguments)
     folder, features, videos, frames = options.folder, options.features, options.videos, options.frames
     folder.mkdir(parents=True, exist_ok=True)
-    asked = ("ask", folder, features, videos, frames, options.queries, options.rounds, options.settings)
+    asked = ("ask", folder, features, videos, frames, options.queries, options.rounds, options.settings, options.engine)
     work: dict[str, tuple[Any, ...]] = {
         "fill": ("fill", folder, features, videos, frames),
         "build": ("build", folder),
