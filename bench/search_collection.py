@@ -51,7 +51,7 @@ def searched(searcher: Searcher, queries: Sequence[str]) -> dict[str, list[str]]
 
 
 def by_votes(searcher: Searcher, queries: Sequence[str]) -> dict[str, list[str]]:
-    """Candidates in the order of the shortlist's votes, the most first."""
+    """Candidates in the order of the shortlist's votes, the most first; those with as many in the order of the search."""
     voted = {query: sorted(matches(searcher, query), key=lambda match: -match.votes) for query in queries}
     return {query: [match.reference for match in ranked] for query, ranked in voted.items()}
 

@@ -215,7 +215,7 @@ def ask(
     queries: int,
     rounds: int,
     changes: str,
-    runtime: str,
+    engine: str,
     exact: bool,
 ) -> dict[str, Any]:
     import torch
@@ -226,7 +226,7 @@ def ask(
     settings = SearchSettings.model_validate(json.loads(changes))
     backbone = load_backbone(load_config(Path("configs/demo.yaml")).backbone)
     scorer = VideoScorer(
-        networks=networks_of(runtime, backbone, folder / "network"),
+        networks=networks_of(engine, backbone, folder / "network"),
         sampling=SamplingConfig(),
         crop_px=backbone.crop_px,
         batch_frames=32,
@@ -234,7 +234,7 @@ def ask(
     )
     library = MadeVideos(maker)
     empty_gb = resident_gb()
-    engine = SearchEngine(
+    search = SearchEngine(
         scorer=scorer,
         index=FrameIndex.open(folder / "index", settings=settings.index),
         videos=library,
@@ -250,7 +250,7 @@ def ask(
         query = scorer.embed(SampledFeatures(regions_of(rows, number), clock(frames)))
         for turn in range(rounds):
             began = now()
-            listed = engine.shortlist(query)
+            listed = search.shortlist(query)
             taken = usage(began)
             filled = fill_up(listed, settings.candidates)
             began = now()
@@ -264,7 +264,7 @@ def ask(
                 times[f"{name}_processor"].append(part["processor_seconds"])
         found.append([int(candidate.video_id) for candidate in listed])
         library.forget()
-    recall = exact_recall(folder, engine.index, np.concatenate(made)[::EXACT_EVERY]) if exact else {}
+    recall = exact_recall(folder, search.index, np.concatenate(made)[::EXACT_EVERY]) if exact else {}
     return {
         **{name: [round(float(np.quantile(values, q)), 3) for q in (0.0, 0.5, 1.0)] for name, values in times.items()},
         **recall,

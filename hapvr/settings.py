@@ -31,7 +31,7 @@ def explain(error: ValidationError) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its type where it has none; of pydantic's the values."""
+    """The first line of an error's text, up to 200 characters: its type where it has none, of a ValidationError `explain`."""
     if isinstance(error, ValidationError):
         return explain(error)[:200]
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -21,6 +21,7 @@ from hapvr.tracking.champions import champion_of
 from hapvr.tracking.pages import model_page
 from pipelines.ui import GROUPS, LINEAGE
 from tests.browser.conftest import screenshot
+from tests.orchestration.conftest import ASSETS
 from tests.orchestration.servers import Servers, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(2400)]
@@ -33,11 +34,6 @@ LAUNCH = """mutation Launch($params: ExecutionParams!) { launchRun(executionPara
 TERMINATE = """mutation Terminate($run: String!) { terminateRun(runId: $run) { __typename } }"""
 
 
-ASSETS = (
-    "video_manifest", "videos", "frames", "whitening", "features",
-    "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model",
-    "frame_descriptors", "search_index",
-)  # fmt: skip
 ON_A_GPU = {
     "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "frame_descriptors",
 }  # fmt: skip

@@ -24,6 +24,12 @@ from tests.orchestration.servers import wait_for
 
 NewDatabase = Callable[[str], str]
 QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+ASSETS = (
+    "video_manifest", "videos", "frames", "whitening", "features",
+    "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model",
+    "frame_descriptors", "search_index",
+)  # fmt: skip
+"""What the jobs make, in the order of the demo."""
 
 
 def execute(

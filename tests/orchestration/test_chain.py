@@ -29,16 +29,11 @@ from hapvr.stages.summary import summarize
 from hapvr.stages.training import current_run, tracker_of
 from hapvr.tracking.lineage import lineage_of, versions_from
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
-from tests.orchestration.conftest import Storage, execute, materialize
+from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
 
 pytestmark = pytest.mark.slow  # all want the whole chain
 
 PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels", "frame_descriptors")
-ASSETS = (
-    "video_manifest", "videos", "frames", "whitening", "features",
-    "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model",
-    "frame_descriptors", "search_index",
-)  # fmt: skip
 MLFLOW_PAGE = "http://127.0.0.1:5001"
 
 
