@@ -59,7 +59,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Compare the data files with the digests in their indexes; exit 1 and name every shard that is damaged."""
-    from hapvr.stages.verification import verify_shards
+    from hapvr.stages.shard_check import verify_shards
     from hapvr.storage.features import STAGE
 
     root = data_root(features, config, option="--features")

@@ -13,7 +13,7 @@ from hapvr.commands.terminal import FAILED, JsonOption, data_root, exit_codes, p
 from hapvr.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from hapvr.stages.verification import FileCheck
+    from hapvr.stages.shard_check import FileCheck
     from hapvr.storage.filesystem import DataRoot
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from hapvr.stages.project import Project
-from hapvr.stages.verification import verify_shards
+from hapvr.stages.shard_check import verify_shards
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.manifest import VIDEOS_STAGE, shard_keys

@@ -20,8 +20,9 @@ from hapvr.stages.run_files import RUN_STAGES, repair_run
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
+from hapvr.stages.shard_check import FileCheck
 from hapvr.stages.sources import CORPUS_FOLDER, resolve_sources
-from hapvr.stages.verification import FileCheck, check_place
+from hapvr.stages.verification import check_place
 from hapvr.stages.videos import damaged_files, make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.watch_lists import STAGE as WATCH_STAGE

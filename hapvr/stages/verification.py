@@ -1,19 +1,17 @@
-"""Whether the files of a data root still are what was written."""
+"""Whether all files of a data root still are what was written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.corpus.output import check_folder
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.derived_files import DERIVED, DESCRIPTORS, check_derived, derived_places
+from hapvr.stages.shard_check import FileCheck, check_shard
 from hapvr.stages.sources import CORPUS_FOLDER
-from hapvr.stages.videos import damaged_files
 from hapvr.storage.availability import FOLDER as AVAILABILITY
 from hapvr.storage.availability import check_availability
 from hapvr.storage.features import STAGE as FEATURES
@@ -25,42 +23,11 @@ from hapvr.storage.manifest import (
     read_manifest_shard,
     shard_keys,
 )
-from hapvr.storage.shards import STATUS_OK, Shard
+from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
-
-State = Literal["ok", "damaged", "unfinished", "repaired"]
 
 SHARD_STAGES = (VIDEOS_STAGE, FRAMES, FEATURES, VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE)
 """The stages that write shards, in the order of the chain."""
-
-
-@dataclass(frozen=True)
-class FileCheck:
-    """What was found of one shard of a stage, or of what has no shards (shard "").
-
-    num_ok, num_failed: videos of the shard. message: what is wrong and what to do; "" where all is well.
-    """
-
-    stage: str
-    shard: str
-    state: State
-    num_ok: int = 0
-    num_failed: int = 0
-    message: str = ""
-
-
-def verify_shards(
-    root: DataRoot, stage: str, keys: Iterable[str] | None = None, *, progress: Progress = no_progress
-) -> list[FileCheck]:
-    """Compare each data file of a stage with the SHA-256 in its index. keys: None for every shard there is.
-
-    A shard without an index was interrupted: it is `unfinished`, and the next run makes it again. Raises DataError
-    where there is no shard at all.
-    """
-    chosen = root.list_folders(stage) if keys is None else list(keys)
-    if not chosen:
-        raise DataError(f"verify: no shards below {root.url}/{stage}; is that the data root?")
-    return _check_all([(stage, key) for key in chosen], root, progress)
 
 
 def verify_root(root: DataRoot, *, read_videos: bool = True, progress: Progress = no_progress) -> list[FileCheck]:
@@ -103,13 +70,9 @@ def check_place(root: DataRoot, stage: str, key: str, *, read_videos: bool = Tru
 
     read_videos: of a shard of videos, compare the files as well.
     """
+    if stage in SHARD_STAGES or stage.startswith(DESCRIPTORS):
+        return check_shard(Shard(root, stage, key), read_videos=read_videos)
     try:
-        if stage in SHARD_STAGES or stage.startswith(DESCRIPTORS):
-            shard = Shard(root, stage, key)
-            check = _check_shard(shard)
-            if stage == VIDEOS_STAGE and check.state == "ok" and read_videos:
-                _check_videos(shard)
-            return check
         if stage == MANIFEST_STAGE:
             return FileCheck(stage, key, "ok", len(read_manifest_shard(root, key)))
         if stage == AVAILABILITY:
@@ -135,27 +98,6 @@ def _check_tensors(root: DataRoot, stage: str, key: str) -> None:
         load_whitening(root)
     else:
         check_run(root, stage, key)
-
-
-def _check_shard(shard: Shard) -> FileCheck:
-    if not shard.root.exists(shard.index_name):
-        message = f"{shard.index_name} is not there; run the stage again"
-        return FileCheck(shard.stage, shard.key, "unfinished", message=message)
-    shard.require({})
-    wanted, index = shard.data_digest(), shard.index()
-    if wanted and (found := shard.root.sha256(shard.data_name)) != wanted:
-        raise DamagedError(
-            f"{shard.data_name} has SHA-256 {found[:16]}..., its index says {wanted[:16]}...; {shard.remedy}"
-        )
-    num_ok = int((index["status"] == STATUS_OK).sum())
-    return FileCheck(shard.stage, shard.key, "ok", num_ok, len(index) - num_ok)
-
-
-def _check_videos(shard: Shard) -> None:
-    damaged = damaged_files(shard.root, shard.key)
-    if damaged:
-        others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
-        raise DamagedError(f"{damaged[0]}{others} changed since it was fetched or made; {shard.remedy}")
 
 
 def _check_generated(folder: Path) -> None:

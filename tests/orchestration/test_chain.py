@@ -51,7 +51,7 @@ class Chain:
 def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """What `make demo` runs, once for this module; test_week.py runs the jobs over PostgreSQL."""
     folder = tmp_path_factory.mktemp("chain")
-    settings = small_settings(clips_folder, folder / "data") | {"shard_videos": 10}
+    settings = small_settings(clips_folder, folder / "data") | {"shard_videos": 50}
     config = write_settings(folder / "config.yaml", settings)
     with Storage().instance(folder, config) as instance:
         demo = subprocess.run(

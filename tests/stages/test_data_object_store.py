@@ -22,7 +22,7 @@ from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
-from hapvr.stages.verification import verify_shards
+from hapvr.stages.shard_check import verify_shards
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening

@@ -13,7 +13,7 @@ from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames, open_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
-from hapvr.stages.verification import verify_shards
+from hapvr.stages.shard_check import verify_shards
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening

@@ -13,7 +13,7 @@ from hapvr.errors import ArgumentError, DataError
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.stages.feature_import import import_features
-from hapvr.stages.verification import verify_shards
+from hapvr.stages.shard_check import verify_shards
 from hapvr.storage.features import STAGE, FeatureStore
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard

@@ -12,8 +12,9 @@ from hapvr.stages.evaluation import make_benchmark_scores
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.repair import repair
+from hapvr.stages.shard_check import FileCheck
 from hapvr.stages.training import close_training, finish_training, prepare_training, run_training
-from hapvr.stages.verification import FileCheck, verify_root
+from hapvr.stages.verification import verify_root
 from hapvr.stages.videos import make_videos
 from tests.conftest import open_small_project, write_settings
 
