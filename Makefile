@@ -54,7 +54,7 @@ test: $(STAMP) ## the fast tests; COVERAGE=1: and how much of the code they run
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
 	@# These often wait for other processes, and the longest are alone in their files: last, they would run alone.
-	$(PYTEST) --numprocesses 4 --no-loadscope-reorder --durations 25 -m "(slow or browser) and not gpu"
+	$(PYTEST) --numprocesses 3 --no-loadscope-reorder --durations 25 -m "(slow or browser) and not gpu"
 
 test-slow: $(STAMP) ## only the slow tests
 	$(PYTEST) -m "slow and not gpu and not browser"

@@ -1,12 +1,14 @@
 """Does a search of a project's index rank as exhaustive scoring does? On a benchmark whose videos are in the collection.
 
     python -m bench.search_collection --config configs/demo.yaml --benchmark DATA_ROOT/corpus/demo-test \
-        [--data-root DIR] [--model BUNDLE] [--candidates 10 100]
+        [--data-root DIR] [--model BUNDLE] [--candidates 10 100] [--leave-out asl]
 
 First the benchmark's queries: mean average precision over its database by task, and how many of the ten videos that
-exhaustive scoring ranks first are candidates. Then each edited copy of a query (label ND) is a query: how often is its
-original, or another copy of it, ranked first? A query never finds itself. A search lists its candidates; "then by votes"
-ranks the other videos behind them, as papers do when they re-rank the first of a list. Prints JSON.
+exhaustive scoring ranks first are candidates. Then each edited copy of a query (label ND, or DS if there is none) is a
+query: how often is its original, or another copy of it, ranked first? A query never finds itself. A search lists its
+candidates; "then by votes" ranks the other videos behind them, as papers do when they re-rank the first of a list; "with
+votes" adds reciprocal ranks by scores and by votes (Cormack et al., SIGIR 2009). Queries whose id has the text of
+`--leave-out` are left out; their videos stay. Prints JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from hapvr.search.match import Match
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher, Wanted
 
-COPY = "ND"
+COPIES = ("ND", "DS")
+# of Cormack et al.: how much the first ranks count
+FUSION = 60
 Rankings = Mapping[str, Sequence[str]]
 
 
@@ -60,6 +64,12 @@ def matches(searcher: Searcher, query: str) -> tuple[Match, ...]:
     return searcher.search_id(query, Wanted(top=10_000, segments=False)).matches
 
 
+def fused(*rankings: Sequence[str]) -> list[str]:
+    """The videos of the first ranking by their summed reciprocal ranks in all."""
+    ranks = [{name: rank for rank, name in enumerate(ranking, start=1)} for ranking in rankings]
+    return sorted(rankings[0], key=lambda name: -sum(1 / (FUSION + one[name]) for one in ranks))
+
+
 def precision(ranked: Sequence[str], relevant: set[str]) -> float:
     """Average precision by steps; a relevant video that is not ranked counts as missed."""
     ranks = np.flatnonzero([name in relevant for name in ranked]) + 1
@@ -75,7 +85,7 @@ def by_task(definition: BenchmarkDefinition, rankings: Rankings) -> dict[str, fl
             continue
         relevant: dict[str, set[str]] = {}
         for query, reference, label in labels:
-            if label in task.positives:
+            if label in task.positives and query in rankings:
                 relevant.setdefault(query, set()).add(reference)
         scores = [
             precision([name for name in rankings[query] if name in database], wanted)
@@ -103,6 +113,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--data-root")
     parser.add_argument("--model")
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("--leave-out", metavar="TEXT")
     options = parser.parse_args(arguments)
     definition = load_definition(options.benchmark)
     root = {} if options.data_root is None else {"data_root": options.data_root}
@@ -113,12 +124,15 @@ def main(arguments: Sequence[str]) -> None:
         return Searcher.open(Project.open(options.config, overrides=root | changes), model=options.model)
 
     searcher = opened(options.candidates[0])
-    copies = {reference: query for query, reference, label in definition.labels.iter_rows() if label == COPY}
-    queries = [one for one in (*definition.queries, *copies) if searcher.has(one)]
+    asked = [one for one in definition.queries if options.leave_out is None or options.leave_out not in one]
+    rows = [row for row in definition.labels.iter_rows() if row[0] in asked]
+    copy = next(label for label in COPIES if any(row[2] == label for row in rows))
+    copies = {reference: query for query, reference, label in rows if label == copy}
+    queries = [one for one in (*asked, *copies) if searcher.has(one)]
     embedded = {one: searcher.scorer.embed(searcher.read_id(one).features) for one in searcher.video_ids()}
     wanted = exhaustive(searcher, embedded, queries)
     rankings: dict[str, Rankings] = {"exhaustive": wanted}
-    results: dict[str, Any] = {"videos": len(embedded), "queries": len(definition.queries), "copies": len(copies)}
+    results: dict[str, Any] = {"videos": len(embedded), "queries": len(asked), "copies": len(copies)}
     votes = by_votes(opened(len(embedded)), queries)
     rankings["votes alone"] = votes
     for candidates in options.candidates:
@@ -127,8 +141,11 @@ def main(arguments: Sequence[str]) -> None:
         rankings[f"search, {candidates} candidates, then by votes"] = {
             query: [*found[query], *(name for name in votes[query] if name not in found[query])] for query in queries
         }
+        rankings[f"search, {candidates} candidates, with votes"] = {
+            query: fused(found[query], votes[query]) for query in queries
+        }
     for name, ranking in rankings.items():
-        kept = [len(set(wanted[one][:10]) & set(ranking[one])) / 10 for one in definition.queries]
+        kept = [len(set(wanted[one][:10]) & set(ranking[one])) / 10 for one in asked]
         results[name] = by_task(definition, ranking) | {
             "top 10 of exhaustive": round(100 * float(np.mean(kept)), 2),
             "ranked first": first(copies, ranking),
