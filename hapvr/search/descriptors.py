@@ -1,4 +1,5 @@
-"""Descriptors: one vector per sampled frame and one per video, from the regions that a similarity network weighs.
+"""Descriptors: one vector per sampled frame, one per video and one per region of a video, from the regions that a
+similarity network weighs.
 
 The dot product of two means of regions is the network's own frame similarity at `spatial_rate: 1`, where TopK-Chamfer
 averages over all pairs of regions. So a shortlist by descriptors is the same model at its coarsest, without training.
@@ -68,6 +69,21 @@ def video_descriptor(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float3
     """[D] of unit length: the mean of the descriptors [T, D] of the frames that can be found, T >= 1."""
     mean = vectors.astype(np.float64).mean(axis=0)
     return np.asarray(mean / max(float(np.linalg.norm(mean)), np.finfo(np.float32).tiny), np.float32)
+
+
+def region_descriptors(regions: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+    """[r, D] of unit length, r <= R: the means over time of each region, of the frames that can be found.
+
+    A picture in another picture fills a few regions throughout, and means of whole frames hardly show it. regions:
+    [T, R, D] as for `frame_descriptors`, kept: [T]. Regions of which attention makes nothing are left out; nothing is
+    left of frames that are one region each, as their mean is the video's descriptor.
+    """
+    if regions.shape[1] == 1 or not kept.any():
+        return np.zeros((0, regions.shape[2]), np.float32)
+    means = np.asarray(regions[kept], np.float64).mean(axis=0)
+    lengths = np.linalg.norm(means, axis=1)
+    said = lengths > SHORTEST
+    return np.asarray(means[said] / lengths[said, None], np.float32)
 
 
 def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:

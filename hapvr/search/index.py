@@ -2,7 +2,8 @@
 
 <folder>/frames.lance    a row per kept frame: shard, video_id, second, vector
 <folder>/videos.lance    a row per video: shard, video_id, vector
-<folder>/index.json      which versions of the two belong together, which they replaced, and the shards; written last
+<folder>/regions.lance   a row per region of a video: shard, video_id, vector
+<folder>/index.json      which versions of the three belong together, which they replaced, and the shards; written last
 
 Whoever opens the index sees the versions of one index.json, so a change is seen whole or not at all, and what a killed
 writer left beside them is overwritten by the next. Writers follow each other by a lock; in an object store, which has
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ VIDEO_ID = pa.field("video_id", pa.string(), nullable=False)
 SECOND = pa.field("second", pa.float32(), nullable=False)
 FOUND_FRAMES = pa.schema([pa.field("query_frame", pa.int32()), VIDEO_ID, SECOND, pa.field("similarity", pa.float32())])
 FOUND_VIDEOS = pa.schema([VIDEO_ID, pa.field("similarity", pa.float32())])
+TABLES = {"frames": (SHARD, VIDEO_ID, SECOND), "videos": (SHARD, VIDEO_ID), "regions": (SHARD, VIDEO_ID)}
 NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
 
@@ -62,6 +64,15 @@ class SearchIndex(Protocol):
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest videos, see `FrameIndex.search_videos`."""
+
+
+class ShardRows(NamedTuple):
+    """What an index takes of a shard. frames: video_id, second and vector of the frames that can be found; videos:
+    video_id and vector of the videos that have such frames; regions: video_id and vector of each of their regions."""
+
+    frames: pa.Table
+    videos: pa.Table
+    regions: pa.Table
 
 
 @dataclass(frozen=True)
@@ -123,10 +134,7 @@ class FrameIndex:
         settings, root = settings or IndexSettings(), DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
-            tables = {
-                name: VectorTable.create(root.url_of(f"{name}.lance"), fields, dims=dims, settings=settings)
-                for name, fields in (("frames", (SHARD, VIDEO_ID, SECOND)), ("videos", (SHARD, VIDEO_ID)))
-            }
+            tables = {name: FrameIndex._create_table(root, name, dims, settings) for name in TABLES}
             state = IndexState(
                 revision=0,
                 dims=dims,
@@ -146,21 +154,22 @@ class FrameIndex:
         """See what was changed since the index was opened. Raises as `open` does."""
         self._take(read_state(self._root))
 
-    def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
+    def replace_shard(
+        self, shard: str, frames: pa.Table, videos: pa.Table, regions: pa.Table | None = None, *, digest: str = ""
+    ) -> None:
         """Take in the descriptors of a shard, in place of those it had.
 
-        frames: video_id, second and vector of every frame that may be found; videos: video_id and vector. Vectors are
-        fixed-size lists of `dims` floats, of any length but 0. digest: what `status` tells of the shard. Raises
-        ArgumentError for other columns or dimensions.
+        frames, videos, regions: as in `ShardRows`; None: no regions. Vectors are fixed-size lists of `dims` floats, of
+        any length but 0. digest: what `status` tells of the shard. Raises ArgumentError for other columns or dimensions.
         """
-        given = {"frames": frames, "videos": videos}
+        given = {"frames": frames, "videos": videos, "regions": videos[:0] if regions is None else regions}
         vectors = {name: self._vectors(name, rows) for name, rows in given.items()}
         with self._changing() as change:
-            for name, rows in given.items():
+            for name, table in given.items():
                 if shard in change.shards:
                     change.tables[name] = change.tables[name].delete("shard", [shard])
-                if len(rows):
-                    named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
+                if len(table):
+                    named = table.append_column(SHARD, pa.array([shard] * len(table), pa.string()))
                     change.tables[name] = change.tables[name].append(named.drop_columns([VECTOR]), vectors[name])
             change.shards[shard] = IndexedShard(digest, len(videos), len(frames))
 
@@ -203,12 +212,23 @@ class FrameIndex:
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]).
 
-        query: [dims], not zero. Raises as `search_frames` does.
+        A video is as near as the nearest of its descriptor and those of its regions. query: [dims], not zero. Raises as
+        `search_frames` does.
         """
-        # One look-up costs little, and no votes of others make up for the errors of its codes.
         queries = self._checked(query[None])
-        _, similarities, found = self._tables["videos"].search(queries, k, ["video_id"], min_refined=AMONG)
-        return pa.table([found["video_id"], similarities], schema=FOUND_VIDEOS)
+        names: list[pa.Array] = []
+        similarities = []
+        for name in self._tables.keys() & {"videos", "regions"}:
+            rows = k * (self._regions_per_video() if name == "regions" else 1)
+            # One look-up costs little, and no votes of others make up for the errors of its codes.
+            _, near, found = self._tables[name].search(queries, rows, ["video_id"], min_refined=AMONG)
+            names += found["video_id"].chunks
+            similarities.append(near)
+        return best_of_videos(pa.chunked_array(names, pa.string()), np.concatenate(similarities), k)
+
+    def _regions_per_video(self) -> int:
+        """At most, on average; so many rows of regions are of one video at least."""
+        return max(1, -(-len(self._tables["regions"]) // max(1, len(self._tables["videos"]))))
 
     def videos(self) -> dict[str, str]:
         """Video id -> shard of every video."""
@@ -228,7 +248,7 @@ class FrameIndex:
             state = read_state(self._root)
             readable = [asdict(entry.versions) for entry in self._readable(state)]
             for name, table in self._open_tables(state).items():
-                table.forget_old_versions(keep={versions[name] for versions in readable})
+                table.forget_old_versions(keep={versions[name] for versions in readable if versions[name]})
 
     def verify(self, *, probes: int = 1000, seed: int = 0) -> Recall:
         """Search for stored vectors: do they find themselves, and their exact nearest neighbours?
@@ -260,10 +280,15 @@ class FrameIndex:
         self._tables = self._open_tables(state)
         self._state = state
 
+    @staticmethod
+    def _create_table(root: DataRoot, name: str, dims: int, settings: IndexSettings) -> VectorTable:
+        return VectorTable.create(root.url_of(f"{name}.lance"), TABLES[name], dims=dims, settings=settings)
+
     def _open_tables(self, state: IndexState) -> dict[str, VectorTable]:
         return {
             name: VectorTable.open(self._root.url_of(f"{name}.lance"), version, settings=self._settings)
             for name, version in asdict(state.versions).items()
+            if version is not None
         }
 
     @contextmanager
@@ -272,6 +297,8 @@ class FrameIndex:
         with self._root.lock("index"):
             state = read_state(self._root)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
+            for name in TABLES.keys() - tables.keys():
+                tables[name] = self._create_table(self._root, name, state.dims, self._settings)
             change = _Change(tables, dict(state.shards))
             yield change
             versions = TableVersions(**{name: table.version for name, table in change.tables.items()})
@@ -296,7 +323,7 @@ class FrameIndex:
 
     def _vectors(self, name: str, rows: pa.Table) -> npt.NDArray[np.floating]:
         """[N, dims] of a table that has the columns it must have."""
-        wanted = {"frames": {"video_id", "second", VECTOR}, "videos": {"video_id", VECTOR}}[name]
+        wanted = {field.name for field in TABLES[name]} - {SHARD.name} | {VECTOR}
         if not wanted <= set(rows.column_names):
             raise ArgumentError(f"{name}: got the columns {rows.column_names}, wanted {sorted(wanted)}")
         column = rows[VECTOR].combine_chunks()
@@ -325,6 +352,15 @@ class _Change:
 
     tables: dict[str, VectorTable]
     shards: dict[str, IndexedShard]
+
+
+def best_of_videos(video_ids: pa.Array | pa.ChunkedArray, similarities: npt.NDArray[np.float32], k: int) -> pa.Table:
+    """FOUND_VIDEOS: the k nearest of videos that may have several rows, each by the nearest of them."""
+    order = np.argsort(-similarities, kind="stable")
+    names = video_ids.take(pa.array(order)).to_numpy(zero_copy_only=False)
+    _, first = np.unique(names, return_index=True)
+    nearest = np.sort(first)[:k]
+    return pa.table([names[nearest], similarities[order[nearest]]], schema=FOUND_VIDEOS)
 
 
 def _probe(table: VectorTable, probes: int, rng: np.random.Generator) -> tuple[int, int, int, int]:

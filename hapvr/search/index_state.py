@@ -28,10 +28,11 @@ class IndexedShard:
 
 @dataclass(frozen=True)
 class TableVersions:
-    """Versions of the two tables that belong together."""
+    """Versions of the tables that belong together. regions: None in an index of an earlier version of this package."""
 
     frames: Version
     videos: Version
+    regions: Version | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS
+from hapvr.search.index import FOUND_FRAMES, best_of_videos
 from hapvr.search.vectors import VECTOR
 
 Floats = npt.NDArray[np.float32]
@@ -15,10 +15,11 @@ Floats = npt.NDArray[np.float32]
 class ShardIndex:
     """For few videos: no list is probed, and no video of another shard takes a place among the nearest."""
 
-    def __init__(self, frames: pa.Table, videos: pa.Table) -> None:
+    def __init__(self, frames: pa.Table, videos: pa.Table, regions: pa.Table) -> None:
         """Tables as `hapvr.search.shards.searchable` gives them."""
-        self._frames, self._videos = frames, videos
-        self._frame_vectors, self._video_vectors = _unit(frames), _unit(videos)
+        self._frames, self._videos = frames, pa.concat_tables([videos, regions])["video_id"]
+        self._frame_vectors = _unit(frames)
+        self._video_vectors = np.concatenate([_unit(videos), _unit(regions)])
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_frames`."""
@@ -32,9 +33,7 @@ class ShardIndex:
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_videos`."""
-        similarities = np.asarray(query[None], np.float32) @ self._video_vectors.T
-        places = _nearest(similarities, k).reshape(-1)
-        return pa.table([self._videos.take(pa.array(places))["video_id"], similarities[0, places]], schema=FOUND_VIDEOS)
+        return best_of_videos(self._videos, self._video_vectors @ np.asarray(query, np.float32), k)
 
 
 def _nearest(similarities: Floats, k: int) -> npt.NDArray[np.int64]:

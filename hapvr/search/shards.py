@@ -1,4 +1,5 @@
-"""Descriptor shards: a row per sampled frame with its vector, the rows of a video contiguous and in time order."""
+"""Descriptor shards: a row per sampled frame with its vector, the rows of a video contiguous and in time order; in the
+shard's index a row per video with the vectors of its regions."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from hapvr.errors import DamagedError
 from hapvr.search.current import model_place
 from hapvr.search.descriptors import FrameDescriptors, video_descriptor
+from hapvr.search.index import ShardRows
 from hapvr.search.vectors import VECTOR
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.rows import places_of_videos
@@ -17,8 +19,8 @@ from hapvr.storage.shards import Columns, Shard
 from hapvr.storage.tensors import decode_tensors, tensor_field
 
 ROW_GROUP_ROWS = 4096
-INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
-"""num_kept: frames of a video that can be found."""
+INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False), pa.field("regions", pa.binary(), nullable=False))
+"""num_kept: frames of a video that can be found. regions: [r, D] float16, row by row, of `region_descriptors`."""
 
 
 def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
@@ -43,9 +45,13 @@ def descriptor_columns(video_id: str, found: FrameDescriptors, timestamps_s: Seq
     return [video_id] * count, range(count), timestamps_s, found.reasons.tolist(), found.vectors
 
 
-def searchable(shard: Shard) -> tuple[pa.Table, pa.Table]:
-    """What an index takes of a finished shard: (video_id, second, vector) of the frames that can be found, and (video_id,
-    vector) of the videos that have such frames.
+def region_bytes(vectors: np.ndarray) -> bytes:
+    """Vectors [r, D] as the shard's index holds them."""
+    return np.ascontiguousarray(vectors, np.float16).tobytes()
+
+
+def searchable(shard: Shard) -> ShardRows:
+    """What an index takes of a finished shard.
 
     Raises DataError where the shard is unfinished, DamagedError where its rows are not what was written.
     """
@@ -55,19 +61,32 @@ def searchable(shard: Shard) -> tuple[pa.Table, pa.Table]:
         table = shard.open_data().read()
     vectors = decode_tensors(table[VECTOR], table.schema.field(VECTOR))
     kept = np.asarray(table["reason"].to_numpy() == "")
-    means, names = [], []
+    dims = vectors.shape[1]
+    stored = {row["video_id"]: row["regions"] for row in shard.rows()}
+    means, names, of_regions, of_videos = [], [], [], []
     for video_id, (start, count) in places_of_videos(shard).items():
         rows = vectors[start : start + count][kept[start : start + count]]
         if len(rows):
             names.append(video_id)
             means.append(video_descriptor(rows))
+            regions = np.frombuffer(stored[video_id], np.float16).reshape(-1, dims)
+            of_regions.append(regions)
+            of_videos += [video_id] * len(regions)
     frames = {
         "video_id": table["video_id"].filter(pa.array(kept)),
         "second": table["timestamp_s"].filter(pa.array(kept)).cast(pa.float32()),
         VECTOR: _lists(vectors[kept]),
     }
-    of_videos = np.stack(means) if means else np.zeros((0, vectors.shape[1]))
-    return pa.table(frames), pa.table({"video_id": pa.array(names, pa.string()), VECTOR: _lists(of_videos)})
+    none = np.zeros((0, dims))
+    return ShardRows(
+        pa.table(frames),
+        _named(names, np.stack(means) if means else none),
+        _named(of_videos, np.concatenate([none, *of_regions])),
+    )
+
+
+def _named(video_ids: Sequence[str], vectors: np.ndarray) -> pa.Table:
+    return pa.table({"video_id": pa.array(video_ids, pa.string()), VECTOR: _lists(vectors)})
 
 
 def _lists(vectors: np.ndarray) -> pa.FixedSizeListArray:

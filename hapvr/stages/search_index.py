@@ -8,12 +8,10 @@ import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pyarrow as pa
-
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.search.current import FOLDER, CurrentIndex, model_place, serving_index, write_current
-from hapvr.search.index import FrameIndex, IndexStatus, Recall
+from hapvr.search.index import FrameIndex, IndexStatus, Recall, ShardRows
 from hapvr.search.index_state import STATE_FILE
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.vectors import VECTOR
@@ -73,10 +71,10 @@ def update_index(
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
             if key not in known or known[key].digest != shard.data_digest():
-                frames, videos = _rows(project, model, shard)
+                rows = _rows(project, model, shard)
                 if index is None:
-                    index = _create(project, model, place, dims=videos[VECTOR].type.list_size)
-                index.replace_shard(key, frames, videos, digest=shard.data_digest())
+                    index = _create(project, model, place, dims=rows.videos[VECTOR].type.list_size)
+                index.replace_shard(key, *rows, digest=shard.data_digest())
                 (replaced if key in known else added).append(key)
         assert index is not None
         removed = [key for key in known if key not in finished and key not in awaited]
@@ -169,7 +167,7 @@ def _create(project: Project, model: SearchModel, place: str, *, dims: int) -> F
     return FrameIndex.create(project.root.url_of(place), dims, provenance, settings=project.config.search.index)
 
 
-def _rows(project: Project, model: SearchModel, shard: Shard) -> tuple[pa.Table, pa.Table]:
+def _rows(project: Project, model: SearchModel, shard: Shard) -> ShardRows:
     """What the index takes of a shard; descriptors that are damaged are made again."""
     try:
         return searchable(shard)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS
+from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS, ShardRows
 from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VECTOR
 from hapvr.seeding import numpy_rng
@@ -15,16 +15,19 @@ DIMS = 20  # no multiple of what codes want
 # every list is looked at, and the codes are refined: what is found must be what an exact search finds
 SMALL = IndexSettings(min_indexed_rows=256, list_rows=64, code_bits=5, probed_lists=64, refine_factor=8)
 FRAMES = 8
+REGIONS = 3
 
 
 class ExactIndex:
     """Compares a query with every row. Takes shards in as `FrameIndex` does."""
 
     def __init__(self) -> None:
-        self.shards: dict[str, tuple[pa.Table, pa.Table]] = {}
+        self.shards: dict[str, ShardRows] = {}
 
-    def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
-        self.shards[shard] = frames, videos
+    def replace_shard(
+        self, shard: str, frames: pa.Table, videos: pa.Table, regions: pa.Table | None = None, *, digest: str = ""
+    ) -> None:
+        self.shards[shard] = ShardRows(frames, videos, videos[:0] if regions is None else regions)
 
     def delete_shard(self, shard: str) -> None:
         self.shards.pop(shard, None)
@@ -33,10 +36,10 @@ class ExactIndex:
         def keep(table: pa.Table) -> pa.Table:
             return table.filter(pa.array([name not in video_ids for name in table["video_id"].to_pylist()], pa.bool_()))
 
-        self.shards = {name: (keep(frames), keep(videos)) for name, (frames, videos) in self.shards.items()}
+        self.shards = {name: ShardRows(*map(keep, tables)) for name, tables in self.shards.items()}
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
-        ids, seconds, similarities = self._compare(queries, 0)
+        ids, seconds, similarities = self._compare(queries, "frames")
         numbers, places = self._nearest(similarities, k)
         rows = [
             numbers,
@@ -47,22 +50,25 @@ class ExactIndex:
         return pa.table(rows, schema=FOUND_FRAMES)
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        ids, _, similarities = self._compare(query[None], 1)
-        numbers, places = self._nearest(similarities, k)
-        return pa.table([[ids[place] for place in places], similarities[numbers, places]], schema=FOUND_VIDEOS)
+        ids, _, similarities = self._compare(query[None], "videos", "regions")
+        best: dict[str, float] = {}
+        for name, similarity in zip(ids, similarities.reshape(-1).tolist(), strict=True):
+            best[name] = max(similarity, best.get(name, -1.0))
+        nearest = sorted(best.items(), key=lambda one: -one[1])[:k]
+        return pa.table([[name for name, _ in nearest], [near for _, near in nearest]], schema=FOUND_VIDEOS)
 
     def _compare(
-        self, queries: npt.NDArray[np.floating], part: int
+        self, queries: npt.NDArray[np.floating], *parts: str
     ) -> tuple[list[str], list[float], npt.NDArray[np.float32]]:
         """Ids and seconds of all rows, and the cosines [Q, N]."""
-        tables = [shard[part] for shard in self.shards.values() if len(shard[part])]
+        tables = [table for shard in self.shards.values() for part in parts if len(table := getattr(shard, part))]
         if not tables:
             return [], [], np.zeros((len(queries), 0), np.float32)
         table = pa.concat_tables(tables)
         width = queries.shape[1]
         column = table[VECTOR].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors = unit(np.asarray(column, np.float16).astype(np.float64).reshape(-1, width))
-        seconds = table["second"].to_pylist() if part == 0 else []
+        seconds = table["second"].to_pylist() if "second" in table.column_names else []
         return table["video_id"].to_pylist(), seconds, (unit(queries) @ vectors.T).astype(np.float32)
 
     @staticmethod
@@ -81,8 +87,8 @@ def vector_column(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
 
 
-def descriptors(videos: list[str], *, seed: int) -> tuple[pa.Table, pa.Table]:
-    """Frames that gather around the vector of their video, and those vectors."""
+def descriptors(videos: list[str], *, seed: int) -> ShardRows:
+    """Frames that gather around the vector of their video, those vectors, and of every second video some regions."""
     rng = numpy_rng(seed, "descriptors")
     centres = unit(rng.standard_normal((len(videos), DIMS)))
     frames = unit(np.repeat(centres, FRAMES, 0) + 0.1 * rng.standard_normal((len(videos) * FRAMES, DIMS)))
@@ -91,7 +97,13 @@ def descriptors(videos: list[str], *, seed: int) -> tuple[pa.Table, pa.Table]:
         "second": pa.array(np.tile(np.arange(FRAMES), len(videos)), pa.float32()),
         VECTOR: vector_column(frames),
     }
-    return pa.table(of_frames), pa.table({"video_id": pa.array(videos, pa.string()), VECTOR: vector_column(centres)})
+    parts = unit(rng.standard_normal((REGIONS * len(videos[::2]), DIMS)))
+    of_regions = [video for video in videos[::2] for _ in range(REGIONS)]
+    return ShardRows(
+        pa.table(of_frames),
+        pa.table({"video_id": pa.array(videos, pa.string()), VECTOR: vector_column(centres)}),
+        pa.table({"video_id": pa.array(of_regions, pa.string()), VECTOR: vector_column(parts)}),
+    )
 
 
 def vectors_of(table: pa.Table) -> npt.NDArray[np.float32]:

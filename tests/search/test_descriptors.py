@@ -23,7 +23,13 @@ from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.search.current import read_blank, write_blank
-from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
+from hapvr.search.descriptors import (
+    blank_pictures,
+    frame_descriptors,
+    mean_directions,
+    region_descriptors,
+    video_descriptor,
+)
 from hapvr.search.network_digest import network_digest, stored_network_digest
 from hapvr.seeding import torch_rng
 from hapvr.storage.filesystem import DataRoot
@@ -104,6 +110,15 @@ def test_frames_without_a_direction_are_blank() -> None:
 def test_the_descriptor_of_a_video_is_the_direction_of_its_mean() -> None:
     vectors = np.array([[1.0, 0, 0], [0, 1, 0], [0, 1, 0]], np.float32)
     np.testing.assert_allclose(video_descriptor(vectors), np.array([1, 2, 0]) / np.sqrt(5), atol=1e-6)
+
+
+def test_a_region_has_the_direction_of_its_mean_over_the_frames_that_can_be_found() -> None:
+    regions = np.zeros((3, 3, 2), np.float32)
+    regions[:, 0], regions[:, 1] = [3, 0], [[1, 0], [0, 9], [0, 1]]  # attention makes nothing of the third
+    found = region_descriptors(regions, np.array([True, False, True]))
+    np.testing.assert_allclose(found, [[1, 0], [np.sqrt(0.5), np.sqrt(0.5)]], atol=1e-6)
+    assert region_descriptors(regions, np.zeros(3, bool)).shape == (0, 2)
+    assert region_descriptors(regions[:, :1], np.ones(3, bool)).shape == (0, 2)
 
 
 def test_networks_are_told_apart() -> None:

@@ -20,7 +20,7 @@ def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, E
     status = index.status()
     assert (status.videos, status.frames, status.unindexed_frames, status.parts) == (150, 1200, 400, 1)
     for shard in ("a", "c"):  # in the index, and beside it
-        frames, videos = exact.shards[shard]
+        frames, videos, regions = exact.shards[shard]
         queries = vectors_of(frames)[8:24]
         found = index.search_frames(queries, 6)
         assert found["query_frame"].to_pylist() == [number for number in range(16) for _ in range(6)]
@@ -29,7 +29,8 @@ def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, E
         assert best["second"].to_pylist() == frames["second"][8:24].to_pylist()
         np.testing.assert_allclose(best["similarity"].to_numpy(), 1, atol=2e-3)
         agree(found, exact.search_frames(queries, 6))
-        agree(index.search_videos(vectors_of(videos)[3], 9), exact.search_videos(vectors_of(videos)[3], 9))
+        for vector in (vectors_of(videos)[3], vectors_of(regions)[3]):
+            agree(index.search_videos(vector, 9), exact.search_videos(vector, 9))
 
 
 def test_codes_alone_find_nearly_the_same(filled: tuple[Path, ExactIndex]) -> None:
@@ -67,8 +68,8 @@ def test_recall_is_measured(filled: tuple[Path, ExactIndex], tmp_path: Path) -> 
     """A good index finds all; one whose lists are hardly looked at does not, and says so."""
     index = FrameIndex.open(filled[0], settings=SMALL)
     recall = index.verify(probes=100)
-    assert recall.probes == 200  # frames, and as many videos
-    assert recall.found_themselves == 200
+    assert recall.probes == 300  # frames, and as many videos and regions
+    assert recall.found_themselves == 300
     assert recall.recall > 0.97
     poor = IndexSettings(min_indexed_rows=256, list_rows=16, code_bits=1, probed_lists=1, refine_factor=1)
     bad = FrameIndex.create(tmp_path / "poor", DIMS, {}, settings=poor)

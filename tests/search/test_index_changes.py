@@ -61,12 +61,14 @@ class ShardsComeAndGo(RuleBasedStateMachine):
         queries = unit(numpy_rng(7, "queries").standard_normal((3, DIMS)))
         found, exact = self.index.search_videos(queries[0], 5), self.exact.search_videos(queries[0], 5)
         agree(found, exact)
-        held = {name: (len(videos), len(frames)) for name, (frames, videos) in self.exact.shards.items()}
+        held = {name: (len(videos), len(frames)) for name, (frames, videos, _) in self.exact.shards.items()}
         status = self.index.status()
         assert {name: (entry.videos, entry.frames) for name, entry in status.shards.items()} == held
         assert (status.videos, status.frames) == tuple(map(sum, zip(*held.values(), strict=True))) if held else (0, 0)
         assert self.index.videos() == {
-            name: shard for shard, (_, videos) in self.exact.shards.items() for name in videos["video_id"].to_pylist()
+            name: shard
+            for shard, (_, videos, _) in self.exact.shards.items()
+            for name in videos["video_id"].to_pylist()
         }
 
     def teardown(self) -> None:
@@ -178,6 +180,27 @@ def test_what_a_killed_writer_left_is_not_seen(copy: tuple[Path, ExactIndex]) ->
     agree(index.search_frames(query, 5), exact.search_frames(query, 5))
 
 
+def test_an_index_without_regions_goes_on(tmp_path: Path) -> None:
+    """One that an earlier version made: whole videos are found, and shards that are taken in bring their regions."""
+    old, new = (descriptors([f"{shard}1", f"{shard}2"], seed=seed) for shard, seed in (("a", 1), ("b", 2)))
+    FrameIndex.create(tmp_path, DIMS, {}, settings=SMALL).replace_shard("a", *old[:2])
+    state = json.loads((tmp_path / "index.json").read_text())
+    for versions in (state["versions"], *(entry["versions"] for entry in state["replaced"])):
+        del versions["regions"]
+    (tmp_path / "index.json").write_text(json.dumps(state))
+    shutil.rmtree(tmp_path / "regions.lance")
+    index = FrameIndex.open(tmp_path, settings=SMALL)
+    assert index.search_videos(vectors_of(old.videos)[1], 1)["video_id"].to_pylist() == ["a2"]
+    index.replace_shard("b", *new)
+    index.optimise()
+    for reader in (index, FrameIndex.open(tmp_path, settings=SMALL)):
+        (found,) = reader.search_videos(vectors_of(new.regions)[2], 1).to_pylist()
+        assert found["video_id"] == "b1"
+        assert found["similarity"] > 0.99
+        assert reader.search_videos(vectors_of(old.videos)[1], 1)["video_id"].to_pylist() == ["a2"]
+        assert reader.verify().recall == 1
+
+
 def test_an_index_of_half_precision_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors of an index that an earlier version made keep their precision; new shards join them and are found."""
     monkeypatch.setattr("hapvr.search.vectors.STORED", pa.float16())
@@ -185,8 +208,8 @@ def test_an_index_of_half_precision_goes_on(tmp_path: Path, monkeypatch: pytest.
     old.replace_shard("a", *descriptors(["a1", "a2"], seed=1))
     monkeypatch.undo()
     index = FrameIndex.open(tmp_path / "index", settings=SMALL)
-    frames, videos = descriptors(["b1"], seed=2)
-    index.replace_shard("b", frames, videos)
-    found = index.search_frames(vectors_of(frames)[:1], 1)
+    rows = descriptors(["b1"], seed=2)
+    index.replace_shard("b", *rows)
+    found = index.search_frames(vectors_of(rows.frames)[:1], 1)
     assert found["video_id"].to_pylist() == ["b1"]
     assert found["similarity"].to_numpy() == pytest.approx(1.0, abs=2e-3)

@@ -45,7 +45,7 @@ def test_wrong_queries_are_refused(
 def test_wrong_rows_are_refused_and_change_nothing(copy: tuple[Path, ExactIndex], change: Any, said: str) -> None:
     index = FrameIndex.open(copy[0], settings=SMALL)
     before = index.status()
-    frames, videos = descriptors(["a/1.mp4"], seed=1)
+    frames, videos, _ = descriptors(["a/1.mp4"], seed=1)
     with pytest.raises(ArgumentError, match=said):
         index.replace_shard("a", change(frames), videos)
     assert FrameIndex.open(copy[0], settings=SMALL).status() == before

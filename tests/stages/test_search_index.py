@@ -88,17 +88,30 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
 
 
 def test_descriptor_shards_have_a_row_per_frame(indexed: tuple[Project, IndexUpdate]) -> None:
+    """And each video the means of its regions, over the frames that can be found."""
     project, _ = indexed
-    digest = current_index(project.root).digest
+    current = current_index(project.root)
+    digest, network = current.digest, search_model(project, current.model).network
     for key in project.root.list_folders("features"):
         shard, features = descriptor_shard(project.root, digest, key), project.shard("features", key)
         index = shard.index()
         assert index["video_id"].to_list() == features.index()["video_id"].to_list()
         assert index["num_rows"].to_list() == features.index()["num_rows"].to_list()
         good = index.filter(index["status"] == STATUS_OK)
-        frames, videos = searchable(shard)
+        frames, videos, regions = searchable(shard)
         assert len(frames) == good["num_kept"].sum()
-        assert videos["video_id"].to_pylist() == good.filter(good["num_kept"] > 0)["video_id"].to_list()
+        names = videos["video_id"].to_pylist()
+        assert names == good.filter(good["num_kept"] > 0)["video_id"].to_list()
+        wanted = []
+        for _, features_of_video in FeatureStore(project.root, [key]).read(names):
+            embedded = network.embed(features_of_video).detach().numpy()
+            kept = frame_descriptors(embedded, blank=current.blank(project.root)).kept
+            wanted.append(embedded[kept].mean(axis=0))
+        assert regions["video_id"].to_pylist() == [name for name in names for _ in range(9)]
+        found = regions["vector"].combine_chunks().flatten().to_numpy().reshape(-1, embedded.shape[-1])
+        directions = np.concatenate(wanted)
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        np.testing.assert_allclose(found.astype(np.float32), directions, atol=2e-3)
 
 
 def test_a_second_update_does_nothing(project: Project) -> None:
