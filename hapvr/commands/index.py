@@ -79,7 +79,8 @@ def verify(
     config: ConfigOption,
     set_: SetOption = None,
     probes: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="Stored frames, and videos, that are searched for.")
+        int | None,
+        typer.Option(min=1, max=100_000, help="Stored frames, videos and regions, of each, that are searched for."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

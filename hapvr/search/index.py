@@ -103,7 +103,7 @@ class IndexStatus:
 class Recall:
     """How many of `probes` stored vectors found themselves, and what part of their exact neighbours was found, in [0, 1].
 
-    recall: of frames or of videos, whichever is lower.
+    recall: of frames, videos or regions, whichever is lowest.
     """
 
     probes: int
@@ -253,7 +253,7 @@ class FrameIndex:
     def verify(self, *, probes: int = 1000, seed: int = 0) -> Recall:
         """Search for stored vectors: do they find themselves, and their exact nearest neighbours?
 
-        probes: how many frames, and how many videos, drawn at random. Every vector is read once. Raises DamagedError
+        probes: how many frames, videos and regions, of each, drawn at random. Every vector is read once. Raises DamagedError
         where the index cannot be read.
         """
         parts = [_probe(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items()]

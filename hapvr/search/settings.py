@@ -42,7 +42,7 @@ class IndexSettings(Settings):
         default=2**30, description="memory for parts of the index that were read"
     )
     probes: Annotated[int, Field(ge=1)] = Field(
-        default=200, description="stored frames, and videos, that a check of the index searches for"
+        default=200, description="stored frames, videos and regions, of each, that a check of the index searches for"
     )
     min_recall: Rate = Field(
         default=0.9,
@@ -85,7 +85,8 @@ class SearchSettings(Settings):
         default=100, description="videos that the network compares with a query"
     )
     video_candidates: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        default=20, description="videos that are asked for by the mean of all frames; votes fill the other places"
+        default=20,
+        description="videos that are asked for by their mean over time, of all regions or of one; votes fill the other places",
     )
     query_frames: Annotated[int, Field(ge=1)] = Field(
         default=120, description="frames of a query that are looked up; those of a longer one are spread evenly"

@@ -62,16 +62,15 @@ def searchable(shard: Shard) -> ShardRows:
     vectors = decode_tensors(table[VECTOR], table.schema.field(VECTOR))
     kept = np.asarray(table["reason"].to_numpy() == "")
     dims = vectors.shape[1]
-    stored = {row["video_id"]: row["regions"] for row in shard.rows()}
+    stored = _stored_regions(shard, dims)
     means, names, of_regions, of_videos = [], [], [], []
     for video_id, (start, count) in places_of_videos(shard).items():
         rows = vectors[start : start + count][kept[start : start + count]]
         if len(rows):
             names.append(video_id)
             means.append(video_descriptor(rows))
-            regions = np.frombuffer(stored[video_id], np.float16).reshape(-1, dims)
-            of_regions.append(regions)
-            of_videos += [video_id] * len(regions)
+            of_regions.append(stored[video_id])
+            of_videos += [video_id] * len(stored[video_id])
     frames = {
         "video_id": table["video_id"].filter(pa.array(kept)),
         "second": table["timestamp_s"].filter(pa.array(kept)).cast(pa.float32()),
@@ -83,6 +82,27 @@ def searchable(shard: Shard) -> ShardRows:
         _named(names, np.stack(means) if means else none),
         _named(of_videos, np.concatenate([none, *of_regions])),
     )
+
+
+def _stored_regions(shard: Shard, dims: int) -> dict[str, np.ndarray]:
+    """[r, D] of each video."""
+    found = {}
+    for row in shard.rows():
+        video_id, vectors = row["video_id"], _directions(row.get("regions"), dims)
+        if vectors is None:
+            raise DamagedError(
+                f"storage: {shard.index_name}: regions of {video_id} are no directions of {dims} values; {shard.remedy}"
+            )
+        found[video_id] = vectors
+    return found
+
+
+def _directions(stored: object, dims: int) -> np.ndarray | None:
+    """[r, dims] that `region_bytes` wrote; None for anything else."""
+    if not isinstance(stored, bytes) or len(stored) % (2 * dims):
+        return None
+    vectors = np.frombuffer(stored, np.float16).reshape(-1, dims)
+    return vectors if np.isfinite(vectors).all() and vectors.any(axis=1).all() else None
 
 
 def _named(video_ids: Sequence[str], vectors: np.ndarray) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
-from hapvr.search.shards import descriptor_shard, searchable
+from hapvr.search.shards import INDEX_COLUMNS, descriptor_shard, searchable
 from hapvr.stages.descriptors import make_descriptors
 from hapvr.stages.features import make_features
 from hapvr.stages.project import Project
@@ -112,6 +113,19 @@ def test_descriptor_shards_have_a_row_per_frame(indexed: tuple[Project, IndexUpd
         directions = np.concatenate(wanted)
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         np.testing.assert_allclose(found.astype(np.float32), directions, atol=2e-3)
+
+
+@pytest.mark.parametrize("value", [None, b"x", np.full(512, np.nan, np.float16).tobytes(), bytes(1024)], ids=str)
+def test_regions_that_are_no_directions_are_named(project: Project, value: bytes | None) -> None:
+    """A shard's index that somebody wrote: the sentence names file, video and remedy, and an update makes it again."""
+    key = project.root.list_folders("features")[0]
+    shard = descriptor_shard(project.root, current_index(project.root).digest, key)
+    provenance, rows = shard.require({}), shard.rows()
+    rows[0]["regions"] = value
+    columns = [field.with_nullable(True) for field in INDEX_COLUMNS]
+    shard.write_index(rows, provenance=provenance, fields=columns)
+    with pytest.raises(DamagedError, match=rf"{key}.*regions of {re.escape(rows[0]['video_id'])} are no directions"):
+        searchable(shard)
 
 
 def test_a_second_update_does_nothing(project: Project) -> None:
