@@ -35,7 +35,7 @@ from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Clock, best_run
 from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.descriptors import frame_descriptors, video_descriptor
+from hapvr.search.descriptors import frame_descriptors, region_descriptors, video_descriptor
 from hapvr.search.engine import SearchEngine
 from hapvr.search.index import FrameIndex
 from hapvr.search.settings import SearchSettings
@@ -144,16 +144,19 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
 
 
 def build_index(folder: Path, videos: dict[str, Reference], scorer: VideoScorer, settings: SearchSettings) -> None:
-    ids, seconds, frames, means = [], [], [], []
+    ids, seconds, frames, means, of_regions, regions = [], [], [], [], [], []
     for video_id, reference in videos.items():
         times = tuple(float(second) for second in range(len(reference.regions)))
         embedded = scorer.embed(SampledFeatures(reference.regions, Clock(times)))
-        described = frame_descriptors(scorer.networks.vectors(embedded.regions))
+        embedding = scorer.networks.vectors(embedded.regions)
+        described = frame_descriptors(embedding)
         vectors, kept = described.vectors, described.kept
         ids += [video_id] * int(kept.sum())
         seconds += np.flatnonzero(kept).tolist()
         frames.append(vectors[kept])
         means.append(video_descriptor(vectors[kept]))
+        regions.append(region_descriptors(embedding, kept))
+        of_regions += [video_id] * len(regions[-1])
     index = FrameIndex.create(folder, frames[0].shape[1], {}, settings=settings.index)
     index.replace_shard(
         "in-00000",
@@ -161,6 +164,7 @@ def build_index(folder: Path, videos: dict[str, Reference], scorer: VideoScorer,
             {"video_id": ids, "second": pa.array(seconds, pa.float32()), VECTOR: vectors_column(np.concatenate(frames))}
         ),
         pa.table({"video_id": list(videos), VECTOR: vectors_column(np.stack(means))}),
+        pa.table({"video_id": of_regions, VECTOR: vectors_column(np.concatenate(regions))}),
     )
     index.optimise()
 
