@@ -218,17 +218,18 @@ class FrameIndex:
         queries = self._checked(query[None])
         names: list[pa.Array] = []
         similarities = []
-        for name in self._tables.keys() & {"videos", "regions"}:
-            rows = k * (self._regions_per_video() if name == "regions" else 1)
-            # One look-up costs little, and no votes of others make up for the errors of its codes.
-            _, near, found = self._tables[name].search(queries, rows, ["video_id"], min_refined=AMONG)
-            names += found["video_id"].chunks
-            similarities.append(near)
+        for name, per_video in (("videos", 1), ("regions", self._regions_per_video())):
+            if per_video:
+                # One look-up costs little, and no votes of others make up for the errors of its codes.
+                _, near, found = self._tables[name].search(queries, k * per_video, ["video_id"], min_refined=AMONG)
+                names += found["video_id"].chunks
+                similarities.append(near)
         return best_of_videos(pa.chunked_array(names, pa.string()), np.concatenate(similarities), k)
 
     def _regions_per_video(self) -> int:
-        """At most, on average; so many rows of regions are of one video at least."""
-        return max(1, -(-len(self._tables["regions"]) // max(1, len(self._tables["videos"]))))
+        """Rows of a video on average, rounded up; 0 in an index without regions."""
+        rows = len(self._tables["regions"]) if "regions" in self._tables else 0
+        return -(-rows // max(1, len(self._tables["videos"])))
 
     def videos(self) -> dict[str, str]:
         """Video id -> shard of every video."""

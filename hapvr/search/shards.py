@@ -85,10 +85,10 @@ def searchable(shard: Shard) -> ShardRows:
 
 
 def _stored_regions(shard: Shard, dims: int) -> dict[str, np.ndarray]:
-    """[r, D] of each video."""
+    """[r, D] of each video; r is 0 in shards of an earlier version of this package."""
     found = {}
     for row in shard.rows():
-        video_id, vectors = row["video_id"], _directions(row.get("regions"), dims)
+        video_id, vectors = row["video_id"], _directions(row.get("regions", b""), dims)
         if vectors is None:
             raise DamagedError(
                 f"storage: {shard.index_name}: regions of {video_id} are no directions of {dims} values; {shard.remedy}"

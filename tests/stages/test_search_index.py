@@ -13,6 +13,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
+from hapvr.search.shard_index import ShardIndex
 from hapvr.search.shards import INDEX_COLUMNS, descriptor_shard, searchable
 from hapvr.stages.descriptors import make_descriptors
 from hapvr.stages.features import make_features
@@ -126,6 +127,20 @@ def test_regions_that_are_no_directions_are_named(project: Project, value: bytes
     shard.write_index(rows, provenance=provenance, fields=columns)
     with pytest.raises(DamagedError, match=rf"{key}.*regions of {re.escape(rows[0]['video_id'])} are no directions"):
         searchable(shard)
+
+
+def test_descriptors_of_an_earlier_version_have_no_regions(project: Project) -> None:
+    """What else they hold is found as before."""
+    shard = descriptor_shard(project.root, current_index(project.root).digest, project.root.list_folders("features")[0])
+    now, provenance, rows = searchable(shard), shard.require({}), shard.rows()
+    for row in rows:
+        del row["regions"]
+    shard.write_index(rows, provenance=provenance, fields=INDEX_COLUMNS[:1])
+    earlier = searchable(shard)
+    assert len(now.regions) > len(earlier.regions) == 0
+    assert (earlier.frames, earlier.videos) == (now.frames, now.videos)
+    found = ShardIndex(*earlier).search_videos(np.ones(32, np.float32), 3)
+    assert len(found) == min(3, len(now.videos))
 
 
 def test_a_second_update_does_nothing(project: Project) -> None:
