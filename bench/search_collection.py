@@ -119,8 +119,8 @@ def main(arguments: Sequence[str]) -> None:
     root = {} if options.data_root is None else {"data_root": options.data_root}
 
     def opened(candidates: int) -> Searcher:
-        # places for whole videos are a fifth of all, as by default
-        changes = {"search.candidates": candidates, "search.video_candidates": candidates // 5}
+        # places for whole videos are a third of all, as by default
+        changes = {"search.candidates": candidates, "search.video_candidates": candidates // 3}
         return Searcher.open(Project.open(options.config, overrides=root | changes), model=options.model)
 
     searcher = opened(options.candidates[0])

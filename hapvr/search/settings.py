@@ -85,7 +85,7 @@ class SearchSettings(Settings):
         default=100, description="videos that the network compares with a query"
     )
     video_candidates: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        default=20,
+        default=33,
         description="videos that are asked for by their mean over time, of all regions or of one; votes fill the other places",
     )
     query_frames: Annotated[int, Field(ge=1)] = Field(
@@ -117,5 +117,5 @@ class SearchSettings(Settings):
         default=5.0, description="how far a window goes beyond the votes, where the query does"
     )
     whole_frames: Annotated[int, Field(ge=1)] = Field(
-        default=30, description="sampled frames up to which a video is compared whole instead of by windows"
+        default=60, description="sampled frames up to which a video is compared whole instead of by windows"
     )
