@@ -134,7 +134,7 @@ class FrameIndex:
         settings, root = settings or IndexSettings(), DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
-            tables = {name: FrameIndex._create_table(root, name, dims, settings) for name in TABLES}
+            tables = {name: _new_table(root, name, dims, settings) for name in TABLES}
             state = IndexState(
                 revision=0,
                 dims=dims,
@@ -281,10 +281,6 @@ class FrameIndex:
         self._tables = self._open_tables(state)
         self._state = state
 
-    @staticmethod
-    def _create_table(root: DataRoot, name: str, dims: int, settings: IndexSettings) -> VectorTable:
-        return VectorTable.create(root.url_of(f"{name}.lance"), TABLES[name], dims=dims, settings=settings)
-
     def _open_tables(self, state: IndexState) -> dict[str, VectorTable]:
         return {
             name: VectorTable.open(self._root.url_of(f"{name}.lance"), version, settings=self._settings)
@@ -299,7 +295,7 @@ class FrameIndex:
             state = read_state(self._root)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
             for name in TABLES.keys() - tables.keys():
-                tables[name] = self._create_table(self._root, name, state.dims, self._settings)
+                tables[name] = _new_table(self._root, name, state.dims, self._settings)
             change = _Change(tables, dict(state.shards))
             yield change
             versions = TableVersions(**{name: table.version for name, table in change.tables.items()})
@@ -353,6 +349,10 @@ class _Change:
 
     tables: dict[str, VectorTable]
     shards: dict[str, IndexedShard]
+
+
+def _new_table(root: DataRoot, name: str, dims: int, settings: IndexSettings) -> VectorTable:
+    return VectorTable.create(root.url_of(f"{name}.lance"), TABLES[name], dims=dims, settings=settings)
 
 
 def best_of_videos(video_ids: pa.Array | pa.ChunkedArray, similarities: npt.NDArray[np.float32], k: int) -> pa.Table:

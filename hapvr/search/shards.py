@@ -91,7 +91,8 @@ def _stored_regions(shard: Shard, dims: int) -> dict[str, np.ndarray]:
         video_id, vectors = row["video_id"], _directions(row.get("regions", b""), dims)
         if vectors is None:
             raise DamagedError(
-                f"storage: {shard.index_name}: regions of {video_id} are no directions of {dims} values; {shard.remedy}"
+                f"storage: {shard.index_name}: regions of {video_id} are no directions of {dims} values; "
+                "`hapvr index build` makes these descriptors again"
             )
         found[video_id] = vectors
     return found

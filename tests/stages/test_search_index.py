@@ -118,15 +118,19 @@ def test_descriptor_shards_have_a_row_per_frame(indexed: tuple[Project, IndexUpd
 
 @pytest.mark.parametrize("value", [None, b"x", np.full(512, np.nan, np.float16).tobytes(), bytes(1024)], ids=str)
 def test_regions_that_are_no_directions_are_named(project: Project, value: bytes | None) -> None:
-    """A shard's index that somebody wrote: the sentence names file, video and remedy, and an update makes it again."""
+    """A shard's index that somebody wrote: the sentence names file, video and remedy, and the remedy works."""
     key = project.root.list_folders("features")[0]
     shard = descriptor_shard(project.root, current_index(project.root).digest, key)
     provenance, rows = shard.require({}), shard.rows()
     rows[0]["regions"] = value
     columns = [field.with_nullable(True) for field in INDEX_COLUMNS]
     shard.write_index(rows, provenance=provenance, fields=columns)
-    with pytest.raises(DamagedError, match=rf"{key}.*regions of {re.escape(rows[0]['video_id'])} are no directions"):
+    said = rf"{key}.*regions of {re.escape(rows[0]['video_id'])} are no directions.*index build"
+    with pytest.raises(DamagedError, match=said):
         searchable(shard)
+    with pytest.warns(UserWarning, match="made again"):
+        assert update_index(project, model_of(project), anew=True).passed
+    assert len(searchable(shard).regions) > 0
 
 
 def test_descriptors_of_an_earlier_version_have_no_regions(project: Project) -> None:
