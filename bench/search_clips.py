@@ -1,9 +1,11 @@
 """Features for `bench/search.py`: real clips at one frame per second, and edited parts of them as queries.
 
-    HAPVR_MEASURE=... python bench/search_clips.py --out FOLDER [--config configs/measure.yaml]
+    HAPVR_MEASURE=... python bench/search_clips.py --clips FOLDER --out FOLDER [--config configs/measure.yaml]
+                                                   [--whitening DATA_ROOT]
 
 Queries are cut between the seconds at which the collection was sampled, as nobody's copies keep the phase. Regions are those
-of the configuration's backbone, whitened on the collection.
+of the configuration's backbone, whitened on the collection, or with the whitening of a data root, which a network that was
+trained there needs.
 """
 
 import argparse
@@ -20,8 +22,9 @@ from hapvr.config_file import load_config
 from hapvr.corpus.edits import edit_video
 from hapvr.errors import VideoError
 from hapvr.features.backbone import Backbone, center_crop, load_backbone
-from hapvr.features.whitening import fit_whitening
+from hapvr.features.whitening import fit_whitening, load_whitening
 from hapvr.seeding import numpy_rng
+from hapvr.storage.filesystem import DataRoot
 from hapvr.video.decode import sample_frames
 
 KINDS = ("low_bitrate", "crop", "tight_crop", "flip", "heavy_color", "text", "blur", "video_in_video",
@@ -69,6 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("configs/measure.yaml"))
     parser.add_argument("--clips", type=Path, required=True, help="holds videos/ and pile/")
+    parser.add_argument("--whitening", type=Path, metavar="DATA_ROOT")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     config = load_config(arguments.config)
@@ -83,7 +87,11 @@ def main() -> int:
     names = list(clips)
     collection = {name: regions(frames[::FPS], backbone, side) for name, frames in clips.items()}
     sys.stderr.write(f"{len(names)} clips, {sum(map(len, collection.values()))} frames\n")
-    whitening = fit_whitening(torch.cat(list(collection.values())).flatten(0, 1), dims=config.whitening.dims)
+    whitening = (
+        load_whitening(DataRoot(arguments.whitening))
+        if arguments.whitening
+        else fit_whitening(torch.cat(list(collection.values())).flatten(0, 1), dims=config.whitening.dims)
+    )
     rows, queries = [], []
     for length in LENGTHS_S:
         long_enough = [name for name in names if len(collection[name]) > length]

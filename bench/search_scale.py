@@ -142,15 +142,23 @@ def fill_up(listed: Sequence[Candidate], count: int) -> list[Candidate]:
     return [*listed, *(Candidate(video_id=name, votes=0.0, windows=()) for name in others)][:count]
 
 
-def shard_tables(names: Sequence[int], rows: npt.NDArray[np.float16], frames: int) -> tuple[pa.Table, pa.Table]:
-    ids = pa.array(names).cast(pa.string())
-    return pa.table(
-        {
-            "video_id": pa.array(np.repeat(np.asarray(names), frames)).cast(pa.string()),
-            "second": pa.array(np.tile(np.arange(frames), len(names)), pa.float32()),
-            "vector": lists(rows),
-        }
-    ), pa.table({"video_id": ids, "vector": lists(rows[::frames])})
+def shard_tables(
+    names: Sequence[int], rows: npt.NDArray[np.float16], frames: int
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Frames, videos and regions of a shard; a video's regions lie around its mean, as those of a frame do."""
+    ids = np.asarray(names)
+    means = unit(rows.reshape(len(ids), frames, DIMS).astype(np.float32).mean(axis=1))
+
+    def table(repeats: int, vectors: npt.NDArray[np.float16], **columns: pa.Array) -> pa.Table:
+        return pa.table(
+            {"video_id": pa.array(ids.repeat(repeats)).cast(pa.string()), **columns, "vector": lists(vectors)}
+        )
+
+    return (
+        table(frames, rows, second=pa.array(np.tile(np.arange(frames), len(ids)), pa.float32())),
+        table(1, means.astype(np.float16)),
+        table(REGIONS, regions_of(means, names[0]).reshape(-1, DIMS)),
+    )
 
 
 def fill(folder: Path, features: Path, videos: int, frames: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Segment
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
-from hapvr.search.fine import FineScore, Videos, fine_scores
+from hapvr.search.fine import FineScore, Videos, fine_scores, stretch_of
 from hapvr.search.index import SearchIndex
 from hapvr.search.settings import SearchSettings
 from hapvr.search.votes import Candidate, unite, vote
@@ -142,9 +142,10 @@ class SearchEngine:
         return scores[0]
 
     def segments(self, query: EmbeddedVideo, score: FineScore, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
-        """Common parts of a query and the scored piece, the longest and surest first. DataError where it is gone."""
+        """Common parts of a query and the video around the scored piece, the longest and surest first. DataError where it is
+        gone."""
         times = self.videos.times(score.video_id)
-        reference = self.scorer.embed(self.videos.read(score.video_id, times, *score.rows), deadline)
+        reference = self.scorer.embed(self.videos.read(score.video_id, times, *stretch_of(score)), deadline)
         return self.scorer.matching_segments(query, reference, deadline)
 
 

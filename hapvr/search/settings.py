@@ -114,8 +114,10 @@ class SearchSettings(Settings):
         default=3, description="places of a long video that are compared with the query"
     )
     margin_s: Annotated[float, Field(ge=0)] = Field(
-        default=5.0, description="how far a window goes beyond the votes, where the query does"
+        default=5.0, description="how far a window of a long query goes beyond the votes, where the query does"
     )
     whole_frames: Annotated[int, Field(ge=1)] = Field(
-        default=60, description="sampled frames up to which a video is compared whole instead of by windows"
+        default=60,
+        description="sampled frames up to which a video is compared whole instead of by windows, and up to which a query "
+        "is compared with windows of its own length",
     )

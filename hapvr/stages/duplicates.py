@@ -29,6 +29,7 @@ from hapvr.search.duplicate_tables import (
 )
 from hapvr.search.duplicates import DuplicatePair, GroupMember, best_of_each, group_copies
 from hapvr.search.engine import Found
+from hapvr.search.fine import FORMAT as SCORES_FORMAT
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage
 from hapvr.stages.project import Project
@@ -199,14 +200,14 @@ def _known_fingerprint(root: DataRoot, key: str) -> str:
 
 
 def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str) -> str:
-    """Changes where the pairs of a shard may change: model, features, descriptors, settings of search.
+    """Changes where the pairs of a shard may change: model, features, descriptors, settings and way of searches.
 
     Not with the other shards: what they have in common with this one is found when they are searched.
     """
     left_out = {"index", "keep_models", "duplicates"}
     settings = project.config.search.model_dump(mode="json", exclude=left_out)
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
-    model = {"network": current.digest, "model": current.model}
+    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
     return Provenance(PAIRS_STAGE, {**model, **settings}, inputs).fingerprint
 
 

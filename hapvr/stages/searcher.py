@@ -79,7 +79,7 @@ class Searcher:
         """For `open`. shards: video id -> shard; current: the index, and indexed: shard -> digest of what it holds of it;
         warnings: of every answer; follows_registry: whether the model is the version that the index names."""
         self._project = project
-        self._engine = engine
+        self.engine = engine
         self._shards = shards
         self._videos = videos
         self.current = current
@@ -143,12 +143,12 @@ class Searcher:
 
     @property
     def scorer(self) -> VideoScorer:
-        return self._engine.scorer
+        return self.engine.scorer
 
     @property
     def num_videos(self) -> int:
         """Videos of the collection that can be found."""
-        return self._engine.num_videos
+        return self.engine.num_videos
 
     def search(self, query: str | Path, wanted: Wanted | None = None, *, access: Access | None = None) -> SearchAnswer:
         """Videos that may show footage of a query: a video file, a still picture, or an http(s) URL.
@@ -261,11 +261,11 @@ class Searcher:
             raise ArgumentError("least_probability: this model has no calibration, so there are no probabilities")
         query = self.scorer.embed(self._videos.whole(video_id))
         try:
-            result = self._engine.search(query, num_segmented=0, allowed=self._allowed("", video_id))
+            result = self.engine.search(query, num_segmented=0, allowed=self._allowed("", video_id))
         except VideoError:
             return []
         return [
-            replace(found, segments=self._engine.segments(query, found.score))
+            replace(found, segments=self.engine.segments(query, found.score))
             for found in result.found
             if calibration.probability(found.score.similarity) >= least_probability
         ]
@@ -279,7 +279,7 @@ class Searcher:
         shards = dict.fromkeys(self.videos_of(key), key)
         return Searcher(
             self._project,
-            replace(self._engine, index=ShardIndex(*searchable(shard)), num_videos=len(shards)),
+            replace(self.engine, index=ShardIndex(*searchable(shard)), num_videos=len(shards)),
             shards=shards,
             videos=self._videos,
             current=self.current,
@@ -291,8 +291,8 @@ class Searcher:
     def compare(self, video_id: str, other: str) -> Found:
         """Two videos of the collection, compared whole, with segments. Raises DataError where one has no features."""
         query = self.scorer.embed(self._videos.whole(video_id))
-        score = self._engine.score(query, other)
-        return Found(score=score, votes=0.0, segments=self._engine.segments(query, score))
+        score = self.engine.score(query, other)
+        return Found(score=score, votes=0.0, segments=self.engine.segments(query, score))
 
     def answer(self, query: Query, wanted: Wanted, *, deadline: Deadline = NEVER) -> SearchAnswer:
         """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""
@@ -303,7 +303,7 @@ class Searcher:
         part = query.features if wanted.part is None else cut(query.features, wanted.part, name=name, fps=fps)
         embedded = scorer.embed(part, deadline)
         embed_s = query.read_s + time.perf_counter() - began
-        result = self._engine.search(
+        result = self.engine.search(
             embedded,
             num_segmented=wanted.top if wanted.segments else 0,
             allowed=self._allowed(wanted.folder, query.video_id),

@@ -23,6 +23,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.scorer.pictures import is_picture
 from hapvr.search.current import CURRENT, CurrentIndex, current_index
+from hapvr.search.fine import FORMAT as SCORES_FORMAT
 from hapvr.search.marks import read_marks
 from hapvr.search.outbox import Outbox
 from hapvr.stages.duplicates import GROUPS_PLACE, UNCALIBRATED
@@ -194,7 +195,8 @@ def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str
     settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
     marks = [[mark.first, mark.second, mark.verdict] for mark in read_marks(project.root).rows()]
     asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
-    state = {"network": current.digest, "model": current.model, "queries": asked, "marks": sorted(marks), **settings}
+    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
+    state = {**model, "queries": asked, "marks": sorted(marks), **settings}
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     return Provenance(STAGE, state, inputs).fingerprint
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from hapvr.errors import VideoError
 from hapvr.scorer.scorer import EmbeddedVideo
 from hapvr.scorer.segments import Clock, Segment
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.fine import pieces_of
+from hapvr.search.fine import FineScore, pieces_of, stretch_of
 from hapvr.search.match import coverage
 from hapvr.search.query import Part, cut
 from hapvr.search.settings import SearchSettings
@@ -37,18 +39,44 @@ def window(query: tuple[float, float], reference: tuple[float, float]) -> Window
     ("windows", "pieces"),
     [
         ((), [(0, 200)]),  # nobody voted: the whole video
-        ([window((4, 8), (104, 108))], [(99, 115)]),  # the query's other seconds before and after, at most five
-        ([window((0, 2), (100, 102))], [(99, 109)]),  # nothing before the first second of the query
-        ([window((4, 8), (1, 5))], [(0, 12)]),  # not before the video
-        ([window((4, 8), (196, 199))], [(191, 200)]),  # nor after it
-        ([window((4, 8), (104, 108)), window((5, 9), (20, 24))], [(14, 30), (99, 115)]),
-        ([window((4, 8), (104, 108)), window((4, 8), (110, 114))], [(99, 121)]),  # those that touch become one
+        ([window((4, 8), (104, 108))], [(99, 115)]),  # 14 seconds from 100 on, in whole steps of four frames
+        ([window((0, 2), (100, 102))], [(99, 115)]),  # the same offset, voted for by other frames
+        ([window((4, 8), (103, 108))], [(98, 114)]),  # as long where votes differ by a second
+        ([window((4, 8), (1, 5))], [(0, 16)]),  # as long at the beginning of the video
+        ([window((4, 8), (196, 199))], [(184, 200)]),  # and at its end
+        ([window((4, 8), (104, 108)), window((5, 9), (20, 24))], [(99, 115), (14, 30)]),
+        ([window((4, 8), (104, 108)), window((4, 8), (111, 115))], [(99, 115)]),  # not what is mostly compared already
+        ([window((4, 8), (104, 108)), window((4, 8), (112, 116))], [(99, 115), (107, 123)]),
     ],
 )
-def test_long_videos_are_compared_by_windows(windows: list[Window], pieces: list[tuple[int, int]]) -> None:
+def test_long_videos_are_compared_by_windows_of_one_length(
+    windows: list[Window], pieces: list[tuple[int, int]]
+) -> None:
     query = EmbeddedVideo(torch.zeros(14, 9, 4), clock(14))
     candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
     assert pieces_of(candidate, clock(200).times_s, query=query, settings=SETTINGS, fps=1.0) == pieces
+
+
+@pytest.mark.parametrize(
+    ("windows", "pieces"),
+    [
+        ([window((40, 44), (140, 144))], [(126, 158)]),  # 32 frames around the votes, not the query's 90
+        ([window((20, 60), (220, 260))], [(214, 266)]),  # five seconds before and after the votes
+    ],
+)
+def test_long_queries_are_compared_with_what_is_around_the_votes(
+    windows: list[Window], pieces: list[tuple[int, int]]
+) -> None:
+    query = EmbeddedVideo(torch.zeros(90, 9, 4), clock(90))
+    candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
+    assert pieces_of(candidate, clock(500).times_s, query=query, settings=SETTINGS, fps=1.0) == pieces
+
+
+def test_segments_are_looked_for_around_the_scored_piece() -> None:
+    """As far as a copy at half the speed would go, within the video."""
+    score = FineScore(video_id="a", similarity=0.5, rows=(2, 12), num_frames=200, seconds=200)
+    assert stretch_of(score) == (0, 17)
+    assert stretch_of(replace(score, rows=(100, 112))) == (94, 118)
 
 
 def test_short_videos_are_compared_whole() -> None:
