@@ -28,7 +28,8 @@ def read_vcsl(folder: Path, *, name: str = "vcsl") -> BenchmarkDefinition:
     """VCSL from label_file*.json: "query-reference" -> a list of [query begin, reference begin, query end, reference end].
 
     With a pair_file*.csv (columns query_id, reference_id), such as that of the test split, only its pairs count, and a pair
-    without labels is one without copies. Raises DataError for files that are not there or hold something else.
+    without labels is one without copies. A part without length in one of both videos is left out, as it adds nothing to
+    any measure. Raises DataError for files that are not there or hold something else.
     """
     path = _only(folder, "label_file*.json")
     labels = {_pair(key, path): boxes for key, boxes in read_json(path).items()}
@@ -42,7 +43,8 @@ def read_vcsl(folder: Path, *, name: str = "vcsl") -> BenchmarkDefinition:
         for box in boxes if isinstance(boxes, list) else [boxes]:
             if not isinstance(box, list) or len(box) != 4 or not all(isinstance(one, int | float) for one in box):
                 raise DataError(f"{path}: {'-'.join(pair)} has {box!r:.100}, wanted four times in seconds")
-            rows.append((*pair, float(box[0]), float(box[2]), float(box[1]), float(box[3])))
+            if box[0] != box[2] and box[1] != box[3]:
+                rows.append((*pair, float(box[0]), float(box[2]), float(box[1]), float(box[3])))
     queries, references = zip(*pairs, strict=True) if pairs else ((), ())
     return _definition(name, "VCSL", queries, references, pl.DataFrame(rows, schema=SEGMENT_SCHEMA, orient="row"))
 

@@ -102,6 +102,26 @@ def test_vcsl_and_vsc2022_have_true_times(tmp_path):
     )
 
 
+def test_vcsl_labels_as_its_authors_wrote_them(tmp_path):
+    """Two pairs of label_file_uuid_20230131.json of ant-research/VCSL: seconds of query, reference, query, reference. The
+    reference of the second is much longer than the query, whose parts it shows out of order. A part of no length counts
+    for nothing."""
+    long, short = "ff6e0b5f258c4c23aff91201fbd11a70", "07277cb951f14784b906ada8267ab865"
+    other = "9b64266b86594fc79ac61ebffa9601d3"
+    labels = {
+        f"{long}-{short}": [[2835, 0, 4039, 1200]],
+        f"{long}-{other}": [[1269, 996, 4633, 4290], [1343, 8926, 1355, 8936], [20, 8364, 20, 8365]],
+    }
+    (tmp_path / "label_file_uuid_20230131.json").write_text(json.dumps(labels))
+    vcsl = load_definition("vcsl", published_files=tmp_path)
+    assert vcsl.segments.rows() == [
+        (long, short, 2835, 4039, 0, 1200),
+        (long, other, 1269, 4633, 996, 4290),
+        (long, other, 1343, 1355, 8926, 8936),
+    ]
+    assert vcsl.labels["reference_id"].to_list() == [short, other]
+
+
 def test_a_vcsl_id_may_have_dashes(tmp_path):
     (tmp_path / "label_file.json").write_text(json.dumps({"1-2-3-4": [[0, 0, 1, 1]]}))
     assert load_definition("vcsl", published_files=tmp_path).labels.row(0) == ("1-2", "3-4", "copy")
