@@ -152,6 +152,18 @@ def opened(config: Path, changes: Mapping[str, Any], model: str | None, candidat
     return Searcher.open(config, overrides={**changes, **counts}, model=model)
 
 
+def measured(benchmark: Benchmark, rankings: Mapping[str, Rankings]) -> dict[str, Any]:
+    """What each ranking is worth on one benchmark, in percent."""
+    rows: dict[str, Any] = {"queries": len(benchmark.queries)}
+    for name, ranking in rankings.items():
+        best = {one: set(rankings[EXHAUSTIVE][one][:10]) for one in benchmark.queries}
+        kept = [len(wanted & set(ranking[one])) / 10 for one, wanted in best.items()]
+        tasks = {task.name: percent(np.mean(benchmark.precisions(task, ranking))) for task in benchmark.tasks}
+        copies = first(benchmark.copies(), ranking)
+        rows[name] = tasks | {"top 10 of exhaustive": percent(np.mean(kept)), "ranked first": copies}
+    return rows
+
+
 def losses(values: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, Any]:
     """values: ranking -> average precision of each query. What each loses against exhaustive scoring, in points."""
     weights = query_weights(len(values[EXHAUSTIVE]), num_samples=RESAMPLES, rng=numpy_rng("queries"))
@@ -185,16 +197,8 @@ def main(arguments: Sequence[str]) -> None:
         whole = opened(options.config, changes, model, num_videos)
         asked = dict.fromkeys(one for benchmark in benchmarks for one in (*benchmark.queries, *benchmark.copies()))
         rankings = all_rankings(whole, searchers, [one for one in asked if whole.has(one)])
-        results: dict[str, Any] = {"model": model, "videos": num_videos}
-        for benchmark in benchmarks:
-            rows: dict[str, Any] = {"queries": len(benchmark.queries)}
-            for name, ranking in rankings.items():
-                wanted = rankings[EXHAUSTIVE]
-                kept = [len(set(wanted[one][:10]) & set(ranking[one])) / 10 for one in benchmark.queries]
-                tasks = {task.name: percent(np.mean(benchmark.precisions(task, ranking))) for task in benchmark.tasks}
-                copies = first(benchmark.copies(), ranking)
-                rows[name] = tasks | {"top 10 of exhaustive": percent(np.mean(kept)), "ranked first": copies}
-            results[benchmark.name] = rows
+        results = {"model": model, "videos": num_videos}
+        results |= {benchmark.name: measured(benchmark, rankings) for benchmark in benchmarks}
         per_query = {
             name: np.array([value for one in benchmarks for value in one.precisions(one.tasks[0], ranking)])
             for name, ranking in rankings.items()
