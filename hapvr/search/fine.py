@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,24 +106,24 @@ def _is_contained(similarity: float, scorer: VideoScorer) -> bool:
 def pieces_of(
     candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, settings: SearchSettings, fps: float
 ) -> list[tuple[int, int]]:
-    """Which frames of a candidate are scored: first and last + 1 of each piece, none of which overlaps half of another.
+    """Which frames of a candidate are scored: first and last + 1 of each piece.
 
-    A short video is scored whole, and so is one that no frame voted for. A long one is scored by the stretch beside each
-    window that the query's own frames would cover at the voted offset; of a long query (`whole_frames`) only those up to
-    `margin_s` before and after the votes. Similarities of few frames depend on their number, so all stretches that a
-    short query is compared with are as long as the query, in whole steps of the comparator.
+    A short video (`whole_frames`) is scored whole, and so is one that no frame voted for. A long one is scored by the
+    stretch beside each window that the query's own frames would cover at the voted offset. Similarities of few frames
+    depend on their number, so all stretches that a short query is compared with are as long as the query, in whole steps
+    of the comparator. Beside a long query they end `margin_s` before and after the votes, and those that touch are one.
     """
     count = len(times_s)
     if count <= settings.whole_frames or not candidate.windows:
         return [(0, count)]
     first_s, last_s = query.clock.times_s[0], query.clock.times_s[-1]
-    is_long = len(query) > settings.whole_frames
+    if len(query) > settings.whole_frames:
+        spans = sorted(_span(window, first_s, last_s, margin_s=settings.margin_s) for window in candidate.windows)
+        return list(_merged(spans, np.asarray(times_s), slack_s=1 / fps))
+    length = -(-len(query) // COMPARATOR_STEP) * COMPARATOR_STEP
     pieces: list[tuple[int, int]] = []
     for window in candidate.windows:
-        start_s, end_s = _span(window, first_s, last_s, margin_s=settings.margin_s if is_long else math.inf)
-        length = max(round((end_s - start_s) * fps), settings.whole_frames) if is_long else len(query)
-        length = _in_steps(length)
-        piece = _around((start_s + end_s) / 2, length, times_s, fps=fps)
+        piece = _around(window.offset_s + (first_s + last_s) / 2, length, times_s, fps=fps)
         if not any(_shared(piece, better) > length / 2 for better in pieces):
             pieces.append(piece)
     return pieces
@@ -145,8 +144,18 @@ def _span(window: Window, first_s: float, last_s: float, *, margin_s: float) -> 
     return window.reference_start_s - before, window.reference_end_s + after
 
 
-def _in_steps(num_frames: int) -> int:
-    return -(-num_frames // COMPARATOR_STEP) * COMPARATOR_STEP
+def _merged(spans: Sequence[tuple[float, float]], times: np.ndarray, *, slack_s: float) -> Iterator[tuple[int, int]]:
+    """Rows of sorted spans of seconds; those that touch become one."""
+    start, end = spans[0]
+    for next_start, next_end in [*spans[1:], (np.inf, np.inf)]:
+        if next_start <= end + slack_s:
+            end = max(end, next_end)
+            continue
+        first = int(np.searchsorted(times, start - slack_s))
+        last = int(np.searchsorted(times, end + slack_s, side="right"))
+        if last > first:
+            yield first, last
+        start, end = next_start, next_end
 
 
 def _around(middle_s: float, num_frames: int, times_s: Sequence[float], *, fps: float) -> tuple[int, int]:

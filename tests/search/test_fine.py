@@ -60,8 +60,9 @@ def test_long_videos_are_compared_by_windows_of_one_length(
 @pytest.mark.parametrize(
     ("windows", "pieces"),
     [
-        ([window((40, 44), (140, 144))], [(126, 158)]),  # 32 frames around the votes, not the query's 90
-        ([window((20, 60), (220, 260))], [(214, 266)]),  # five seconds before and after the votes
+        ([window((40, 44), (140, 144))], [(134, 151)]),  # five seconds before and after the votes
+        ([window((20, 60), (220, 260)), window((62, 80), (270, 288))], [(214, 295)]),  # a cut: both sides are one
+        ([window((20, 60), (220, 260)), window((20, 30), (20, 30))], [(14, 37), (214, 267)]),
     ],
 )
 def test_long_queries_are_compared_with_what_is_around_the_votes(
