@@ -199,8 +199,9 @@ def add(folder: Path, features: Path, videos: int, frames: int) -> dict[str, Any
     return usage(began) | {"parts": status.parts, "unindexed": status.unindexed_frames}
 
 
-def networks_of(engine: str, backbone: Backbone, folder: Path) -> Networks:
-    """The default network, untrained, and this backbone. engine: `torch` or `onnx`, whose files lie in `folder`."""
+def networks_of(engine: str, backbone: Backbone, folder: Path, *, dtype: str) -> Networks:
+    """The default network, untrained, and this backbone. engine: `torch` or `onnx`, whose files lie in `folder`; dtype: of
+    torch's comparisons."""
     import torch
 
     network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("search")).eval()
@@ -208,7 +209,9 @@ def networks_of(engine: str, backbone: Backbone, folder: Path) -> Networks:
     sample = numpy_rng("sample").standard_normal((2000, channels), np.float32)
     whitening = fit_whitening(torch.from_numpy(sample), dims=DIMS)
     if engine == "torch":
-        return TorchNetworks(backbone=backbone, whitening=whitening, network=network, device="cpu")
+        return TorchNetworks(
+            backbone=backbone, whitening=whitening, network=network, device="cpu", dtype=getattr(torch, dtype)
+        )
     videos = [torch.from_numpy(numpy_rng(seed).standard_normal((20, REGIONS, DIMS), np.float32)) for seed in "ab"]
     features = [torch.nn.functional.normalize(video, dim=-1) for video in videos]
     record = write_onnx(folder, backbone=backbone, whitening=whitening, network=network, frames=[], features=features)
@@ -234,7 +237,7 @@ def ask(
     settings = SearchSettings.model_validate(json.loads(changes))
     backbone = load_backbone(load_config(Path("configs/demo.yaml")).backbone)
     scorer = VideoScorer(
-        networks=networks_of(engine, backbone, folder / "network"),
+        networks=networks_of(engine, backbone, folder / "network", dtype=settings.dtype),
         sampling=SamplingConfig(),
         crop_px=backbone.crop_px,
         batch_frames=32,

@@ -29,7 +29,7 @@ from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.networks import Networks
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import VideoScorer
-from hapvr.scorer.settings import ServingConfig
+from hapvr.scorer.settings import ScoresDtype, ServingConfig
 from hapvr.settings import explain
 from hapvr.video.settings import SamplingConfig
 
@@ -89,11 +89,13 @@ def read_calibration(folder: Path) -> Calibration | None:
     return read_json_as(path, Calibration, remedy="fetch or register the model again") if path.exists() else None
 
 
-def load_bundle(folder: Path, *, device: str = "cpu", engine: Engine = "torch") -> VideoScorer:
+def load_bundle(
+    folder: Path, *, device: str = "cpu", engine: Engine = "torch", dtype: ScoresDtype = "float32"
+) -> VideoScorer:
     """The scorer of a bundle, with its limits as the environment changes them.
 
     device: of torch; auto: a GPU where there is one. engine: `onnx` takes the bundle's ONNX files where it has any, and torch
-    where it has none. Without torch installed it is always `onnx`.
+    where it has none. Without torch installed it is always `onnx`. dtype: of embeddings and comparisons; bfloat16 is for torch.
     Raises DataError naming what is missing, damaged or of another format, ConfigError for a wrong limit, and
     MissingPartError where the bundle needs torch and torch is not installed.
     """
@@ -103,7 +105,7 @@ def load_bundle(folder: Path, *, device: str = "cpu", engine: Engine = "torch") 
     except ValidationError as error:
         raise unusable_description(folder, description, explain(error)) from error
     return VideoScorer(
-        networks=_networks(folder, description, device=device, engine=engine),
+        networks=_networks(folder, description, device=device, engine=engine, dtype=dtype),
         sampling=stored.sampling,
         crop_px=stored.crop_px,
         batch_frames=stored.batch_frames,
@@ -114,11 +116,18 @@ def load_bundle(folder: Path, *, device: str = "cpu", engine: Engine = "torch") 
     )
 
 
-def _networks(folder: Path, description: Mapping[str, Any], *, device: str, engine: Engine) -> Networks:
+def _networks(
+    folder: Path, description: Mapping[str, Any], *, device: str, engine: Engine, dtype: ScoresDtype
+) -> Networks:
+    in_half = dtype == "bfloat16"
     record = description.get("onnx")
     record = record if isinstance(record, Mapping) else {"reason": "it was made before there were any"}
-    if "files" in record and (engine == "onnx" or not is_installed("torch")):
+    if "files" in record and not in_half and (engine == "onnx" or not is_installed("torch")):
         return ONNXNetworks(folder, record)
+    if in_half and not is_installed("torch"):
+        raise MissingPartError(
+            f"model: {folder} compares videos in bfloat16 by torch alone; {FULL_REMEDY}, or take float32"
+        )
     if not is_installed("torch"):
         raise MissingPartError(
             f"model: {folder} has no ONNX files ({record.get('reason', 'no reason is given')}), and without torch nothing else "
@@ -126,7 +135,7 @@ def _networks(folder: Path, description: Mapping[str, Any], *, device: str, engi
         )
     from hapvr.scorer.torch_bundle import load_networks
 
-    return load_networks(folder, description, device=device)
+    return load_networks(folder, description, device=device, dtype=dtype)
 
 
 def unusable_description(folder: Path, description: Mapping[str, Any], error: Exception | str) -> DataError:

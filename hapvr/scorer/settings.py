@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hapvr.settings import Settings
+
+ScoresDtype = Literal["float32", "bfloat16"]
+"""Of embeddings and comparisons, in which a bundle is loaded."""
 
 
 class ServingConfig(Settings):

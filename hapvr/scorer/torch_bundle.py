@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -37,7 +38,7 @@ from hapvr.scorer.bundle import (
 )
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.onnx_networks import FOLDER as ONNX_FOLDER
-from hapvr.scorer.settings import ServingConfig
+from hapvr.scorer.settings import ScoresDtype, ServingConfig
 from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.settings import explain
 from hapvr.video.settings import SamplingConfig
@@ -99,7 +100,7 @@ def write_bundle(
     return folder
 
 
-def load_networks(folder: Path, description: Mapping[str, Any], *, device: str) -> TorchNetworks:
+def load_networks(folder: Path, description: Mapping[str, Any], *, device: str, dtype: ScoresDtype) -> TorchNetworks:
     """The networks of a bundle on a device; auto: a GPU where there is one. Raises DataError as `load_bundle` does."""
     try:
         stated = dict(description["backbone"])
@@ -141,6 +142,7 @@ def load_networks(folder: Path, description: Mapping[str, Any], *, device: str) 
         whitening=whitening,
         network=network,
         device=choose_device(device),
+        dtype=torch.bfloat16 if dtype == "bfloat16" else None,
     )
 
 

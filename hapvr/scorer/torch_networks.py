@@ -19,17 +19,25 @@ from hapvr.scorer.networks import Networks
 
 
 class TorchNetworks:
-    """See `hapvr.scorer.networks.Networks`. network: of any family."""
+    """See `hapvr.scorer.networks.Networks`. network: of any family. dtype: of embeddings and comparisons, None: that of its
+    weights; the frozen networks have a precision of their own."""
 
     def __init__(
-        self, *, backbone: Backbone, whitening: Whitening, network: VideoNetwork, device: torch.device | str
+        self,
+        *,
+        backbone: Backbone,
+        whitening: Whitening,
+        network: VideoNetwork,
+        device: torch.device | str,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.network = network.to(device).eval()
         self._device = torch.device(device)
+        self._dtype = dtype
         self._embed_frames = region_embedder(backbone, whitening, device, side=network.needs_side)
         # one operation at a time, so that torch's number of threads is left alone
         limits = dataclasses.replace(Limits.for_device(self._device), workers=0)
-        self._score_packed = self.network.packed_scorer(limits=limits)
+        self._score_packed = self.network.packed_scorer(dtype=dtype, limits=limits)
 
     @property
     def needs_side(self) -> bool:
@@ -41,7 +49,7 @@ class TorchNetworks:
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:
-        return self.network.embed(torch.from_numpy(regions).to(self._device))
+        return self.network.embed(torch.from_numpy(regions).to(self._device), dtype=self._dtype)
 
     def vectors(self, video: Tensor) -> NDArray[np.float32]:
         return np.asarray(video.float().cpu().numpy())

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hapvr.scorer.settings import ScoresDtype
 from hapvr.settings import Rate, Settings
 
 
@@ -83,6 +84,11 @@ class SearchSettings(Settings):
     )
     candidates: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100, description="videos that the network compares with a query"
+    )
+    dtype: ScoresDtype = Field(
+        default="float32",
+        description="in which the network compares videos; bfloat16 is for torch, and faster on processors and GPUs with its "
+        "instructions; similarities change in the third digit",
     )
     video_candidates: Annotated[int, Field(ge=0, le=10_000)] = Field(
         default=33,

@@ -105,7 +105,9 @@ class Searcher:
         folder = index_bundle(project, current, model)
         # ONNX Runtime is the faster engine on a processor (docs/experiments.md), and starts without importing torch
         on_gpu = project.config.device != "cpu" and has_gpu()
-        scorer = load_bundle(folder, device=project.config.device, engine="torch" if on_gpu else "onnx")
+        scorer = load_bundle(
+            folder, device=project.config.device, engine="torch" if on_gpu else "onnx", dtype=settings.dtype
+        )
         index = current.open(root, settings)
         shards = index.videos()
         videos = StoredVideos(root, shards, require=bundle_features(folder).require, side=scorer.networks.needs_side)

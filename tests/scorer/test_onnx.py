@@ -189,6 +189,13 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(tmp_path: Path, scenes: Path) -
     assert done.stdout.strip() == "[]"
 
 
+def test_bfloat16_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not compared in float32 without a word."""
+    monkeypatch.setattr("hapvr.scorer.bundle.is_installed", lambda package: False)
+    with pytest.raises(MissingPartError, match=r"in bfloat16 by torch alone; .*'hapvr\[all\]'`, or take float32"):
+        load_bundle(bundle, engine="onnx", dtype="bfloat16")
+
+
 def test_a_bundle_without_onnx_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is loaded into torch, whatever engine is asked for; where torch is not installed the remedy is named."""
     assert isinstance(load_bundle(bundle, engine="onnx").networks, TorchNetworks)

@@ -10,6 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hapvr.errors import ArgumentError, DataError, VideoError
@@ -300,6 +301,18 @@ def test_onnx_finds_what_torch_finds(copied: Project, tmp_path: Path) -> None:
     assert [one.score.video_id for one in copies[0]] == [one.score.video_id for one in copies[1]]
     matrices = [one.matrix(one.read(clip), "in/long.mp4", max_cells=10_000).values for one in (wanted, found)]
     np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-4)
+
+
+def test_bfloat16_finds_what_float32_does(project: Project, searcher: Searcher, tmp_path: Path) -> None:
+    """The same videos, segments and nearly the same similarities, which are rounded; ONNX files do not do that."""
+    halved = Searcher.open(project.folder / "config.yaml", overrides={"search.dtype": "bfloat16"})
+    assert halved.scorer.embed(halved.read_id("in/long.mp4").features).regions.dtype == torch.bfloat16
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[25:31]))
+    wanted, found = (one.search(clip, Wanted(top=3)).matches for one in (searcher, halved))
+    assert names(found)[:2] == names(wanted)[:2]
+    assert [match.similarity for match in found] == pytest.approx([match.similarity for match in wanted], abs=0.02)
+    assert found[0].similarity != wanted[0].similarity
+    assert found[0].segments[0].reference_start_s == wanted[0].segments[0].reference_start_s
 
 
 def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:
