@@ -130,8 +130,10 @@ def pieces_of(
 
 
 def stretch_of(score: FineScore) -> tuple[int, int]:
-    """The scored piece and half of its length before and after it, as far as the video goes: so much does a copy show
-    that runs at half or twice the speed."""
+    """First and last + 1 frame of the scored piece with half of its length before and after it, as far as the video goes.
+
+    That is twice the piece, as a video has it that shows the query at half the speed.
+    """
     first, last = score.rows
     more = (last - first + 1) // 2
     return max(first - more, 0), min(last + more, score.num_frames)

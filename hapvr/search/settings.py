@@ -87,8 +87,8 @@ class SearchSettings(Settings):
     )
     dtype: ScoresDtype = Field(
         default="float32",
-        description="in which the network compares videos; bfloat16 is for torch, and faster on processors and GPUs with its "
-        "instructions; similarities change in the third digit",
+        description="in which the network compares videos; bfloat16 needs torch, is faster on processors with its "
+        "instructions, and rounds similarities",
     )
     video_candidates: Annotated[int, Field(ge=0, le=10_000)] = Field(
         default=33,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,13 @@ def window(query: tuple[float, float], reference: tuple[float, float]) -> Window
     )
 
 
+def pieces_beside(windows: Sequence[Window], *, query: int, video: int) -> list[tuple[int, int]]:
+    """query, video: their numbers of frames, one a second."""
+    asked = EmbeddedVideo(torch.zeros(query, 9, 4), clock(query))
+    candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
+    return pieces_of(candidate, clock(video).times_s, query=asked, settings=SETTINGS, fps=1.0)
+
+
 @pytest.mark.parametrize(
     ("windows", "pieces"),
     [
@@ -52,9 +60,7 @@ def window(query: tuple[float, float], reference: tuple[float, float]) -> Window
 def test_long_videos_are_compared_by_windows_of_one_length(
     windows: list[Window], pieces: list[tuple[int, int]]
 ) -> None:
-    query = EmbeddedVideo(torch.zeros(14, 9, 4), clock(14))
-    candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
-    assert pieces_of(candidate, clock(200).times_s, query=query, settings=SETTINGS, fps=1.0) == pieces
+    assert pieces_beside(windows, query=14, video=200) == pieces
 
 
 @pytest.mark.parametrize(
@@ -68,9 +74,7 @@ def test_long_videos_are_compared_by_windows_of_one_length(
 def test_long_queries_are_compared_with_what_is_around_the_votes(
     windows: list[Window], pieces: list[tuple[int, int]]
 ) -> None:
-    query = EmbeddedVideo(torch.zeros(90, 9, 4), clock(90))
-    candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
-    assert pieces_of(candidate, clock(500).times_s, query=query, settings=SETTINGS, fps=1.0) == pieces
+    assert pieces_beside(windows, query=90, video=500) == pieces
 
 
 def test_segments_are_looked_for_around_the_scored_piece() -> None:
@@ -81,9 +85,7 @@ def test_segments_are_looked_for_around_the_scored_piece() -> None:
 
 
 def test_short_videos_are_compared_whole() -> None:
-    query = EmbeddedVideo(torch.zeros(14, 9, 4), clock(14))
-    candidate = Candidate(video_id="a", votes=1.0, windows=(window((4, 8), (4, 8)),))
-    assert pieces_of(candidate, clock(30).times_s, query=query, settings=SETTINGS, fps=1.0) == [(0, 30)]
+    assert pieces_beside([window((4, 8), (4, 8))], query=14, video=30) == [(0, 30)]
 
 
 def test_a_part_keeps_its_times() -> None:
