@@ -139,6 +139,13 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
     assert ("in/other 0.mp4", "in/short.mp4") not in kinds(grown)
 
 
+def test_scores_of_another_way_look_through_all_shards(grown: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of this package that scores candidates otherwise does not keep the pairs of before."""
+    assert outdated_duplicates(grown).uncompared == {}
+    monkeypatch.setattr("hapvr.stages.duplicates.SCORES_FORMAT", 0)
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+
+
 def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
     """Pairs of the model before do not count; its index that comes back asks for them under another name."""
     before = outdated_duplicates(grown)

@@ -81,6 +81,9 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert all(one.done and not one.announced for one in compare(project))
     assert {row["video_id"]: row["since"] for row in all_matches(project)} == since
     assert unwatched_shards(project) == {}
+    with pytest.MonkeyPatch.context() as another_way:
+        another_way.setattr("hapvr.stages.watch_lists.SCORES_FORMAT", 0)
+        assert set(unwatched_shards(project)) == {one.key for one in made}
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
     make_feature_data(project)
