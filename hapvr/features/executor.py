@@ -182,9 +182,7 @@ class Executor:
             seconds: dict[tuple[ExecutorChoice, Precision], list[float]] = {name: [] for name in runners}
             for _ in range(2):
                 for name, run in reversed(runners.items()):
-                    start = time.perf_counter()
-                    run(probe).cpu()
-                    seconds[name].append(time.perf_counter() - start)
+                    seconds[name].append(timed(run, probe))
         return Measured(tuple(Run(*name, agreements[name], min(seconds[name])) for name in runners), unavailable)
 
     def _torch(self, precision: Precision) -> Callable[[Tensor], Tensor]:
@@ -208,6 +206,13 @@ class Executor:
         return ConfigError(
             f"{self.section}.executor: openvino is asked for, but {reason}; set {self.section}.executor to auto or torch"
         )
+
+
+def timed(run: Callable[[Tensor], Tensor], probe: Tensor) -> float:
+    """Seconds until the result of a run on a probe batch is in main memory."""
+    start = time.perf_counter()
+    run(probe).cpu()
+    return time.perf_counter() - start
 
 
 def _lowest_cosine(wanted: Tensor, found: Tensor) -> float:
