@@ -1,10 +1,12 @@
 """How much of exhaustive scoring does a search keep, by kind of edit and by length of the copied part?
 
-    python bench/search.py --clips FOLDER [--network FOLDER] [--videos 240] [--seconds 300] [--out FILE.json]
+    python bench/search.py --clips FOLDER [--model BUNDLE] [--videos 220] [--seconds 300] [--around 0] [--out FILE.json]
 
 --clips: what `bench/search_clips.py` wrote. Each video of the collection lasts --seconds and holds one real clip; what lies
-around it is mixed of two other clips' frames, so that it looks like footage and is none that is asked for. --network: of a
-trained model; without one it is untrained, and its scores are TopK-Chamfer similarities of the real features.
+around it is mixed of the frames of two clips that no query is cut from, so that it looks like footage and is none that is
+asked for. What lies around the copied part of a query (--around) is mixed of outsiders. --model: a trained one, with its
+calibration; without one the network is untrained, its scores are TopK-Chamfer similarities of the real features, and its
+calibration is fitted on these pairs.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import torch
@@ -25,11 +28,9 @@ import torch
 from hapvr.config_file import load_config
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import fit_whitening
-from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.packed import PackedVideos
-from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
+from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Clock, best_run
@@ -46,6 +47,9 @@ from hapvr.video.settings import SamplingConfig
 TOP = (1, 5, 10, 20, 50, 100)
 EXHAUSTIVE_GROUP = 24
 UNRELATED_PAIRS = 100
+SURE = 0.9
+"""Probability from which on an answer counts as sure."""
+
 PHASE_S = 0.4
 """By how much the queries of `bench/search_clips.py` lie after whole seconds."""
 
@@ -72,19 +76,43 @@ def mixture(clips: dict[str, np.ndarray], names: Sequence[str], count: int, rng:
     return np.concatenate(parts)[:count].astype(np.float16)
 
 
-def collection(clips: dict[str, np.ndarray], *, videos: int, seconds: int) -> dict[str, Reference]:
-    names = sorted(clips)
+@dataclass(frozen=True)
+class Clips:
+    """What `bench/search_clips.py` wrote. rows: of the queries. asked: clips that they are cut from. outsiders: clips for
+    queries alone."""
+
+    folder: Path
+    regions: dict[str, np.ndarray]
+    rows: list[dict[str, Any]]
+    outsiders: list[str]
+
+    @classmethod
+    def load(cls, folder: Path) -> "Clips":
+        record = json.loads((folder / "queries.json").read_text())
+        with np.load(folder / "collection.npz") as stored:
+            regions = {name: stored[name] for name in sorted(stored.files)}
+        return cls(folder, regions, record["queries"], record["outsiders"])
+
+    @property
+    def asked(self) -> set[str]:
+        return {row["clip"] for row in self.rows}
+
+
+def collection(clips: Clips, *, videos: int, seconds: int) -> dict[str, Reference]:
+    """The first videos hold a clip each, the others none."""
+    names = [name for name in clips.regions if name not in clips.outsiders]
+    fillers = [name for name in names if name not in clips.asked]
     made = {}
     for number in range(videos):
         rng = numpy_rng(number, "collection")
-        clip = names[number % len(names)]
-        own = clips[clip]
-        others = [name for name in names if name != clip]
-        start = int(rng.integers(max(seconds - len(own), 1)))
-        regions = mixture(clips, others, max(seconds, len(own)), rng)
+        regions = mixture(clips.regions, fillers, seconds, rng)
+        clip, start = "", 0
         if number < len(names):
+            clip = names[number]
+            own = clips.regions[clip][:seconds]
+            start = int(rng.integers(seconds - len(own) + 1))
             regions[start : start + len(own)] = own
-        made[f"in/{number:04d}"] = Reference(regions, clip if number < len(names) else "", start)
+        made[f"in/{number:04d}"] = Reference(regions, clip, start)
     return made
 
 
@@ -100,6 +128,10 @@ class InMemory:
     def read(self, video_id: str, times_s: Sequence[float], first: int, last: int) -> SampledFeatures:
         return SampledFeatures(self._videos[video_id].regions[first:last], Clock(tuple(times_s[first:last])))
 
+    def whole(self, video_id: str, scorer: VideoScorer) -> EmbeddedVideo:
+        times = self.times(video_id)
+        return scorer.embed(self.read(video_id, times, 0, len(times)))
+
 
 @dataclass(frozen=True)
 class Query:
@@ -114,17 +146,16 @@ class Query:
     original_s: float
 
 
-def queries(folder: Path, videos: dict[str, Reference], clips: dict[str, np.ndarray], *, around_s: int) -> list[Query]:
+def queries(clips: Clips, videos: dict[str, Reference], *, around_s: int) -> list[Query]:
     place = {reference.clip: video_id for video_id, reference in videos.items() if reference.clip}
     found = []
-    with np.load(folder / "queries.npz") as stored:
-        for number, row in enumerate(json.loads((folder / "queries.json").read_text())):
+    with np.load(clips.folder / "queries.npz") as stored:
+        for number, row in enumerate(clips.rows):
             if row["clip"] not in place:
                 continue
             rng = numpy_rng(number, "around")
-            others = [name for name in sorted(clips) if name != row["clip"]]
-            before, after = (mixture(clips, others, around_s // 2, rng) if around_s else [] for _ in range(2))
-            regions = np.concatenate([part for part in (before, stored[str(number)], after) if len(part)])
+            around = [mixture(clips.regions, clips.outsiders, around_s // 2, rng) if around_s else [] for _ in range(2)]
+            regions = np.concatenate([part for part in (around[0], stored[str(number)], around[1]) if len(part)])
             reference = place[row["clip"]]
             found.append(
                 Query(
@@ -145,9 +176,9 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
 
 def build_index(folder: Path, videos: dict[str, Reference], scorer: VideoScorer, settings: SearchSettings) -> None:
     ids, seconds, frames, means, of_regions, regions = [], [], [], [], [], []
-    for video_id, reference in videos.items():
-        times = tuple(float(second) for second in range(len(reference.regions)))
-        embedded = scorer.embed(SampledFeatures(reference.regions, Clock(times)))
+    memory = InMemory(videos)
+    for video_id in videos:
+        embedded = memory.whole(video_id, scorer)
         embedding = scorer.networks.vectors(embedded.regions)
         described = frame_descriptors(embedding)
         vectors, kept = described.vectors, described.kept
@@ -169,18 +200,20 @@ def build_index(folder: Path, videos: dict[str, Reference], scorer: VideoScorer,
     index.optimise()
 
 
-def exhaustive(queries: Sequence[EmbeddedVideo], videos: dict[str, Reference], network: SimilarityNetwork,
-               scorer: VideoScorer) -> np.ndarray:  # fmt: skip
+def exhaustive(
+    queries: Sequence[EmbeddedVideo], videos: dict[str, Reference], scorer: VideoScorer
+) -> npt.NDArray[np.float32]:
     """[Q, N] similarities of whole queries with whole videos."""
-    packed = PackedVideos.from_videos([query.regions for query in queries])
-    columns, names = [], list(videos)
+    columns, names, memory = [], list(videos), InMemory(videos)
     for start in range(0, len(names), EXHAUSTIVE_GROUP):
-        group = []
-        for name in names[start : start + EXHAUSTIVE_GROUP]:
-            regions = torch.from_numpy(videos[name].regions)
-            group.append(scorer.embed(SampledFeatures(np.asarray(regions), Clock(tuple(range(len(regions)))))).regions)
-        columns.append(score_packed(network, packed, PackedVideos.from_videos(group)))
-    return torch.cat(columns, dim=1).numpy()
+        group = [memory.whole(name, scorer) for name in names[start : start + EXHAUSTIVE_GROUP]]
+        columns.append(np.array([scorer.similarities(query, group) for query in queries], np.float32))
+    return np.concatenate(columns, axis=1)
+
+
+def scorer_probability(engine: SearchEngine, similarity: float) -> float:
+    calibration = engine.scorer.calibration
+    return 0.0 if calibration is None else calibration.probability(similarity)
 
 
 def measured(query: Query, embedded: EmbeddedVideo, row: np.ndarray | None, names: Sequence[str], engine: SearchEngine,
@@ -203,7 +236,10 @@ def measured(query: Query, embedded: EmbeddedVideo, row: np.ndarray | None, name
         return values
     order = [names[place] for place in np.argsort(-row, kind="stable")]
     result = engine.search(embedded, num_segmented=20)
+    probability = {found.score.video_id: scorer_probability(engine, found.score.similarity) for found in result.found}
     values |= {
+        "sure": float(probability.get(query.reference, 0.0) >= SURE),
+        "wrongly_sure": float(any(p >= SURE for name, p in probability.items() if name != query.reference)),
         "top10_listed": sum(name in listed for name in order[:10]) / 10,
         "ap_exhaustive": precision(order, query.reference),
         "ap_search": precision([found.score.video_id for found in result.found], query.reference),
@@ -226,7 +262,8 @@ def precision(ranked: Sequence[str], wanted: str) -> float:
 
 def summary(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
     listed = pl.col("listed_at")
-    rates = [name for name in ("top10_listed", "ap_exhaustive", "ap_votes", "ap_search", "has_segment") if name in rows]
+    shares = ("top10_listed", "ap_exhaustive", "ap_votes", "ap_search", "sure", "wrongly_sure", "has_segment")
+    rates = [name for name in shares if name in rows]
     medians = ("begin_error_s", "end_error_s", "shortlist_ms", "fine_ms", "segments_ms")
     return (
         rows.group_by(by)
@@ -250,18 +287,37 @@ def calibrated(scorer: VideoScorer, wanted: Sequence[Query], scores: np.ndarray,
     for _ in range(UNRELATED_PAIRS):
         number, name = int(rng.integers(len(wanted))), names[int(rng.integers(len(names)))]
         if name != wanted[number].reference:
-            times = memory.times(name)
-            other = scorer.embed(memory.read(name, times, 0, len(times)))
-            runs.append(best_run(scorer.relative_similarity(embedded[number], other)))
+            runs.append(best_run(scorer.relative_similarity(embedded[number], memory.whole(name, scorer))))
     return fit_calibration(
         scores[truth], scores[~truth], source={}, frame_threshold=min(float(np.quantile(runs, 0.95)), 0.98)
+    )
+
+
+def untrained(clips: Clips, config: Path) -> VideoScorer:
+    """Without a comparator, so that its scores are TopK-Chamfer similarities of the stored features."""
+    sample = torch.from_numpy(np.concatenate(list(clips.regions.values()))).flatten(0, 1).float()[:5000]
+    dims = sample.shape[-1]
+    backbone = load_backbone(load_config(config).backbone)
+    return VideoScorer(
+        networks=TorchNetworks(
+            backbone=backbone,
+            whitening=fit_whitening(sample, dims=dims),
+            network=SimilarityNetwork(
+                NetworkSettings(comparator=False), dims=dims, generator=torch_rng("search")
+            ).eval(),
+            device="cpu",
+        ),
+        sampling=SamplingConfig(),
+        crop_px=backbone.crop_px,
+        batch_frames=32,
+        description={},
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clips", type=Path, required=True)
-    parser.add_argument("--network", type=Path)
+    parser.add_argument("--model", type=Path, metavar="BUNDLE")
     parser.add_argument("--videos", type=int, default=220)
     parser.add_argument("--seconds", type=int, default=300)
     parser.add_argument("--around", type=int, default=0, help="seconds of other footage in each query")
@@ -271,34 +327,17 @@ def main() -> int:
     parser.add_argument("--shortlist", action="store_true", help="measure the shortlist alone")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    with np.load(arguments.clips / "collection.npz") as stored:
-        clips = {name: stored[name] for name in stored.files}
+    clips = Clips.load(arguments.clips)
     videos = collection(clips, videos=arguments.videos, seconds=arguments.seconds)
-    dims = next(iter(clips.values())).shape[-1]
-    network = (
-        load_network(arguments.network)[0]
-        if arguments.network
-        else SimilarityNetwork(NetworkSettings(comparator=False), dims=dims, generator=torch_rng("search"))
-    ).eval()
-    sample = torch.from_numpy(np.concatenate(list(clips.values()))).flatten(0, 1).float()
-    backbone = load_backbone(load_config(arguments.config).backbone)
-    scorer = VideoScorer(
-        networks=TorchNetworks(
-            backbone=backbone, whitening=fit_whitening(sample[:5000], dims=dims), network=network, device="cpu"
-        ),
-        sampling=SamplingConfig(),
-        crop_px=backbone.crop_px,
-        batch_frames=32,
-        description={},
-    )
-    wanted = queries(arguments.clips, videos, clips, around_s=arguments.around)[:: arguments.every]
+    scorer = load_bundle(arguments.model) if arguments.model else untrained(clips, arguments.config)
+    wanted = queries(clips, videos, around_s=arguments.around)[:: arguments.every]
     embedded = [scorer.embed(query.features) for query in wanted]
     names = list(videos)
     began = time.perf_counter()
     scores: Sequence[np.ndarray | None] = [None] * len(wanted)
     if not arguments.shortlist:
-        scored = exhaustive(embedded, videos, network, scorer)
-        scorer.calibration = calibrated(scorer, wanted, scored, names, embedded, videos)
+        scored = exhaustive(embedded, videos, scorer)
+        scorer.calibration = scorer.calibration or calibrated(scorer, wanted, scored, names, embedded, videos)
         scores = list(scored)
     exhaustive_s = time.perf_counter() - began
     rows: list[dict[str, Any]] = []

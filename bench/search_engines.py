@@ -76,13 +76,14 @@ def make_videos(
 
 
 def make_query(
-    clips: Sequence[npt.NDArray[np.float32]], original: npt.NDArray[np.float32], rng: np.random.Generator
+    clips: Sequence[npt.NDArray[np.float32]], original: npt.NDArray[np.float32], rng: np.random.Generator, frames: int
 ) -> npt.NDArray[np.float32]:
-    """Half of a video, moved, between frames of another clip."""
-    frames = len(original)
+    """So many frames: of a video, moved, as many as make half of them, between frames of another clip."""
     other = clips[int(rng.integers(len(clips)))]
     rows = unit(other[np.arange(frames) % len(other)] + SCENE * unit(rng.standard_normal(DIMS)))
-    rows[frames // 4 : 3 * frames // 4] = original[frames // 4 : 3 * frames // 4]
+    copied = min(frames // 2, len(original))
+    first, start = (len(original) - copied) // 2, (frames - copied) // 2
+    rows[start : start + copied] = original[first : first + copied]
     return unit(rows + QUERY * unit(rng.standard_normal((frames, DIMS))))
 
 
@@ -286,7 +287,8 @@ def main(arguments: Sequence[str]) -> None:
     library.flush()
     chosen = numpy_rng("queries").choice(options.videos, size=options.queries, replace=False).tolist()
     queries = [
-        make_query(clips, next(make_videos(clips, [number], frames)), numpy_rng(number, "query")) for number in chosen
+        make_query(clips, next(make_videos(clips, [number], frames)), numpy_rng(number, "query"), frames)
+        for number in chosen
     ]
     np.save(folder / "queries.npy", np.stack(queries))
     began = now()

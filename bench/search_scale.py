@@ -1,12 +1,13 @@
 """How long does a search take among 100,000 videos? Index and network, with synthetic videos.
 
     python -m bench.search_scale --features DATA_ROOT --folder FOLDER [--videos 100000] [--frames 100] [--queries 6]
-                                 [--rounds 3] [--engine torch] [--parts fill build ask add ask_added]
+                                 [--query-frames 100] [--rounds 3] [--engine torch] [--parts fill build ask add ask_added]
 
 As in `bench.search_engines`, each video runs through the stored frames of a real clip, moved by random vectors. Its
 regions, which the network compares, are its descriptors moved a little more. The network is the default one, untrained, in
-torch or ONNX Runtime: its times are those of a trained one. A query is half a video of the collection, moved further, and
-half frames of another clip; it is "decoded", so the frozen networks take no part. Each part of the work is a process of its
+torch or ONNX Runtime: its times are those of a trained one. Half of a query, or less where videos are that short, is a
+video of the collection, moved further, and the rest are frames of another clip; it is "decoded", so the frozen networks take
+no part. Each part of the work is a process of its
 own with two threads:
 
     fill        takes in all shards
@@ -100,10 +101,10 @@ class Maker:
     def shard(self, numbers: Sequence[int]) -> npt.NDArray[np.float32]:
         return np.concatenate([self.video(number) for number in numbers])
 
-    def queries(self, videos: int, count: int) -> tuple[list[int], list[npt.NDArray[np.float32]]]:
+    def queries(self, videos: int, count: int, frames: int) -> tuple[list[int], list[npt.NDArray[np.float32]]]:
         """The videos that are asked for, and [frames, DIMS] of each query."""
         chosen = numpy_rng("queries").choice(videos, size=count, replace=False).tolist()
-        return chosen, [make_query(self.clips, self.video(one), numpy_rng(one, "query")) for one in chosen]
+        return chosen, [make_query(self.clips, self.video(one), numpy_rng(one, "query"), frames) for one in chosen]
 
 
 def regions_of(frames: npt.NDArray[np.float32], seed: int | str) -> npt.NDArray[np.float16]:
@@ -224,6 +225,7 @@ def ask(
     videos: int,
     frames: int,
     queries: int,
+    query_frames: int,
     rounds: int,
     changes: str,
     engine: str,
@@ -233,7 +235,7 @@ def ask(
 
     torch.set_num_threads(THREADS)
     maker = Maker(features, frames)
-    chosen, made = maker.queries(videos, queries)
+    chosen, made = maker.queries(videos, queries, query_frames)
     settings = SearchSettings.model_validate(json.loads(changes))
     backbone = load_backbone(load_config(Path("configs/demo.yaml")).backbone)
     scorer = VideoScorer(
@@ -258,7 +260,7 @@ def ask(
     }
     found = []
     for number, rows in enumerate(made):
-        query = scorer.embed(SampledFeatures(regions_of(rows, number), clock(frames)))
+        query = scorer.embed(SampledFeatures(regions_of(rows, number), clock(len(rows))))
         for turn in range(rounds):
             began = now()
             listed = search.shortlist(query)
@@ -313,6 +315,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--videos", type=int, default=100_000)
     parser.add_argument("--frames", type=int, default=100)
     parser.add_argument("--queries", type=int, default=6)
+    parser.add_argument("--query-frames", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--settings", default="{}", help="of the section `search`, as JSON")
     parser.add_argument("--engine", choices=("torch", "onnx"), default="torch", help="of the fine scores")
@@ -320,7 +323,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     folder, features, videos, frames = options.folder, options.features, options.videos, options.frames
     folder.mkdir(parents=True, exist_ok=True)
-    asked = ("ask", folder, features, videos, frames, options.queries, options.rounds, options.settings, options.engine)
+    size = (folder, features, videos, frames)
+    asked = ("ask", *size, options.queries, options.query_frames, options.rounds, options.settings, options.engine)
     work: dict[str, tuple[Any, ...]] = {
         "fill": ("fill", folder, features, videos, frames),
         "build": ("build", folder),
