@@ -3,8 +3,8 @@
     python bench/search.py --clips FOLDER [--model BUNDLE] [--videos 220] [--seconds 300] [--around 0] [--out FILE.json]
 
 --clips: what `bench/search_clips.py` wrote. Each video of the collection lasts --seconds and holds one real clip; what lies
-around it is mixed of the frames of two clips that no query is cut from, so that it looks like footage and is none that is
-asked for. What lies around the copied part of a query (--around) is mixed of outsiders. --model: a trained one, with its
+around it is footage of clips that no query is cut from. What lies around the copied part of a query (--around) is footage of
+outsiders. --model: a trained one, with its
 calibration; without one the network is untrained, its scores are TopK-Chamfer similarities of the real features, and its
 calibration is fitted on these pairs.
 """
@@ -61,19 +61,16 @@ class Reference:
     start_s: int
 
 
-def mixture(clips: dict[str, np.ndarray], names: Sequence[str], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Frames half way between those of two clips, in scenes of 5 to 20 s."""
+def footage(clips: dict[str, np.ndarray], names: Sequence[str], count: int, rng: np.random.Generator) -> np.ndarray:
+    """Frames of some clips in scenes of at most 5 to 20 s. Whoever mixes two clips' frames gets frames that are like all."""
     parts, total = [], 0
     while total < count:
-        length = int(rng.integers(5, 20))
-        first, second = (clips[names[int(rng.integers(len(names)))]].astype(np.float32) for _ in range(2))
-        rows = np.arange(length)
-        start, other = rng.integers(len(first)), rng.integers(len(second))
-        weight = rng.uniform(0.35, 0.65)
-        mixed = weight * first[(start + rows) % len(first)] + (1 - weight) * second[(other + rows) % len(second)]
-        parts.append(mixed / np.maximum(np.linalg.norm(mixed, axis=-1, keepdims=True), 1e-6))
+        clip = clips[names[int(rng.integers(len(names)))]]
+        length = min(int(rng.integers(5, 20)), len(clip))
+        start = int(rng.integers(len(clip) - length + 1))
+        parts.append(clip[start : start + length])
         total += length
-    return np.concatenate(parts)[:count].astype(np.float16)
+    return np.concatenate(parts)[:count]
 
 
 @dataclass(frozen=True)
@@ -99,13 +96,13 @@ class Clips:
 
 
 def collection(clips: Clips, *, videos: int, seconds: int) -> dict[str, Reference]:
-    """The first videos hold a clip each, the others none."""
+    """The first videos hold a clip each that may be asked for, the others none."""
     names = [name for name in clips.regions if name not in clips.outsiders]
     fillers = [name for name in names if name not in clips.asked]
     made = {}
     for number in range(videos):
         rng = numpy_rng(number, "collection")
-        regions = mixture(clips.regions, fillers, seconds, rng)
+        regions = footage(clips.regions, fillers, seconds, rng)
         clip, start = "", 0
         if number < len(names):
             clip = names[number]
@@ -154,7 +151,7 @@ def queries(clips: Clips, videos: dict[str, Reference], *, around_s: int) -> lis
             if row["clip"] not in place:
                 continue
             rng = numpy_rng(number, "around")
-            around = [mixture(clips.regions, clips.outsiders, around_s // 2, rng) if around_s else [] for _ in range(2)]
+            around = [footage(clips.regions, clips.outsiders, around_s // 2, rng) if around_s else [] for _ in range(2)]
             regions = np.concatenate([part for part in (around[0], stored[str(number)], around[1]) if len(part)])
             reference = place[row["clip"]]
             found.append(
@@ -217,8 +214,8 @@ def scorer_probability(engine: SearchEngine, similarity: float) -> float:
 
 
 def measured(query: Query, embedded: EmbeddedVideo, row: np.ndarray | None, names: Sequence[str], engine: SearchEngine,
-             variant: str) -> dict[str, Any]:  # fmt: skip
-    """What one query gives, beside its exhaustive similarities [N]; without them the shortlist alone."""
+             variant: str, *, search: bool) -> dict[str, Any]:  # fmt: skip
+    """What one query gives, beside its exhaustive similarities [N] if there are any. search: false for the shortlist alone."""
     began = time.perf_counter()
     candidates = engine.shortlist(embedded)
     shortlist_ms = 1000 * (time.perf_counter() - began)
@@ -232,16 +229,19 @@ def measured(query: Query, embedded: EmbeddedVideo, row: np.ndarray | None, name
         "ap_votes": precision([one.video_id for one in voted], query.reference),
         "shortlist_ms": shortlist_ms,
     }
-    if row is None:
+    if row is not None:
+        order = [names[place] for place in np.argsort(-row, kind="stable")]
+        values["top10_listed"] = sum(name in listed for name in order[:10]) / 10
+        values["ap_exhaustive"] = precision(order, query.reference)
+        if query.reference in order[:10]:
+            values["original_listed"] = float(query.reference in listed)
+    if not search:
         return values
-    order = [names[place] for place in np.argsort(-row, kind="stable")]
     result = engine.search(embedded, num_segmented=20)
     probability = {found.score.video_id: scorer_probability(engine, found.score.similarity) for found in result.found}
     values |= {
         "sure": float(probability.get(query.reference, 0.0) >= SURE),
         "wrongly_sure": float(any(p >= SURE for name, p in probability.items() if name != query.reference)),
-        "top10_listed": sum(name in listed for name in order[:10]) / 10,
-        "ap_exhaustive": precision(order, query.reference),
         "ap_search": precision([found.score.video_id for found in result.found], query.reference),
         "fine_ms": 1000 * result.timings_s["fine"],
         "segments_ms": 1000 * result.timings_s["segments"],
@@ -262,7 +262,16 @@ def precision(ranked: Sequence[str], wanted: str) -> float:
 
 def summary(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
     listed = pl.col("listed_at")
-    shares = ("top10_listed", "ap_exhaustive", "ap_votes", "ap_search", "sure", "wrongly_sure", "has_segment")
+    shares = (
+        "top10_listed",
+        "original_listed",
+        "ap_exhaustive",
+        "ap_votes",
+        "ap_search",
+        "sure",
+        "wrongly_sure",
+        "has_segment",
+    )
     rates = [name for name in shares if name in rows]
     medians = ("begin_error_s", "end_error_s", "shortlist_ms", "fine_ms", "segments_ms")
     return (
@@ -325,6 +334,7 @@ def main() -> int:
     parser.add_argument("--variant", action="append", default=[], metavar="JSON", help="of the section `search`")
     parser.add_argument("--every", type=int, default=1, help="take each n-th query")
     parser.add_argument("--shortlist", action="store_true", help="measure the shortlist alone")
+    parser.add_argument("--search", action="store_true", help="measure searches alone, by the calibration of --model")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     clips = Clips.load(arguments.clips)
@@ -335,7 +345,7 @@ def main() -> int:
     names = list(videos)
     began = time.perf_counter()
     scores: Sequence[np.ndarray | None] = [None] * len(wanted)
-    if not arguments.shortlist:
+    if not arguments.shortlist and not arguments.search:
         scored = exhaustive(embedded, videos, scorer)
         scorer.calibration = scorer.calibration or calibrated(scorer, wanted, scored, names, embedded, videos)
         scores = list(scored)
@@ -358,7 +368,7 @@ def main() -> int:
                 settings=settings,
             )
             rows += [
-                measured(query, one, row, names, engine, variant)
+                measured(query, one, row, names, engine, variant, search=not arguments.shortlist)
                 for query, one, row in zip(wanted, embedded, scores, strict=True)
             ]
     table = pl.DataFrame(rows, infer_schema_length=None)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
-from hapvr.scorer.segments import Segment
+from hapvr.scorer.segments import MAX_SEGMENTS, Segment
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
-from hapvr.search.fine import FineScore, Videos, fine_scores, stretch_of
+from hapvr.search.fine import FineScore, Videos, fine_scores, stretches_of
 from hapvr.search.index import SearchIndex
 from hapvr.search.settings import SearchSettings
 from hapvr.search.votes import Candidate, unite, vote
@@ -142,11 +142,14 @@ class SearchEngine:
         return scores[0]
 
     def segments(self, query: EmbeddedVideo, score: FineScore, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
-        """Common parts of a query and the video around the scored piece, the longest and surest first. DataError where it is
-        gone."""
+        """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
+        is gone."""
         times = self.videos.times(score.video_id)
-        reference = self.scorer.embed(self.videos.read(score.video_id, times, *stretch_of(score)), deadline)
-        return self.scorer.matching_segments(query, reference, deadline)
+        found: list[Segment] = []
+        for rows in stretches_of(score):
+            reference = self.scorer.embed(self.videos.read(score.video_id, times, *rows), deadline)
+            found += self.scorer.matching_segments(query, reference, deadline)
+        return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
 
 
 def unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

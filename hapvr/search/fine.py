@@ -1,9 +1,10 @@
-"""Fine scores of candidates: the champion's network on the parts of their stored features that may show the query."""
+"""Fine scores of candidates: the champion's network on the parts of query and candidate that may show the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -14,13 +15,16 @@ from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.settings import SearchSettings
-from hapvr.search.votes import Candidate, Window
+from hapvr.search.votes import Candidate
 
 CANDIDATES_AT_ONCE = 16
 """Candidates whose features are in memory together."""
 
-FORMAT = 2
-"""Of the scores: stored pairs and matches of another one are compared again. 2: windows of one length."""
+FORMAT = 3
+"""Of the scores: stored pairs and matches of another one are compared again. 3: parts of one length, of the query too."""
+
+Rows = tuple[int, int]
+"""First and last + 1 of some frames."""
 
 LEAST_CONTAINED = 0.5
 """Probability of a match from which on a short video counts as shown within the query; what is below only moves the ranks
@@ -37,16 +41,23 @@ class Videos(Protocol):
         """The frames from `first` to `last` - 1."""
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Frames of the query and of a candidate that are compared."""
+
+    query: Rows
+    reference: Rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class FineScore:
-    """similarity in [-1, 1]: of the query with the best piece of the video, or, of a video that is shorter than the query, of
-    the video with the query if that is higher and says that it lies within the query: similarities ask how much of the
-    first is in the second. rows: which piece, its first and last + 1 frame. num_frames: of the whole video, and seconds:
-    how long it lasts."""
+    """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its part, is the shorter one,
+    the other way round if that is higher and says that it lies within the query: similarities ask how much of the first
+    is in the second. pairs: all that were compared. num_frames: of the whole video, and seconds: how long it lasts."""
 
     video_id: str
     similarity: float
-    rows: tuple[int, int]
+    pairs: tuple[Pair, ...]
     num_frames: int
     seconds: float
 
@@ -68,33 +79,49 @@ def fine_scores(
     scores: list[FineScore] = []
     lost: dict[str, str] = {}
     for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
-        pieces: list[tuple[str, tuple[int, int], Sequence[float]]] = []
-        embedded: list[EmbeddedVideo] = []
+        times: dict[str, Sequence[float]] = {}
+        pairs: dict[str, tuple[Pair, ...]] = {}
+        parts: list[tuple[Rows, str, EmbeddedVideo]] = []
         for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
+            name = candidate.video_id
             try:
-                times = videos.times(candidate.video_id)
-                for rows in pieces_of(candidate, times, query=query, settings=settings, fps=scorer.sampling.fps):
-                    embedded.append(scorer.embed(videos.read(candidate.video_id, times, *rows), deadline))
-                    pieces.append((candidate.video_id, rows, times))
+                times[name] = videos.times(name)
+                chosen = pairs_of(candidate, times[name], query=query, settings=settings, fps=scorer.sampling.fps)
+                read = [videos.read(name, times[name], *pair.reference) for pair in chosen]
             except DataError as error:
-                lost[candidate.video_id] = str(error)
-        best: dict[str, FineScore] = {}
-        scored = zip(pieces, embedded, scorer.similarities(query, embedded, deadline), strict=True)
-        for (video_id, rows, times), piece, similarity in scored:
-            if len(piece) == len(times) < len(query):
-                (back,) = scorer.similarities(piece, [query], deadline)
+                lost[name] = str(error)
+                continue
+            pairs[name] = tuple(chosen)
+            parts += [(pair.query, name, scorer.embed(one, deadline)) for pair, one in zip(chosen, read, strict=True)]
+        best = _best(query, parts, scorer, deadline)
+        scores += [
+            FineScore(
+                video_id=name,
+                similarity=best[name],
+                pairs=compared,
+                num_frames=len(times[name]),
+                seconds=times[name][-1] + 1 / scorer.sampling.fps,
+            )
+            for name, compared in pairs.items()
+        ]
+    return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
+
+
+def _best(
+    query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], scorer: VideoScorer, deadline: Deadline
+) -> Mapping[str, float]:
+    """The highest similarity of each video. parts: rows of the query, id of the video and what is compared of it."""
+    best: dict[str, float] = {}
+    for rows, group in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
+        names, embedded = zip(*((name, part) for _, name, part in group), strict=True)
+        shown = query.part(*rows)
+        for name, part, similarity in zip(names, embedded, scorer.similarities(shown, embedded, deadline), strict=True):
+            if len(part) < len(shown):
+                (back,) = scorer.similarities(part, [shown], deadline)
                 if back > similarity and _is_contained(back, scorer):
                     similarity = back
-            if video_id not in best or similarity > best[video_id].similarity:
-                best[video_id] = FineScore(
-                    video_id=video_id,
-                    similarity=similarity,
-                    rows=rows,
-                    num_frames=len(times),
-                    seconds=times[-1] + 1 / scorer.sampling.fps,
-                )
-        scores += [score for video_id, score in best.items() if video_id not in lost]
-    return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
+            best[name] = max(similarity, best.get(name, similarity))
+    return best
 
 
 def _is_contained(similarity: float, scorer: VideoScorer) -> bool:
@@ -103,69 +130,64 @@ def _is_contained(similarity: float, scorer: VideoScorer) -> bool:
     return calibration is None or calibration.probability(similarity) >= LEAST_CONTAINED
 
 
-def pieces_of(
+def pairs_of(
     candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, settings: SearchSettings, fps: float
-) -> list[tuple[int, int]]:
-    """Which frames of a candidate are scored: first and last + 1 of each piece.
+) -> list[Pair]:
+    """Which frames of the query are compared with which of a candidate.
 
-    A short video (`whole_frames`) is scored whole, and so is one that no frame voted for. A long one is scored by the
-    stretch beside each window that the query's own frames would cover at the voted offset. Similarities of few frames
-    depend on their number, so all stretches that a short query is compared with are as long as the query, in whole steps
-    of the comparator. Beside a long query they end `margin_s` before and after the votes, and those that touch are one.
+    All with all if both are short (`whole_frames`), or no frame voted for the candidate. Otherwise each window makes a
+    pair: the part of the query whose frames voted, of at least `part_frames`, and the part of the candidate at the voted
+    offset. Similarities of few frames depend on their number, so parts have whole steps of the comparator, and both parts
+    of a pair the same number, unless a video is shorter.
     """
     count = len(times_s)
-    if count <= settings.whole_frames or not candidate.windows:
-        return [(0, count)]
-    first_s, last_s = query.clock.times_s[0], query.clock.times_s[-1]
-    if len(query) > settings.whole_frames:
-        spans = sorted(_span(window, first_s, last_s, margin_s=settings.margin_s) for window in candidate.windows)
-        return list(_merged(spans, np.asarray(times_s), slack_s=1 / fps))
-    length = -(-len(query) // COMPARATOR_STEP) * COMPARATOR_STEP
-    pieces: list[tuple[int, int]] = []
+    if max(count, len(query)) <= settings.whole_frames or not candidate.windows:
+        return [Pair((0, len(query)), (0, count))]
+    pairs: list[Pair] = []
     for window in candidate.windows:
-        piece = _around(window.offset_s + (first_s + last_s) / 2, length, times_s, fps=fps)
-        if not any(_shared(piece, better) > length / 2 for better in pieces):
-            pieces.append(piece)
-    return pieces
+        voted = round((window.query_end_s - window.query_start_s) * fps) + 1
+        length = min(_whole_steps(max(voted, settings.part_frames)), _whole_steps(len(query)))
+        middle_s = (window.query_start_s + window.query_end_s) / 2
+        shown = _around(middle_s, length, query.clock.times_s, fps=fps)
+        middle_s = (query.clock.times_s[shown[0]] + query.clock.times_s[shown[1] - 1]) / 2
+        pair = Pair(shown, _around(middle_s + window.offset_s, length, times_s, fps=fps))
+        if not any(_same(pair, better) for better in pairs):
+            pairs.append(pair)
+    return pairs
 
 
-def stretch_of(score: FineScore) -> tuple[int, int]:
-    """First and last + 1 frame of the scored piece with half of its length before and after it, as far as the video goes.
+def stretches_of(score: FineScore) -> list[Rows]:
+    """Where in a video segments are looked for: its compared parts with half of their length before and after them.
 
-    That is twice the piece, as a video has it that shows the query at half the speed.
+    That is twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one.
     """
-    first, last = score.rows
-    more = (last - first + 1) // 2
-    return max(first - more, 0), min(last + more, score.num_frames)
+    longer = []
+    for first, last in (pair.reference for pair in score.pairs):
+        more = (last - first + 1) // 2
+        longer.append((max(first - more, 0), min(last + more, score.num_frames)))
+    stretches: list[Rows] = []
+    for first, last in sorted(longer):
+        if stretches and first <= stretches[-1][1]:
+            stretches[-1] = (stretches[-1][0], max(last, stretches[-1][1]))
+        else:
+            stretches.append((first, last))
+    return stretches
 
 
-def _span(window: Window, first_s: float, last_s: float, *, margin_s: float) -> tuple[float, float]:
-    """Seconds of the reference that belong to a window."""
-    before = min(window.query_start_s - first_s, margin_s)
-    after = min(last_s - window.query_end_s, margin_s)
-    return window.reference_start_s - before, window.reference_end_s + after
+def _whole_steps(num_frames: int) -> int:
+    return -(-num_frames // COMPARATOR_STEP) * COMPARATOR_STEP
 
 
-def _merged(spans: Sequence[tuple[float, float]], times: np.ndarray, *, slack_s: float) -> Iterator[tuple[int, int]]:
-    """Rows of sorted spans of seconds; those that touch become one."""
-    start, end = spans[0]
-    for next_start, next_end in [*spans[1:], (np.inf, np.inf)]:
-        if next_start <= end + slack_s:
-            end = max(end, next_end)
-            continue
-        first = int(np.searchsorted(times, start - slack_s))
-        last = int(np.searchsorted(times, end + slack_s, side="right"))
-        if last > first:
-            yield first, last
-        start, end = next_start, next_end
-
-
-def _around(middle_s: float, num_frames: int, times_s: Sequence[float], *, fps: float) -> tuple[int, int]:
+def _around(middle_s: float, num_frames: int, times_s: Sequence[float], *, fps: float) -> Rows:
     """So many rows around a second, moved where the video begins or ends; all rows of a shorter video."""
     first = int(np.searchsorted(times_s, middle_s - num_frames / 2 / fps))
     first = max(min(first, len(times_s) - num_frames), 0)
     return first, min(first + num_frames, len(times_s))
 
 
-def _shared(piece: tuple[int, int], other: tuple[int, int]) -> int:
-    return min(piece[1], other[1]) - max(piece[0], other[0])
+def _same(pair: Pair, other: Pair) -> bool:
+    """Whether more than half of both parts of a pair are in another one."""
+    return all(
+        min(part[1], better[1]) - max(part[0], better[0]) > (part[1] - part[0]) / 2
+        for part, better in ((pair.query, other.query), (pair.reference, other.reference))
+    )

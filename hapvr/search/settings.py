@@ -119,11 +119,10 @@ class SearchSettings(Settings):
     windows_per_video: Annotated[int, Field(ge=1)] = Field(
         default=3, description="places of a long video that are compared with the query"
     )
-    margin_s: Annotated[float, Field(ge=0)] = Field(
-        default=5.0, description="how far a window of a long query goes beyond the votes, where the query does"
+    part_frames: Annotated[int, Field(ge=1)] = Field(
+        default=8, description="sampled frames of query and video around votes that are compared at least"
     )
     whole_frames: Annotated[int, Field(ge=1)] = Field(
         default=60,
-        description="sampled frames up to which a video is compared whole instead of by windows, and up to which a query "
-        "is compared with windows of its own length",
+        description="sampled frames up to which a query and a video are compared whole, if both are that short",
     )

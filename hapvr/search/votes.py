@@ -19,6 +19,10 @@ from hapvr.errors import ArgumentError
 Table = dict[str, npt.NDArray[Any]]
 """Columns of one length by name. Polars would do as well, and is larger than all that scoring needs."""
 
+GAP_COST = 0.25
+"""What a looked-up query frame that does not vote takes from a stretch, in mean votes of those that do: a single vote far
+away from the others would make a short copy a long one."""
+
 MIN_VOTE = 1e-6
 """Votes of less weight are not counted: they come from rounding."""
 
@@ -27,7 +31,8 @@ MIN_VOTE = 1e-6
 class Window:
     """Where a candidate may show what the query shows, in seconds from each video's first frame.
 
-    votes: sum of the weights of the query frames that agree on the offset, >= 0. num_frames: how many these are.
+    votes: sum of the weights of the query frames that agree on the offset, >= 0. num_frames: how many these are. Start and
+    end: of the stretch in which they are dense.
     """
 
     query_start_s: float
@@ -90,11 +95,13 @@ def vote(
     weighted = _strongest(weighted, hits_per_video, "query_frame", "video")
     if allowed is not None:
         weighted = _take(weighted, np.array([allowed(name) for name in names], bool)[weighted["video"]])
-    peaks = _peaks(weighted, tolerance_s=tolerance_s)
+    once, peaks = _peaks(weighted, tolerance_s=tolerance_s)
     best = np.zeros(len(names))
     np.maximum.at(best, peaks["video"], peaks["votes"])
     chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[:max_candidates]
-    windows = _windows(_take(peaks, np.isin(peaks["video"], chosen)), max_windows=max_windows)
+    windows = _windows(
+        _take(peaks, np.isin(peaks["video"], chosen)), once, asked_s=np.unique(times), max_windows=max_windows
+    )
     return [Candidate(video_id=names[video], votes=float(best[video]), windows=windows[video]) for video in chosen]
 
 
@@ -139,41 +146,62 @@ def _weighted(
     return coded.dictionary.to_pylist(), _take(table, table["weight"] > MIN_VOTE)
 
 
-def _peaks(weighted: Table, *, tolerance_s: float) -> Table:
-    """Bins of offsets with their votes. Bins are twice the tolerance wide and overlap by half, so that some bin holds any
-    set of offsets that differ by the tolerance."""
+def _peaks(weighted: Table, *, tolerance_s: float) -> tuple[Table, Table]:
+    """Votes ordered by bin of offsets and time, and the bins: their sums, numbers and first rows. Bins are twice the
+    tolerance wide and overlap by half, so that some bin holds any set of offsets that differ by the tolerance."""
     count = len(weighted["weight"])
     twice = _take(weighted, np.tile(np.arange(count), 2)) | {"shift": np.repeat([0.0, 0.5], count)}
     twice["bin"] = np.floor((twice["second"] - twice["time"]) / (2 * tolerance_s) + twice["shift"])
     once = _strongest(twice, 1, "video", "shift", "bin", "time")
     starts = _starts(once, "video", "shift", "bin")
-    return _take({name: once[name] for name in ("video", "shift", "bin")}, starts) | {
+    return once, _take({name: once[name] for name in ("video", "shift", "bin")}, starts) | {
         "votes": np.add.reduceat(once["weight"], starts),
         "num_frames": np.diff(starts, append=len(once["weight"])),
-        "query_start": np.minimum.reduceat(once["time"], starts),
-        "query_end": np.maximum.reduceat(once["time"], starts),
-        "reference_start": np.minimum.reduceat(once["second"], starts),
-        "reference_end": np.maximum.reduceat(once["second"], starts),
+        "start": starts,
     }
 
 
-def _windows(peaks: Table, *, max_windows: int) -> dict[int, tuple[Window, ...]]:
-    """The best windows of each video that do not lie within a better one."""
+def _windows(
+    peaks: Table, once: Table, *, asked_s: npt.NDArray[np.float64], max_windows: int
+) -> dict[int, tuple[Window, ...]]:
+    """The best windows of each video that do not lie within a better one. asked_s: when looked-up query frames are shown."""
     found: dict[int, tuple[Window, ...]] = {}
     for row in np.lexsort((peaks["bin"], peaks["shift"], -peaks["votes"])):
         video = int(peaks["video"][row])
         windows = found.setdefault(video, ())
+        if len(windows) == max_windows:
+            continue
+        rows = slice(peaks["start"][row], peaks["start"][row] + peaks["num_frames"][row])
+        times, seconds = once["time"][rows], once["second"][rows]
+        first, last = _dense(np.searchsorted(asked_s, times), once["weight"][rows])
         window = Window(
-            query_start_s=float(peaks["query_start"][row]),
-            query_end_s=float(peaks["query_end"][row]),
-            reference_start_s=float(peaks["reference_start"][row]),
-            reference_end_s=float(peaks["reference_end"][row]),
+            query_start_s=float(times[first]),
+            query_end_s=float(times[last]),
+            reference_start_s=float(seconds[first : last + 1].min()),
+            reference_end_s=float(seconds[first : last + 1].max()),
             votes=float(peaks["votes"][row]),
             num_frames=int(peaks["num_frames"][row]),
         )
-        if len(windows) < max_windows and not any(_within(window, better) for better in windows):
+        if not any(_within(window, better) for better in windows):
             found[video] = (*windows, window)
     return found
+
+
+def _dense(places: npt.NDArray[np.intp], weights: npt.NDArray[np.float64]) -> tuple[int, int]:
+    """First and last vote of the stretch with the most votes, less GAP_COST mean votes for each place without one.
+
+    places: of the votes among the looked-up frames, rising.
+    """
+    cost = GAP_COST * float(weights.mean())
+    best, total, start, stretch = -np.inf, 0.0, 0, (0, 0)
+    for number, weight in enumerate(weights.tolist()):
+        total -= cost * (int(places[number] - places[number - 1]) - 1) if number else 0.0
+        if total <= 0:
+            total, start = 0.0, number
+        total += weight
+        if total > best:
+            best, stretch = total, (start, number)
+    return stretch
 
 
 def _take(table: Table, rows: npt.NDArray[Any]) -> Table:

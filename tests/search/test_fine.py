@@ -12,13 +12,13 @@ from hapvr.errors import VideoError
 from hapvr.scorer.scorer import EmbeddedVideo
 from hapvr.scorer.segments import Clock, Segment
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.fine import FineScore, pieces_of, stretch_of
+from hapvr.search.fine import FineScore, Pair, Rows, pairs_of, stretches_of
 from hapvr.search.match import coverage
 from hapvr.search.query import Part, cut
 from hapvr.search.settings import SearchSettings
 from hapvr.search.votes import Candidate, Window
 
-SETTINGS = SearchSettings(whole_frames=30, margin_s=5)
+SETTINGS = SearchSettings(whole_frames=30, part_frames=12)
 
 
 def clock(count: int) -> Clock:
@@ -36,56 +36,75 @@ def window(query: tuple[float, float], reference: tuple[float, float]) -> Window
     )
 
 
-def pieces_beside(windows: Sequence[Window], *, query: int, video: int) -> list[tuple[int, int]]:
+def pairs_beside(windows: Sequence[Window], *, query: int, video: int) -> list[tuple[Rows, Rows]]:
     """query, video: their numbers of frames, one a second."""
     asked = EmbeddedVideo(torch.zeros(query, 9, 4), clock(query))
     candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
-    return pieces_of(candidate, clock(video).times_s, query=asked, settings=SETTINGS, fps=1.0)
+    pairs = pairs_of(candidate, clock(video).times_s, query=asked, settings=SETTINGS, fps=1.0)
+    return [(pair.query, pair.reference) for pair in pairs]
 
 
 @pytest.mark.parametrize(
-    ("windows", "pieces"),
+    ("windows", "references"),
     [
         ((), [(0, 200)]),  # nobody voted: the whole video
-        ([window((4, 8), (104, 108))], [(99, 115)]),  # 14 seconds from 100 on, in whole steps of four frames
-        ([window((0, 2), (100, 102))], [(99, 115)]),  # the same offset, voted for by other frames
-        ([window((4, 8), (103, 108))], [(98, 114)]),  # as long where votes differ by a second
-        ([window((4, 8), (1, 5))], [(0, 16)]),  # as long at the beginning of the video
-        ([window((4, 8), (196, 199))], [(184, 200)]),  # and at its end
-        ([window((4, 8), (104, 108)), window((5, 9), (20, 24))], [(99, 115), (14, 30)]),
-        ([window((4, 8), (104, 108)), window((4, 8), (111, 115))], [(99, 115)]),  # not what is mostly compared already
-        ([window((4, 8), (104, 108)), window((4, 8), (112, 116))], [(99, 115), (107, 123)]),
+        ([window((4, 8), (104, 108))], [(99, 111)]),  # ten seconds from 100 on, in whole steps of four frames
+        ([window((0, 2), (100, 102))], [(99, 111)]),  # the same offset, voted for by other frames
+        ([window((4, 8), (103, 108))], [(98, 110)]),  # as long where votes differ by a second
+        ([window((4, 8), (1, 5))], [(0, 12)]),  # as long at the beginning of the video
+        ([window((4, 8), (196, 199))], [(188, 200)]),  # and at its end
+        ([window((4, 8), (104, 108)), window((5, 9), (20, 24))], [(99, 111), (14, 26)]),
+        ([window((4, 8), (104, 108)), window((4, 8), (109, 113))], [(99, 111)]),  # not what is mostly compared already
+        ([window((4, 8), (104, 108)), window((4, 8), (110, 114))], [(99, 111), (105, 117)]),
     ],
 )
-def test_long_videos_are_compared_by_windows_of_one_length(
-    windows: list[Window], pieces: list[tuple[int, int]]
+def test_short_queries_are_compared_whole_with_parts_of_one_length(
+    windows: list[Window], references: list[Rows]
 ) -> None:
-    assert pieces_beside(windows, query=14, video=200) == pieces
+    assert pairs_beside(windows, query=10, video=200) == [((0, 10), rows) for rows in references]
 
 
 @pytest.mark.parametrize(
-    ("windows", "pieces"),
+    ("windows", "pairs"),
     [
-        ([window((40, 44), (140, 144))], [(134, 151)]),  # five seconds before and after the votes
-        ([window((20, 60), (220, 260)), window((62, 80), (270, 288))], [(214, 295)]),  # a cut: both sides are one
-        ([window((20, 60), (220, 260)), window((20, 30), (20, 30))], [(14, 37), (214, 267)]),
+        ((), [((0, 90), (0, 500))]),
+        ([window((40, 44), (140, 144))], [((36, 48), (136, 148))]),  # at least twelve frames
+        ([window((0, 4), (140, 144))], [((0, 12), (140, 152))]),  # where the query begins
+        ([window((86, 89), (140, 143))], [((78, 90), (132, 144))]),  # and ends
+        ([window((40, 44), (0, 4))], [((36, 48), (0, 12))]),  # where the video begins
+        ([window((20, 60), (220, 260))], [((18, 62), (218, 262))]),  # all that voted, in whole steps of four frames
+        (
+            [window((20, 60), (220, 260)), window((62, 80), (270, 288))],  # a cut
+            [((18, 62), (218, 262)), ((61, 81), (269, 289))],
+        ),
+        (
+            [window((20, 60), (220, 260)), window((20, 60), (20, 60))],  # shown twice in the video
+            [((18, 62), (218, 262)), ((18, 62), (18, 62))],
+        ),
+        ([window((0, 89), (100, 189))], [((0, 90), (99, 191))]),  # the whole query is copied
     ],
 )
-def test_long_queries_are_compared_with_what_is_around_the_votes(
-    windows: list[Window], pieces: list[tuple[int, int]]
+def test_long_queries_are_compared_by_the_parts_that_voted(
+    windows: list[Window], pairs: list[tuple[Rows, Rows]]
 ) -> None:
-    assert pieces_beside(windows, query=90, video=500) == pieces
+    assert pairs_beside(windows, query=90, video=500) == pairs
 
 
-def test_segments_are_looked_for_around_the_scored_piece() -> None:
+def test_short_videos_are_compared_whole_with_short_queries() -> None:
+    windows = [window((4, 8), (4, 8))]
+    assert pairs_beside(windows, query=14, video=30) == [((0, 14), (0, 30))]
+    assert pairs_beside(windows, query=14, video=31) == [((0, 12), (0, 12))]
+    assert pairs_beside(windows, query=31, video=8) == [((0, 12), (0, 8))]
+
+
+def test_segments_are_looked_for_around_the_compared_parts() -> None:
     """As far as a copy at half the speed would go, within the video."""
-    score = FineScore(video_id="a", similarity=0.5, rows=(2, 12), num_frames=200, seconds=200)
-    assert stretch_of(score) == (0, 17)
-    assert stretch_of(replace(score, rows=(100, 112))) == (94, 118)
-
-
-def test_short_videos_are_compared_whole() -> None:
-    assert pieces_beside([window((4, 8), (4, 8))], query=14, video=30) == [(0, 30)]
+    score = FineScore(video_id="a", similarity=0.5, pairs=(Pair((0, 10), (2, 12)),), num_frames=200, seconds=200)
+    assert stretches_of(score) == [(0, 17)]
+    two = (Pair((20, 32), (100, 112)), Pair((0, 12), (70, 82)))
+    assert stretches_of(replace(score, pairs=two)) == [(64, 88), (94, 118)]
+    two = (Pair((20, 32), (100, 112)), Pair((0, 12), (80, 92)))
+    assert stretches_of(replace(score, pairs=two)) == [(74, 118)]
 
 
 def test_a_part_keeps_its_times() -> None:

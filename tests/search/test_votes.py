@@ -81,6 +81,26 @@ def test_two_places_of_one_video_are_two_windows(collection: dict[str, np.ndarra
     assert {round(window.offset_s) for window in best.windows[:2]} == {60, 100}
 
 
+def test_a_stray_vote_does_not_lengthen_a_window(collection: dict[str, np.ndarray]) -> None:
+    """A frame that agrees by chance, a minute later, is no part of the copy."""
+    original = collection["in/07.mp4"]
+    query = random_video(900, 60)
+    query[2:8] = original[4:10]
+    query[55] = original[57]
+    window = candidates(query, collection)[0].windows[0]
+    assert (window.query_start_s, window.query_end_s) == (2, 7)
+    assert (window.reference_start_s, window.reference_end_s) == (4, 9)
+    assert window.num_frames == 7
+
+
+def test_a_copy_with_frames_that_do_not_vote_is_one_window(collection: dict[str, np.ndarray]) -> None:
+    """Of a copy of 50 seconds every second frame is another picture."""
+    query = collection["in/07.mp4"][5:55].copy()
+    query[::2] = random_video(900, 25)
+    window = candidates(query, collection)[0].windows[0]
+    assert (window.query_start_s, window.query_end_s) == (1, 49)
+
+
 def test_what_all_videos_share_does_not_decide(collection: dict[str, np.ndarray]) -> None:
     """Eight seconds of an intro that 25 videos begin with weigh less than three seconds that one video has."""
     intro, scene = random_video(700, 8), random_video(701, 3)

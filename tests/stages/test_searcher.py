@@ -131,13 +131,33 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
 
 def test_windows_find_what_whole_videos_do(project: Project, tmp_path: Path) -> None:
     """With windows instead of whole videos the long clip is still found at the same place."""
-    searcher = Searcher.open(
-        project.folder / "config.yaml", overrides={"search.whole_frames": 8, "search.margin_s": 2.0}
-    )
+    searcher = Searcher.open(project.folder / "config.yaml", overrides={"search.whole_frames": 8})
     clip = write_scenes(tmp_path / "query.mp4", [500, *LONG[30:36], 501])
     best = searcher.search(clip).matches[0]
     assert best.reference == "in/long.mp4"
     assert (best.segments[0].reference_start_s, best.segments[0].reference_end_s) == (30, 36)
+
+
+def test_a_part_of_a_long_query_counts_as_much_as_by_itself(searcher: Searcher, tmp_path: Path) -> None:
+    """Eight seconds of the long clip in a query of 82."""
+    excerpt = list(LONG[25:33])
+    alone = searcher.search(write_scenes(tmp_path / "excerpt.mp4", excerpt)).matches[0]
+    answer = searcher.search(write_scenes(tmp_path / "long.mp4", [*range(500, 530), *excerpt, *range(530, 574)]))
+    best = answer.matches[0]
+    assert best.reference == alone.reference == "in/long.mp4"
+    assert best.similarity > 0.9 * alone.similarity
+    segment = best.segments[0]
+    assert (segment.query_start_s, segment.query_end_s) == (30, 38)
+    assert (segment.reference_start_s, segment.reference_end_s) == (25, 33)
+
+
+def test_parts_from_two_places_are_two_segments(project: Project, tmp_path: Path) -> None:
+    """Both are found where a video is compared by parts, in whatever order the query shows them."""
+    searcher = Searcher.open(project.folder / "config.yaml", overrides={"search.whole_frames": 8})
+    clip = write_scenes(tmp_path / "query.mp4", [*LONG[32:38], *range(500, 504), *LONG[2:8]])
+    best = searcher.search(clip).matches[0]
+    assert best.reference == "in/long.mp4"
+    assert {(one.query_start_s, one.reference_start_s) for one in best.segments} >= {(0, 32), (10, 2)}
 
 
 def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:
