@@ -15,7 +15,7 @@ from hapvr.scorer.segments import Segment
 class Match:
     """A video of the collection that may show footage of the query.
 
-    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the query and the searched part of the reference.
+    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
     probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
     no segments were looked for. votes: of the shortlist, 0 if the whole video led to it. mark: "match" where somebody
