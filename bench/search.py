@@ -2,11 +2,10 @@
 
     python bench/search.py --clips FOLDER [--model BUNDLE] [--videos 220] [--seconds 300] [--around 0] [--out FILE.json]
 
---clips: what `bench/search_clips.py` wrote. Each video of the collection lasts --seconds and holds one real clip; what lies
-around it is footage of clips that no query is cut from. What lies around the copied part of a query (--around) is footage of
-outsiders. --model: a trained one, with its
-calibration; without one the network is untrained, its scores are TopK-Chamfer similarities of the real features, and its
-calibration is fitted on these pairs.
+--clips: what `bench/search_clips.py` wrote. Each video of the collection lasts --seconds and holds at most one clip that
+queries are cut from; the rest is footage of other clips. What lies around the copied part of a query (--around) is footage
+of outsiders, which no video of the collection shows. --model: a trained one, with its calibration; without one the network
+is untrained, its scores are TopK-Chamfer similarities of the real features, and its calibration is fitted on these pairs.
 """
 
 import argparse
@@ -62,7 +61,8 @@ class Reference:
 
 
 def footage(clips: dict[str, np.ndarray], names: Sequence[str], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Frames of some clips in scenes of at most 5 to 20 s. Whoever mixes two clips' frames gets frames that are like all."""
+    """[count, R, C]: stretches of these clips, each of less than 20 s. They are real ones, since frames that are mixed of
+    two clips are more like all others."""
     parts, total = [], 0
     while total < count:
         clip = clips[names[int(rng.integers(len(names)))]]
@@ -208,7 +208,7 @@ def exhaustive(
     return np.concatenate(columns, axis=1)
 
 
-def scorer_probability(engine: SearchEngine, similarity: float) -> float:
+def probability_of(engine: SearchEngine, similarity: float) -> float:
     calibration = engine.scorer.calibration
     return 0.0 if calibration is None else calibration.probability(similarity)
 
@@ -238,7 +238,7 @@ def measured(query: Query, embedded: EmbeddedVideo, row: np.ndarray | None, name
     if not search:
         return values
     result = engine.search(embedded, num_segmented=20)
-    probability = {found.score.video_id: scorer_probability(engine, found.score.similarity) for found in result.found}
+    probability = {found.score.video_id: probability_of(engine, found.score.similarity) for found in result.found}
     values |= {
         "sure": float(probability.get(query.reference, 0.0) >= SURE),
         "wrongly_sure": float(any(p >= SURE for name, p in probability.items() if name != query.reference)),
