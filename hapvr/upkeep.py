@@ -41,14 +41,14 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import read_manifest_shard, shard_keys
 from hapvr.storage.shards import Shard
 
-ASIDE = ".damaged"
-"""Ending of a file that is set aside."""
+ASIDE = ".set_aside"
+"""Folder of the data root for files that are being made again."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """keys: of all there is; check: raises DataError for damage, or returns what it found, with counts; remake: None where nothing can make it again,
-    and `advice` says what to do."""
+    """keys: of all there is; check: raises DataError for damage, or returns what it found, with counts; remake: None where
+    nothing can make it again, and `advice` says what to do."""
 
     keys: Callable[[DataRoot], Sequence[str]]
     check: Callable[[DataRoot, str], FileCheck | None]
@@ -104,22 +104,27 @@ def _repair(project: Project, found: FileCheck) -> FileCheck:
 
 
 @contextmanager
-def _set_aside(root: DataRoot, *names: str) -> Iterator[None]:
-    """Rename files while the block makes them again. They are put back where the block fails, and removed where it replaced
-    them."""
-    moved = []
-    for name in names:
-        if root.exists(name):
-            root.filesystem.move(root.path(name), root.path(name + ASIDE))
-            moved.append(name)
+def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Move files into ASIDE while the block makes them again; they are removed once they are replaced.
+
+    They are put back where the block fails, where it does not replace them, and where `confirm` is false afterwards.
+    """
+    moved = [name for name in names if root.exists(name)]
+    for name in moved:
+        if root.local is not None:
+            root.local_path(f"{ASIDE}/{name}").parent.mkdir(parents=True, exist_ok=True)
+        root.filesystem.move(root.path(name), root.path(f"{ASIDE}/{name}"))
+    good = False
     try:
         yield
+        good = confirm()
     finally:
         for name in moved:
-            if root.exists(name):
-                root.delete(name + ASIDE)
+            if good and root.exists(name):
+                root.delete(f"{ASIDE}/{name}")
             else:
-                root.filesystem.move(root.path(name + ASIDE), root.path(name))
+                root.delete(name)
+                root.filesystem.move(root.path(f"{ASIDE}/{name}"), root.path(name))
 
 
 def _remake_shard(name: str, project: Project, key: str) -> None:
@@ -138,22 +143,17 @@ def _check_downloads(root: DataRoot, key: str) -> None:
 
 
 def _remake_downloads(project: Project, key: str) -> None:
-    """Fetch or generate damaged videos again; those that cannot be had again are put back as they were."""
-    moved = [(path, path.with_name(path.name + ASIDE)) for path in damaged_files(project.root, key)]
-    for path, aside in moved:
-        path.rename(aside)
-    try:
-        _regenerate(project)
-        with _set_aside(project.root, Shard(project.root, "videos", key).index_name):
+    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with its record."""
+    root, lost = project.root, []
+    assert root.local is not None
+    availability = [f"{AVAILABILITY}/{one}.parquet" for one in _availability_keys(root) if one.endswith(f"/{key}")]
+    records = [Shard(root, "videos", key).index_name, *availability]
+    for path in damaged_files(root, key):
+        with _set_aside(root, path.relative_to(root.local).as_posix(), *records, confirm=path.exists):
+            _regenerate(project)
             CHAIN["videos"].run(project, key)
-    finally:
-        lost = []
-        for path, aside in moved:
-            if path.exists():
-                aside.unlink()
-            else:
-                aside.rename(path)
-                lost.append(path)
+        if path in damaged_files(root, key):
+            lost.append(path)
     if lost:
         raise DataError(f"{lost[0]} cannot be had again; it was left as it is")
 
@@ -233,7 +233,7 @@ def _set_checkpoints_aside(project: Project, key: str) -> None:
         try:
             read_checkpoint(path)
         except DataError:
-            path.rename(path.with_name(path.name + ASIDE))
+            path.rename(path.with_name(path.name + ".damaged"))
 
 
 def _trainings(root: DataRoot) -> list[str]:
