@@ -8,11 +8,13 @@ can be made. Only files that our own records say we made or fetched are touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import pyarrow.fs as pafs
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.marks import MARKS
@@ -56,18 +58,20 @@ class Kind:
     advice: str = ""
 
 
-def verify_root(root: DataRoot, *, read_videos: bool = True, progress: Progress = no_progress) -> list[FileCheck]:
-    """Read all that the chain wrote below a data root and compare it with what was recorded of it.
+def verify_root(
+    root: DataRoot, *, kinds: Collection[str] | None = None, progress: Progress = no_progress
+) -> list[FileCheck]:
+    """Read what the chain wrote below a data root and compare it with what was recorded of it.
 
-    read_videos: read fetched and generated videos, too. Raises DataError where there is nothing to check.
+    kinds: of KINDS; None for all. Raises DataError where there is nothing to check.
     """
-    places = [(name, key) for name, kind in KINDS.items() for key in kind.keys(root)]
+    chosen = KINDS if kinds is None else kinds
+    places = [(name, key) for name, kind in KINDS.items() if name in chosen for key in kind.keys(root)]
     if not places:
         raise DataError(f"verify: {root.url} holds nothing that the chain wrote; is that the data root?")
     checks = []
     for name, key in places:
-        if name != "downloads" or read_videos:
-            checks.append(check(root, name, key))
+        checks.append(check(root, name, key))
         progress(len(checks), len(places))
     return checks
 
@@ -83,6 +87,7 @@ def check(root: DataRoot, name: str, key: str) -> FileCheck:
 
 def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress) -> list[FileCheck]:
     """Make again what is damaged or unfinished, in the order of the chain; returns all checks, with what came of it."""
+    _put_back(project.root)
     broken = [one for one in checks if one.state != "ok"]
     results: dict[FileCheck, FileCheck] = {}
     for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
@@ -125,6 +130,16 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
             else:
                 root.delete(name)
                 root.filesystem.move(root.path(f"{ASIDE}/{name}"), root.path(name))
+
+
+def _put_back(root: DataRoot) -> None:
+    """Files that a killed repair had set aside return to their places where nothing replaced them."""
+    selector = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
+    for info in root.filesystem.get_file_info(selector):
+        if info.type == pafs.FileType.File:
+            name = info.path.partition(f"/{ASIDE}/")[2]
+            if not root.exists(name):
+                root.filesystem.move(info.path, root.path(name))
 
 
 def _remake_shard(name: str, project: Project, key: str) -> None:

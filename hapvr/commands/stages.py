@@ -101,9 +101,7 @@ def extract(
 
     project = _open(config, set_)
     rows = _run_steps(project, ["whitening", "features"], shard)
-    for key in _chosen(
-        shards_of(project, CHAIN["training_views"]), shard, of_all=shards_of(project, CHAIN["features"])
-    ):
+    for key in (key for key in shards_of(project, CHAIN["training_views"]) if not shard or key in shard):
         with progress_bar(f"training_views and pseudo_labels {key}") as progress:
             made = make_views_and_labels(project, key, progress=progress)
         rows += [_row(name, key, result) for name, result in made.items()]
@@ -141,24 +139,20 @@ def _run_steps(
 ) -> list[dict[str, Any]]:
     """Run steps one after the other, each for its shards; returns a row per shard."""
     from hapvr.chain import CHAIN, shards_of
+    from hapvr.storage.manifest import shard_keys
 
+    known = shard_keys(project.root)
+    if not known and names[0] != "video_manifest":
+        raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
+    if unknown := sorted(set(wanted or []) - set(known)):
+        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}")
     rows = []
     for step in (CHAIN[name] for name in names):
-        keys = shards_of(project, step)
-        for key in _chosen(keys, wanted, of_all=keys) if step.per_shard else keys:
+        keys = [key for key in shards_of(project, step) if not wanted or not step.per_shard or key in wanted]
+        for key in keys:
             with progress_bar(f"{step.name} {key}".rstrip()) as progress:
                 rows.append(_row(step.name, key, step.run(project, key, progress=progress, **options)))
     return rows
-
-
-def _chosen(keys: Sequence[str], wanted: list[str] | None, *, of_all: Sequence[str]) -> list[str]:
-    """Those of the keys that are wanted. of_all: keys that may be named."""
-    if not of_all:
-        raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
-    unknown = sorted(set(wanted or []) - set(of_all))
-    if unknown:
-        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(of_all)}")
-    return [key for key in keys if not wanted or key in wanted]
 
 
 def _row(name: str, key: str, result: Any) -> dict[str, Any]:

@@ -33,14 +33,14 @@ def verify(
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
     from hapvr.stages.project import Project
+    from hapvr.upkeep import KINDS, verify_root
     from hapvr.upkeep import repair as make_again
-    from hapvr.upkeep import verify_root
 
     if repair and config is None:
         raise ArgumentError("--repair: give --config too, since files are made again with its settings")
     opened = data_root(root, config, option="--root")
     with progress_bar("files") as progress:
-        checks = verify_root(opened, read_videos=videos, progress=progress)
+        checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
     if repair and config is not None:
         with progress_bar("repairs") as progress:
             checks = make_again(Project.open(config), checks, progress=progress)

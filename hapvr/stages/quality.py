@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from hapvr.stages.project import Project
-from hapvr.stages.shard_check import verify_shards
+from hapvr.stages.shard_check import check_shard
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.manifest import VIDEOS_STAGE, shard_keys
@@ -137,7 +137,7 @@ def check_features(project: Project, key: str) -> list[Finding]:
 
 def check_stored(shard: Shard) -> Finding:
     """stored_bytes: whether the data file still has the digest that was written down."""
-    (found,) = verify_shards(shard.root, shard.stage, [shard.key])
+    found = check_shard(shard)
     return Finding("stored_bytes", found.state == "ok", "error", {"state": found.state}, found.message)
 
 

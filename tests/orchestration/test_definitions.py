@@ -10,10 +10,11 @@ from pathlib import Path
 import dagster as dg
 import yaml
 
+from hapvr.chain import CHAIN
+from hapvr.chain import JOBS as CHAIN_JOBS
 from pipelines import demo
 from pipelines.definitions import defs
-from hapvr.chain import CHAIN, JOBS as CHAIN_JOBS
-from pipelines.jobs import ONE_AT_A_TIME, ON_REQUEST, jobs
+from pipelines.jobs import ON_REQUEST, ONE_AT_A_TIME, jobs
 from tests.conftest import CHECKOUT, small_settings, write_settings
 
 ASSETS = {

@@ -17,7 +17,6 @@ from hapvr.stages.project import Project
 from hapvr.stages.quality import check_features, check_frames, check_videos
 from hapvr.stages.summary import video_status
 from hapvr.stages.training import training_shards
-from hapvr.upkeep import repair, verify_root
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import label_rates, make_views_and_labels
 from hapvr.stages.whitening import make_whitening
@@ -26,6 +25,7 @@ from hapvr.storage.features import FeatureStore, feature_statistics
 from hapvr.storage.frames import INDEX_COLUMNS
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
+from hapvr.upkeep import repair, verify_root
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
 

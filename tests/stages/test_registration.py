@@ -32,9 +32,9 @@ from hapvr.stages.registration import make_registered_model
 from hapvr.stages.segment_scores import segment_metrics, segments_markdown, segments_of_benchmarks
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, prepare_training
-from hapvr.upkeep import repair, verify_root
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.manifest import read_manifest
+from hapvr.upkeep import repair, verify_root
 from tests.stages.data_projects import small_disk
 
 NO_ONNX = {"reason": "tracking.onnx is false"}

@@ -19,9 +19,9 @@ from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
-from hapvr.upkeep import repair, verify_root
 from hapvr.stages.watch_lists import STAGE as WATCH_STAGE
 from hapvr.stages.watch_lists import make_watch_matches
+from hapvr.upkeep import repair, verify_root
 from tests.stages.search_projects import copied
 
 KEY = "in-00001"
