@@ -73,7 +73,7 @@ class ContrastTraining(FamilyTraining):
         if num_frames is not None:
             own = num_frames[first_row : first_row + num_clips]
             mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
-        check_clips("clips", regions, mask, dims=self.network.dims)
+        check_clips("clips", regions, mask)
         is_anchor = self._roles.is_anchor(num_clips, regions.device)
         if self.key_network is not None and batch_number % settings.accumulate_batches == 0:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)

@@ -55,7 +55,7 @@ class SuppressionTraining(FamilyTraining):
     ) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
         settings, roles, device = self._settings, self._roles, regions.device
-        check_clips("clips", regions, None, dims=self.network.dims)
+        check_clips("clips", regions, None)
         own = slice(first_row, first_row + len(regions))
         labels = labels[own, own]
         side = None
