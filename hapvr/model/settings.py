@@ -93,8 +93,8 @@ class NetworkSettings(Settings):
 
 def family_of(settings: Any) -> str:
     """The family that settings name, as a model or as a mapping; the similarity network where they name none."""
-    named = settings.get("family", DEFAULT_FAMILY) if isinstance(settings, Mapping) else settings.family
-    return str(named)
+    named = settings.get("family") if isinstance(settings, Mapping) else getattr(settings, "family", None)
+    return str(named or DEFAULT_FAMILY)[:40]
 
 
 def needs_side(settings: AnyNetworkSettings) -> bool:
