@@ -140,7 +140,7 @@ class CachedViews(Dataset[Batch]):
             first_row=first,
             video_ids=tuple(row.video_id for row in rows),
             view_index=torch.tensor([row.view_index for row in rows]),
-            shown=self.sampler.numbers((row.video_id, row.donor_id) for row in rows),
+            source_ids=self.sampler.numbers((row.video_id, row.donor_id) for row in rows),
             num_frames=self._num_frames(rows),
         )
 

@@ -137,7 +137,7 @@ class LabelledClips(Dataset[Batch]):
             first_row=first,
             video_ids=tuple(clip.video_id for clip in clips),
             view_index=torch.arange(len(clips)) % self._roles.num_clips,
-            shown=torch.tensor([[self._number_of[clip.video_id], -1] for clip in clips]),
+            source_ids=torch.tensor([[self._number_of[clip.video_id], -1] for clip in clips]),
             num_frames=None if self._settings.repeat_short_clips else torch.tensor(lengths),
         )
 
