@@ -1,10 +1,10 @@
-"""How well are the times of copied parts found, by the temporal network that searches use and by Hough voting?
+"""How well are the times of copied parts found?
 
     python bench/segments.py --benchmark FOLDER [--config CONFIG] [--threshold 0.5 --threshold 0.7] [--out FILE.json]
 
 FOLDER: what `hapvr benchmarks make` or a source of `kind: own_videos` wrote, for example with `edits: parts`. Frames are
 sampled once a second, and their regions, by the configuration's backbone, whitened on the benchmark's originals. Nothing is
-learned: frames are compared by TopK-Chamfer similarity of their regions. Both get the same matrices.
+learned: frames are compared by TopK-Chamfer similarity of their regions.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -28,7 +28,6 @@ from hapvr.features.backbone import center_crop, load_backbone
 from hapvr.features.whitening import fit_whitening
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.aligners import ALIGNERS
 from hapvr.scorer.segments import DEFAULT_THRESHOLD
 from hapvr.stages.segment_scores import score_segments, segments_markdown
 from hapvr.video.decode import sample_frames
@@ -48,6 +47,10 @@ class InMemory:
 
     def digests(self) -> dict[str, str]:
         return {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"sampling": {"fps": self._fps}}
 
     def times(self, video_id: str) -> Sequence[float]:
         return [row / self._fps for row in range(len(self._regions[video_id]))]
@@ -86,21 +89,11 @@ def main() -> int:
     features = extracted(definition, config)
     network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=config.whitening.dims).eval()
     with tempfile.TemporaryDirectory(prefix="hapvr-segments-") as folder:
-        path = score_benchmark(network, definition, features, Path(folder) / "similarities.parquet")
-        similarities = pl.read_parquet(path)
-    results = []
-    for threshold in arguments.threshold or [DEFAULT_THRESHOLD]:
-        for name in ALIGNERS:
+        similarities = score_benchmark(network, definition, features, Path(folder) / "similarities.parquet")
+        results = []
+        for threshold in arguments.threshold or [DEFAULT_THRESHOLD]:
             began = time.process_time()
-            scores = score_segments(
-                network,
-                definition,
-                features,
-                similarities,
-                threshold=threshold,
-                fps=config.sampling.fps,
-                aligner=name,
-            )
+            scores = score_segments(network, definition, features, similarities, threshold=threshold)
             results.append(scores.to_json() | {"processor_s": time.process_time() - began})
             sys.stdout.write(f"{segments_markdown(scores)}\n{results[-1]['processor_s']:.1f} s of processor time\n\n")
             sys.stdout.flush()

@@ -18,7 +18,6 @@ from pydantic import BaseModel, Field, model_validator
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.distributions import relevant_and_irrelevant
-from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.report import (
     metrics_markdown,
     per_query_figure,
@@ -29,7 +28,7 @@ from hapvr.benchmark.report import (
 )
 from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.retrieved import retrieved_videos
-from hapvr.benchmark.scoring import score_benchmark
+from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
 from hapvr.files import read_json_as, write_atomic
@@ -38,7 +37,6 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
-from hapvr.stages.normalization import normalized_similarities
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.thumbnails import thumbnails
@@ -54,20 +52,15 @@ Pictures = Callable[..., dict[str, list[Image]]]
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
-NORMALIZED = "normalised scores of the trained model"
 SIMILARITIES = {
     BASELINE: "similarities-untrained.parquet",
     TRAINED: "similarities-trained.parquet",
-    NORMALIZED: "similarities-normalised.parquet",
 }
 
 
 @dataclass(frozen=True)
 class BenchmarkScores:
-    """results: of BASELINE, TRAINED and, where `evaluation.normalization` names a background, NORMALIZED.
-
-    folder: where similarities, JSON and Markdown lie; figures: by name.
-    """
+    """results: of BASELINE and TRAINED. folder: where similarities, JSON and Markdown lie; figures: by name."""
 
     run: TrainingRun
     folder: Path
@@ -89,38 +82,18 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     _refuse_other_features(project, run, store)
     features = BenchmarkFeatures(store, definition)
     trained, _ = load_network(run.network_folder)
-    baseline = _nothing_learned(trained)
+    networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
     folder.mkdir(parents=True, exist_ok=True)
-    available = _available(project, definition, features)
+    policy = project.config.evaluation.policy
+    options = EvaluationOptions(
+        policy=policy,
+        available=_had(project, definition) if policy == "frozen" else None,
+        bootstrap_samples=1000,
+        device=choose_device(project.config.device),
+    )
     files = {row: folder / file for row, file in SIMILARITIES.items()}
-    device = choose_device(project.config.device)
-    for row, network in ((BASELINE, baseline), (TRAINED, trained)):
-        score_benchmark(network, definition, features, files[row], device=device)
-    rows = [BASELINE, TRAINED]
-    normalization = project.config.evaluation.normalization
-    if normalization.source is not None:
-        normalized_similarities(
-            trained,
-            definition,
-            features,
-            project.root,
-            files[TRAINED],
-            files[NORMALIZED],
-            config=normalization,
-            device=device,
-        )
-        rows.append(NORMALIZED)
-    results = {
-        row: evaluate(
-            definition,
-            files[row],
-            policy=project.config.evaluation.policy,
-            available=available,
-            bootstrap_samples=1000,
-        )
-        for row in rows
-    }
+    results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     markdown = metrics_markdown({row: result.metrics for row, result in results.items()})
     shown = partial(thumbnails, project, definition, list(store.digests()))
@@ -144,10 +117,8 @@ def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
     return SimilarityNetwork(frozen, dims=trained.dims)
 
 
-def _available(project: Project, definition: BenchmarkDefinition, features: BenchmarkFeatures) -> frozenset[str]:
-    """Under the policy `frozen` the videos that could be had, by the availability manifest; else those with features."""
-    if project.config.evaluation.policy != "frozen":
-        return frozenset(features.available())
+def _had(project: Project, definition: BenchmarkDefinition) -> frozenset[str]:
+    """The videos that could be had, by the availability manifest."""
     table = read_availability(project.root, definition.name)
     return frozenset(stored_ids(definition, available_videos(table)))
 
