@@ -36,72 +36,59 @@ KINDS: dict[str, TaskMaker] = {
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A benchmark known by name. shipped: its ids and labels are in this package; read: reads its published files."""
+    """A benchmark known by name. read: reads its published files; shipped: its ids and labels are in this package."""
 
     name: str
-    shipped: bool
     read: Callable[..., BenchmarkDefinition]
     published_files: str
     description: str
+    shipped: bool = True
 
 
+SIX = "DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard"
+FIVR_FILES = "annotation.json, easy_duplicates.txt"
+VCDB_FILES = "annotation/*.txt, core_dataset/"
+CC_FILES = "cc_web_video.json or Video_List.txt, Seed.txt, GT/GT_*.rst"
+VSC_FILES = "*ground_truth*.csv, *query_metadata.csv, *reference_metadata.csv"
 ENTRIES = (
-    CatalogEntry(
-        "fivr-5k",
-        True,
-        read_fivr,
-        "annotation.json, fivr_5k.json, easy_duplicates.txt",
-        "FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard",
-    ),
+    CatalogEntry("fivr-5k", read_fivr, f"{FIVR_FILES}, fivr_5k.json", f"FIVR-5K: 50 queries, 5,000 videos; {SIX}"),
     CatalogEntry(
         "fivr-200k",
-        True,
         read_fivr,
-        "annotation.json, youtube_ids.txt, easy_duplicates.txt",
+        f"{FIVR_FILES}, youtube_ids.txt",
         "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
     ),
-    CatalogEntry("evve", True, read_evve, "annots/*.dat or evve.json", "EVVE: 620 queries, 2,373 videos of 13 events"),
+    CatalogEntry("evve", read_evve, "annots/*.dat or evve.json", "EVVE: 620 queries, 2,373 videos of 13 events"),
     CatalogEntry(
         "svd",
-        True,
         read_svd,
         "test_groundtruth, unlabeled-data-id",
         "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
     ),
     CatalogEntry(
-        "cc_web_video",
-        True,
-        read_cc_web_video,
-        "cc_web_video.json or Video_List.txt, Seed.txt, GT/GT_*.rst",
-        "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
+        "cc_web_video", read_cc_web_video, CC_FILES, "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP"
     ),
-    CatalogEntry(
-        "vcdb",
-        False,
-        read_vcdb,
-        "annotation/*.txt, core_dataset/",
-        "VCDB core: 528 videos, each a query against the others",
-    ),
+    CatalogEntry("vcdb", read_vcdb, VCDB_FILES, "VCDB core: 528 videos, each a query against the others", False),
     CatalogEntry(
         "vcdb-distractors",
-        False,
         read_vcdb,
-        "annotation/*.txt, core_dataset/, distractors.txt or background_dataset/",
+        f"{VCDB_FILES}, distractors.txt or background_dataset/",
         "VCDB core against core and 100,000 distractors",
+        False,
     ),
     CatalogEntry(
         "vcsl",
-        False,
         read_vcsl,
         "label_file*.json, pair_file*.csv",
         "VCSL: pairs of videos with the true times of every copied part, for --segments",
+        False,
     ),
     CatalogEntry(
         "vsc2022",
-        False,
         read_vsc2022,
-        "*ground_truth*.csv, *query_metadata.csv, *reference_metadata.csv",
+        VSC_FILES,
         "VSC2022: copied parts within videos, with true times, for --segments",
+        False,
     ),
 )
 CATALOG = {entry.name: entry for entry in ENTRIES}
