@@ -16,7 +16,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.ground_truth import own_positions
 from hapvr.benchmark.metrics import (
     Floats,
     Ints,
@@ -29,7 +28,7 @@ from hapvr.benchmark.metrics import (
     ranks_at,
 )
 from hapvr.benchmark.pairs import ScoredPairs, read_pairs
-from hapvr.benchmark.ranking import Coverage, Judgement, Ranking, coverage, judge, rank_pairs
+from hapvr.benchmark.ranking import Coverage, Judgement, Ranking, coverage, judge, own_positions, rank_pairs
 from hapvr.benchmark.result import (
     CURVE_SCHEMA,
     PER_QUERY_SCHEMA,
