@@ -19,6 +19,9 @@ from hapvr.serving.refusals import Refusal
 SEARCH_TIMEOUT_S = 300.0
 """For one search, without its wait."""
 
+MAX_WAITING = 32
+"""Searches that wait, uploads that are being received included; more are refused."""
+
 RETRY_S = 5
 KEPT_JOBS = 64
 KEPT_BYTES = 512 * 2**20
@@ -53,9 +56,9 @@ class Job:
 class SearchJobs:
     """Runs searches. Any thread may ask."""
 
-    def __init__(self, *, at_once: int, max_waiting: int) -> None:
+    def __init__(self, *, at_once: int) -> None:
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="search")
-        self._num_places = at_once + max_waiting
+        self._num_places = at_once + MAX_WAITING
         self._guard = threading.Lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self.busy = 0

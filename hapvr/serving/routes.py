@@ -13,8 +13,6 @@ from typing import Annotated, Any
 import anyio
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request, Response
-from numpy.typing import NDArray
-from PIL import Image
 from starlette.responses import FileResponse, JSONResponse
 
 from hapvr import __version__
@@ -55,9 +53,6 @@ MAX_WAIT_S = 20.0
 MAX_MATRIX_CELLS = 250_000
 """Frame similarities of a pair; of longer videos every n-th frame is compared."""
 
-COLORS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], float)
-"""Of similarities from 0 to 1, evenly apart."""
-
 MEDIA_TYPES = {
     **dict.fromkeys((".mp4", ".m4v", ".mov"), "video/mp4"),
     ".webm": "video/webm",
@@ -87,14 +82,14 @@ class Service:
     @staticmethod
     def of(project: Project, *, model: str | None = None) -> Service:
         """model: as `Searcher.open` takes it. Raises ConfigError for wrong values of the environment."""
-        settings, root = project.config.service, project.root
+        root = project.root
         names = {root.url: "the data root", str(project.folder): "the project", str(root.local): "the data root"}
         return Service(
             project=project,
             limits=limits_from_environment(project.config.serving),
             access=access_from_environment(),
             collection=Collection(project, model=model),
-            jobs=SearchJobs(at_once=settings.searches_at_once, max_waiting=settings.max_waiting),
+            jobs=SearchJobs(at_once=project.config.service.searches_at_once),
             names={path: name for path, name in names.items() if len(path) > 1},
         )
 
@@ -389,22 +384,6 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
         "segments": [asdict(segment) for segment in found.segments],
         "values": np.round(found.values, 3).tolist(),
     }
-
-
-@router.get("/pairs/matrix.png")
-async def matrix_picture(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Response:
-    """The same as a picture, a pixel per pair of frames."""
-    found = await _matrix(service, index, pair)
-    data = io.BytesIO()
-    Image.fromarray(colored(found.values)).save(data, "PNG")
-    return Response(data.getvalue(), media_type="image/png")
-
-
-def colored(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Similarities [T, T'] as colours [T, T', 3], dark to light; those below 0 look like 0."""
-    places = np.clip(values, 0, 1) * (len(COLORS) - 1)
-    channels = [np.interp(places, range(len(COLORS)), COLORS[:, channel]) for channel in range(3)]
-    return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
 async def _matrix(service: Service, index: OpenIndex, pair: PairOfVideos) -> FrameMatrix:

@@ -14,6 +14,3 @@ class ServiceSettings(Settings):
 
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8000, description="0: any that is free")
     searches_at_once: Annotated[int, Field(ge=1, le=64)] = Field(default=2, description="others wait")
-    max_waiting: Annotated[int, Field(ge=0)] = Field(
-        default=32, description="searches that wait, uploads that are being received included; more are refused"
-    )

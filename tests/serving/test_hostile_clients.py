@@ -125,8 +125,8 @@ def test_slow_senders_are_cut_off(collection: Path, tmp_path: Path, monkeypatch:
     for name, limit_s in (("uploads.UPLOAD_TIMEOUT_S", 3.0), ("uploads.JSON_TIMEOUT_S", 3.0), ("server.IDLE_S", 2)):
         monkeypatch.setattr(f"hapvr.serving.{name}", limit_s)
     head = "{} HTTP/1.1\r\nhost: 127.0.0.1:{}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
-    settings = {"service.searches_at_once": 1, "service.max_waiting": 0}
-    with serving(copied(collection, tmp_path, **settings)) as client:
+    monkeypatch.setattr("hapvr.serving.jobs.MAX_WAITING", 0)
+    with serving(copied(collection, tmp_path, **{"service.searches_at_once": 1})) as client:
         with sending(client, "content-length: 1000000") as connection:
             connection.sendall(bytes(1000))
             assert soon(lambda: client.get("/health").json["busy"] == 1)
@@ -246,8 +246,9 @@ def test_32_searches_at_once(client: Client) -> None:
 def test_more_than_can_wait_are_refused(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 with a time to come back for some, answers for the others; a job that is canceled gives its place back, once."""
     monkeypatch.setattr("hapvr.serving.routes.ANSWER_WITHIN_S", 0)
-    settings = {"service.searches_at_once": 1, "service.max_waiting": 3}
-    with serving(copied(collection, tmp_path, **settings)) as client, ThreadPoolExecutor(16) as pool:
+    monkeypatch.setattr("hapvr.serving.jobs.MAX_WAITING", 3)
+    project = copied(collection, tmp_path, **{"service.searches_at_once": 1})
+    with serving(project) as client, ThreadPoolExecutor(16) as pool:
 
         def ask(_: int) -> Answer:
             return client.ask("POST", "/search", body={"id": "in/long.mp4"})
