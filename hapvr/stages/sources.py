@@ -61,18 +61,9 @@ def _labelled(
         yield _folder(train, "train", folder / train / "videos")
     else:
         videos = project.path(source.path)
-        split = split_user_videos(
-            videos,
-            folder,
-            name=source.name,
-            validation_rate=source.validation_rate,
-            test_rate=source.test_rate,
-            scenes=None if source.scenes is None else read_scenes(project.path(source.scenes)),
-            edits=source.edits,
-            seed=source.seed,
-            progress=progress,
-        )
-        yield ResolvedSource(train, "train", entries_of_files(split.train, root=videos, source=train))
+        scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
+        files, _ = split_user_videos(videos, folder, source, scenes=scenes, progress=progress)
+        yield ResolvedSource(train, "train", entries_of_files(files, root=videos, source=train))
     for part in ("validation", "test"):
         yield _folder(f"{source.name}-{part}", part, folder / f"{source.name}-{part}" / "videos")
 
