@@ -23,15 +23,21 @@ from hapvr.stages.searcher import Searcher
 from hapvr.stages.shard_check import FileCheck
 from hapvr.stages.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.stages.verification import check_place
-from hapvr.stages.videos import damaged_files, make_videos
+from hapvr.stages.videos import damaged_files, make_videos, set_damaged_aside
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.watch_lists import STAGE as WATCH_STAGE
 from hapvr.stages.watch_lists import make_watch_matches
 from hapvr.stages.whitening import make_whitening
-from hapvr.storage.availability import FOLDER as AVAILABILITY
 from hapvr.storage.features import STAGE as FEATURES
 from hapvr.storage.frames import STAGE as FRAMES
-from hapvr.storage.manifest import MANIFEST_STAGE, VIDEOS_STAGE, read_manifest, shard_keys, training_shard_keys
+from hapvr.storage.manifest import (
+    AVAILABILITY,
+    MANIFEST_STAGE,
+    VIDEOS_STAGE,
+    read_manifest,
+    shard_keys,
+    training_shard_keys,
+)
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
 
@@ -145,8 +151,7 @@ def _remove_damaged_files(project: Project, key: str) -> None:
     generated = {path.relative_to(corpus).parts[0] for path in damaged if path.is_relative_to(corpus)}
     for name in generated:
         _require_source(project, name)
-    for path in damaged:
-        path.unlink()
+    set_damaged_aside(project.root, key)
     for name in generated:
         _generate_again(project, name)
 

@@ -12,14 +12,14 @@ from hapvr.progress import Progress, no_progress
 from hapvr.stages.derived_files import DERIVED, DESCRIPTORS, check_derived, derived_places
 from hapvr.stages.shard_check import FileCheck, check_shard
 from hapvr.stages.sources import CORPUS_FOLDER
-from hapvr.storage.availability import FOLDER as AVAILABILITY
-from hapvr.storage.availability import check_availability
 from hapvr.storage.features import STAGE as FEATURES
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES
 from hapvr.storage.manifest import (
+    AVAILABILITY,
     MANIFEST_STAGE,
     VIDEOS_STAGE,
+    check_availability,
     read_manifest_shard,
     shard_keys,
 )

@@ -22,10 +22,9 @@ from hapvr.stages.verification import verify_root
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import label_rates, make_views_and_labels
 from hapvr.stages.whitening import make_whitening
-from hapvr.storage.availability import read_availability
 from hapvr.storage.features import FeatureStore, feature_statistics
 from hapvr.storage.frames import INDEX_COLUMNS
-from hapvr.storage.manifest import read_manifest
+from hapvr.storage.manifest import read_availability, read_manifest
 from hapvr.storage.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project

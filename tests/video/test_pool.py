@@ -165,7 +165,7 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     while len(workers) < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
         children = psutil.Process(parent.pid).children()
-        workers = [child for child in children if "popen_loky" in " ".join(child.cmdline())]
+        workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     time.sleep(1)  # for the workers to get busy
     parent.kill()
     parent.wait()
