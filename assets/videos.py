@@ -25,7 +25,7 @@ from assets.project import DATA_TEAM, ProjectResource
 def video_manifest(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
     from hapvr.stages.manifest import make_manifest
-    from hapvr.stages.snapshot import snapshot_sources
+    from hapvr.stages.sources import snapshot_sources
     from hapvr.storage.manifest import MANIFEST_STAGE, read_manifest
 
     opened = project.open()

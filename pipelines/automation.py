@@ -45,7 +45,7 @@ SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.D
     description="Looks at the sources; new files or rows start `find_videos`, which makes shards of exactly those.",
 )
 def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.stages.snapshot import snapshot_sources
+    from hapvr.stages.sources import snapshot_sources
 
     snapshot = snapshot_sources(project.open(), settle_s=SETTLE_S)
     if snapshot.unsettled:

@@ -11,7 +11,7 @@ import pytest
 
 from hapvr.errors import DataError
 from hapvr.stages.project import Project
-from hapvr.stages.snapshot import snapshot_sources
+from hapvr.stages.sources import snapshot_sources
 from hapvr.stages.training import prepare_training
 from hapvr.stages.watch import pending_data
 from hapvr.storage.features import STAGE

@@ -11,6 +11,7 @@ from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, Task
 from hapvr.benchmark.definitions.files import read_json
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
+from hapvr.tables import TABLE_ERRORS, read_user_table
 
 COPY = "copy"
 VSC_TIMES = {
@@ -112,8 +113,8 @@ def _pair(key: str, path: Path) -> tuple[str, str]:
 def _read_csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
     """These columns, as text. Raises DataError."""
     try:
-        table = pl.read_csv(path.read_bytes(), infer_schema=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
+        table = read_user_table(path)
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(f"{path}: cannot be read as CSV ({error}); is this the folder of the data set?") from error
     missing = set(columns) - set(table.columns)
     if missing:
