@@ -39,12 +39,6 @@ def test_sampling_times_stop_at_max_frames():
     assert len(sampling_times(fps=1, end_s=1e9, max_frames=7)) == 7
 
 
-def test_sampling_times_reject_a_negative_end():
-    """Times count from the first frame."""
-    with pytest.raises(ArgumentError, match="end_s"):
-        sampling_times(fps=1, end_s=-1)
-
-
 @given(
     steps=st.lists(st.floats(0.002, 5), max_size=30),
     fps=st.floats(0.1, 60),

@@ -130,12 +130,14 @@ def test_groups_hold_all_packets_once(videos: VideoWriter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "codec"), [("clip.webm", "libvpx-vp9"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx265")]
+    ("name", "codec"),
+    [("clip.webm", "libvpx-vp9"), ("clip.webm", "libvpx"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx265")],
 )
 def test_decord_reads_other_codecs_with_the_same_pixels(videos: VideoWriter, name: str, codec: str) -> None:
-    """Where decord is used it agrees with PyAV to the last bit."""
+    """Where decord is used it agrees with PyAV to the last bit, also behind a cut; it is not where it does not."""
     options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
-    path = write_video(videos.folder / name, moving(30), codec=codec, codec_options=options)
+    frames = [*moving(30), *reversed(moving(30))]
+    path = write_video(videos.folder / name, frames, codec=codec, codec_options=options)
     ours, other = (sample_frames(path, fps=2, short_side_px=64, decoder=d) for d in ("auto", "pyav"))  # type: ignore[arg-type]
-    assert (ours.decoder, other.decoder) == (DECORD, PYAV)
+    assert (ours.decoder, other.decoder) == (DECORD if name == "clip.webm" else PYAV, PYAV)
     np.testing.assert_array_equal(ours.frames, other.frames)
