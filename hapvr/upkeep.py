@@ -37,10 +37,8 @@ from hapvr.stages.shard_check import FileCheck, check_shard
 from hapvr.stages.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.stages.videos import damaged_files
 from hapvr.stages.watch_lists import check_watch_matches
-from hapvr.storage.availability import FOLDER as AVAILABILITY
-from hapvr.storage.availability import check_availability
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.manifest import read_manifest_shard, shard_keys
+from hapvr.storage.manifest import AVAILABILITY, check_availability, read_manifest_shard, shard_keys
 from hapvr.storage.shards import Shard
 
 ASIDE = ".set_aside"

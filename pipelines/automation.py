@@ -135,7 +135,7 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
 )
 def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
     from hapvr.stages.pending_training import pending_data
-    from hapvr.stages.snapshot import snapshot_sources
+    from hapvr.stages.sources import snapshot_sources
 
     opened = project.open()
     snapshot = snapshot_sources(opened, settle_s=SETTLE_S)

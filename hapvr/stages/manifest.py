@@ -10,8 +10,7 @@ import polars as pl
 
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
-from hapvr.stages.snapshot import snapshot_sources
-from hapvr.stages.sources import resolve_sources
+from hapvr.stages.sources import resolve_sources, snapshot_sources
 from hapvr.storage.manifest import (
     MANIFEST_STAGE,
     ManifestRow,

@@ -12,9 +12,9 @@ import polars as pl
 from hapvr.stages.project import Project
 from hapvr.stages.shard_check import check_shard
 from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.features import FeatureFile
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.manifest import VIDEOS_STAGE, shard_keys
-from hapvr.storage.rows import VideoTensors
 from hapvr.storage.shards import STATUS_OK, Shard
 
 MAX_NAMED = 10
@@ -102,10 +102,10 @@ def check_frames(project: Project, key: str) -> list[Finding]:
 def check_features(project: Project, key: str) -> list[Finding]:
     """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
     shard = project.shard(FEATURES_STAGE, key)
-    stored = VideoTensors(shard, "regions")
+    stored = FeatureFile(shard)
     bad_values, bad_norms, worst = [], [], 0.0
     for video_id in stored.video_ids:
-        regions = stored.read(video_id).astype(np.float32)
+        regions = stored.regions(video_id).astype(np.float32)
         norms = np.linalg.norm(regions, axis=-1)
         if not np.isfinite(regions).all() or (norms == 0).any():
             bad_values.append(video_id)

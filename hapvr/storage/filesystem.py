@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import posixpath
+import resource
 import shutil
 import tempfile
 import warnings
@@ -23,6 +25,9 @@ from hapvr.files import PART_SUFFIX, write_atomic
 from hapvr.settings import first_line
 
 LOCKS_FOLDER = ".locks"
+
+SPARE_DESCRIPTORS = 64
+"""Files for everything but shards: libraries, connections, pipes."""
 
 DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 """What libraries raise for damaged Parquet, safetensors and JSON."""
@@ -65,6 +70,7 @@ class DataRoot:
         return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
         return bool(self._info(self.path(name)).type == pafs.FileType.File)
 
     def list_folders(self, name: str) -> list[str]:
@@ -204,6 +210,23 @@ class DataRoot:
         if self.local is None:
             raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
         return Path(self.path(name))
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process open as many files besides those that it has open; 1,024 in all is a usual limit.
+
+    Raises DataError if the system does not allow that.
+    """
+    wanted = max(map(int, os.listdir("/dev/fd")), default=0) + count + SPARE_DESCRIPTORS
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return
+    if most != resource.RLIM_INFINITY and most < wanted:
+        raise DataError(
+            f"storage: {count} files of shards have to be open at once, and the system allows {most}; raise that "
+            f"(`ulimit -Hn {wanted}` as root, or LimitNOFILE of a service), or make larger shards (shard_videos)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

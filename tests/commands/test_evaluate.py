@@ -19,9 +19,9 @@ from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.stages.project import Project
-from hapvr.storage.availability import write_availability
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.manifest import write_availability
 from tests.commands.conftest import Call
 from tests.conftest import GOLDEN, golden_similarities
 

@@ -20,10 +20,9 @@ from hapvr.stages.training import training_shards
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import label_rates, make_views_and_labels
 from hapvr.stages.whitening import make_whitening
-from hapvr.storage.availability import read_availability
 from hapvr.storage.features import FeatureStore, feature_statistics
 from hapvr.storage.frames import INDEX_COLUMNS
-from hapvr.storage.manifest import read_manifest
+from hapvr.storage.manifest import read_availability, read_manifest
 from hapvr.storage.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.upkeep import repair, verify_root
 from tests.conftest import write_clip

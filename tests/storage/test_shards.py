@@ -18,11 +18,18 @@ from hapvr.storage.shards import Shard, index_row
 LENGTHS = {"a": 3, "b": 300, "c": 1, "d": 40}
 
 
-def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], lengths: dict[str, int] = LENGTHS) -> Shard:
+def write_shard(
+    root: DataRoot,
+    key: str,
+    *,
+    settings: dict[str, object],
+    lengths: dict[str, int] = LENGTHS,
+    row_group_rows: int = 64,
+) -> Shard:
     """Random features of videos of these lengths, over several row groups."""
     shard = Shard(root, STAGE, key)
     rng = numpy_rng(0, key)
-    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=64, compress=False) as writer:
+    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=row_group_rows, compress=False) as writer:
         for video_id, count in lengths.items():
             writer.write(
                 feature_columns(video_id, rng.standard_normal((count, 9, 4)), list(np.arange(count, dtype=float)))
