@@ -13,7 +13,7 @@ from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
 from hapvr.augment.video_in_video import takes_donor, video_in_video
 from hapvr.augment.view import View
-from hapvr.features.images import decode_frames
+from hapvr.features.backbone import decode_frames
 from hapvr.seeding import numpy_rng
 from hapvr.storage.frames import VideoFrames
 from hapvr.storage.views import ViewRow

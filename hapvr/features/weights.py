@@ -25,6 +25,7 @@ from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.features.settings import (
     FileWeights,
     FrozenNetworkConfig,
+    Precision,
     PretrainedWeights,
     RandomWeights,
     TorchScriptWeights,
@@ -124,12 +125,17 @@ def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]
     return (frames.float() / 255 - means) / deviations
 
 
-def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
-    """What determines a frozen network's output, as data and models record it.
+def run_network(network: nn.Module, pixels: Tensor, precision: Precision) -> Any:
+    """network(pixels) under autocast of that precision and no other; what is done with the result is not under it.
 
-    Defaults are not named, so that data made before there was a choice stays valid. Compiling is left out: it changes
-    values by rounding alone, as another processor or batch does.
+    pixels: float32. Returns what the network does, partly in bfloat16 if that is the precision.
     """
+    with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        return network(pixels)
+
+
+def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
+    """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
     stated = config.model_dump(mode="json", include={"options", "mean", "std"}, exclude_defaults=True)
     precision = {} if config.precision == "float32" else {"precision": config.precision}
     return identity.as_dict() | precision | stated
