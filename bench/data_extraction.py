@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from hapvr.features.backbone import load_backbone
-from hapvr.features.execution import run_network
 from hapvr.features.extract import embed_in_batches, region_embedder
-from hapvr.features.settings import BackboneConfig, ExecutorChoice, Precision, RandomWeights
-from hapvr.features.weights import normalize_pixels
+from hapvr.features.settings import BackboneConfig, Precision, RandomWeights
+from hapvr.features.weights import normalize_pixels, run_network
 from hapvr.features.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.features import crops
@@ -32,8 +31,6 @@ def measure_extraction(
     device: str,
     rounds: int,
     precision: Precision,
-    compiled: bool,
-    executor: ExecutorChoice,
 ) -> dict[str, Any]:
     """Frames/s of the whole way from JPEG rows to features, and of torch's network alone on prepared pixels; and the ratio.
 
@@ -44,15 +41,11 @@ def measure_extraction(
         architecture=architecture,
         weights=RandomWeights(source="random"),
         precision=precision,
-        compile=compiled,
-        executor=executor,
     )
     backbone = load_backbone(config)
     with torch.inference_mode():
         empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
-        channels = (
-            load_backbone(config.model_copy(update={"compile": False, "executor": "torch"})).regions(empty).shape[-1]
-        )
+        channels = backbone.regions(empty).shape[-1]
     dims = min(DIMS, channels)
     rng = torch_rng(0, "whitening")
     whitening = Whitening(torch.zeros(channels), torch.randn(channels, dims, generator=rng), torch.ones(dims))
@@ -74,13 +67,10 @@ def measure_extraction(
     @torch.inference_mode()
     def network() -> None:
         for start in range(0, len(pixels), config.batch_frames):
-            maps = run_network(
-                backbone.network, pixels[start : start + config.batch_frames], precision, section="backbone"
-            )
+            maps = run_network(backbone.network, pixels[start : start + config.batch_frames], precision)
             maps[0].flatten()[0].item()  # waits for the device
 
     network()
-    embed.executor.decide()
     embed(frames[: config.batch_frames])
     seconds: dict[str, list[float]] = {"whole": [], "network": []}
     processor: dict[str, list[float]] = {"whole": [], "network": []}
@@ -97,7 +87,6 @@ def measure_extraction(
         "network_frames_per_s": round(len(pixels) / min(seconds["network"]), 2),
         "rate_against_network": round(statistics.median(ratios), 3),
         "processor_rate_against_network": round(min(processor["network"]) / min(processor["whole"]), 3),
-        "executor": embed.executor.used,
+        "executor": embed.environment()["backbone.executor"],
         "precision": precision,
-        "compiled": compiled,
     }

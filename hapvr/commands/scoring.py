@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, say, show
-from hapvr.installed import has_gpu
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
@@ -206,5 +205,4 @@ def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
     folder = model_folder(model, tracking_uri)
     from hapvr.scorer.bundle import load_bundle
 
-    # importing torch takes longer than comparing two clips; many videos are worth it where there is a GPU
-    return load_bundle(folder, device="auto", engine="torch" if has_gpu() else "onnx")
+    return load_bundle(folder, device="auto")

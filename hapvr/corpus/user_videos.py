@@ -12,12 +12,8 @@ from hapvr.corpus.clips_benchmark import Clips, Copies, UnusableFile, build_benc
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.seeding import numpy_rng
-<<<<<<< HEAD
-from hapvr.video.settings import OwnVideosSource
-=======
 from hapvr.tables import TABLE_ERRORS, read_user_table
-from hapvr.video.settings import CopyEdits
->>>>>>> half/video
+from hapvr.video.settings import OwnVideosSource
 
 MIN_CLIPS = 4
 _MIN_TRAIN = 2

@@ -25,20 +25,15 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import reduce_regions
 from hapvr.provenance import file_sha256
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.onnx_networks import BACKBONE, COMPARE, EMBED, FILES, FOLDER, FRAMES, ONNXNetworks
+from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
+from hapvr.scorer.onnx_networks import ONNXNetworks
 
 OPSET = 18
 TOLERANCE = 1e-4
 """Largest difference of a similarity to torch's at which the files are kept."""
 
-SCORING = (
-    "spatial_rate", "spatial_pooling", "temporal_rate", "temporal_pooling", "symmetric_chamfer", "symmetric", "comparator",
-    "min_frames",
-)  # fmt: skip
-"""Settings of the network that whoever runs the files needs."""
 
-
-class NoONNX(HapvrError):
+class NotExported(HapvrError):
     """This model cannot be written as ONNX; the message says why, as the end of a sentence."""
 
 
@@ -55,30 +50,31 @@ def write_onnx(
     """Write <folder>/onnx, and return what scorer.json says of it: opset, settings, size and digest of each file, the check.
 
     frames: crops [N, 3, S, S] uint8 of real videos; features: [T, R, D] of real videos. All pairs of the ones and all pairs
-    of the others are scored by torch and by ONNX Runtime. Raises NoONNX for a model that is not exported, without a video to
+    of the others are scored by torch and by the engine. Raises NotExported for a model that is not exported, without a video to
     check it on, and where a similarity differs by more than TOLERANCE; nothing is left then.
     """
     if not frames and not features:
-        raise NoONNX("there is no video to check it on")
+        raise NotExported("there is no video to check it on")
     if not isinstance(network, SimilarityNetwork):
-        raise NoONNX("only networks of the family `similarity` are exported")
-    if backbone.precision != "float32":
-        raise NoONNX(f"its backbone runs in {backbone.precision}, and only float32 is exported")
-    place = folder / FOLDER
+        raise NotExported("only networks of the family `similarity` are exported")
+    backbone = dataclasses.replace(backbone, precision="float32")
+    place = folder / ONNX_FOLDER
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     try:
         _export(place, backbone, whitening, network, calibration)
         record: dict[str, Any] = {
             "opset": OPSET,
-            "settings": {name: network.settings.model_dump(mode="json")[name] for name in SCORING},
+            "settings": network.settings.model_dump(mode="json"),
             "files": {
-                name: {"sha256": file_sha256(place / name), "bytes": (place / name).stat().st_size} for name in FILES
+                path.name: {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+                for path in sorted(place.iterdir())
             },
         }
-        record["check"] = _checked(ONNXNetworks(folder, record), backbone, whitening, network, frames, features)
+        made = ONNXNetworks(folder, ONNXRecord.model_validate(record))
+        record["check"] = _checked(made, backbone, whitening, network, frames, features)
         if not record["check"]["largest_difference"] <= TOLERANCE:
-            raise NoONNX(f"its similarities differ from torch's by {record['check']['largest_difference']:.2g}")
+            raise NotExported(f"its similarities differ from torch's by {record['check']['largest_difference']:.2g}")
     except BaseException:
         shutil.rmtree(place)
         raise
@@ -181,17 +177,17 @@ def _export(
         regions = RegionGraph(backbone, whitening)(pixels)
         query, reference = (network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20))
     outputs = ["refined", "similarity", *([] if calibration is None else ["logit"])]
-    graphs: Mapping[str, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], list[str]]] = {
-        BACKBONE: (RegionGraph(backbone, whitening), (pixels,), ({0: some},), ["frames"], ["regions"]),
-        EMBED: (EmbedGraph(network), (regions,), ({0: some},), ["regions"], ["embedding"]),
-        FRAMES: (
+    graphs: Mapping[ONNXName, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], list[str]]] = {
+        "backbone.onnx": (RegionGraph(backbone, whitening), (pixels,), ({0: some},), ["frames"], ["regions"]),
+        "embed.onnx": (EmbedGraph(network), (regions,), ({0: some},), ["regions"], ["embedding"]),
+        "frames.onnx": (
             FrameGraph(network.settings),
             (query, reference),
             ({0: some}, {0: some}),
             ["query", "reference"],
             ["frame_similarity"],
         ),
-        COMPARE: (
+        "compare.onnx": (
             CompareGraph(network, calibration),
             (torch.zeros(12, 20),),
             ({0: some, 1: some},),
@@ -221,7 +217,7 @@ def _export(
             while cause.__cause__ is not None:
                 cause = cause.__cause__
             said = " ".join(str(cause).split())[:200] or type(cause).__name__
-            raise NoONNX(f"torch.onnx cannot export {name} ({said})") from error
+            raise NotExported(f"torch.onnx cannot export {name} ({said})") from error
 
 
 @torch.inference_mode()
@@ -234,9 +230,8 @@ def _checked(
     features: Sequence[Tensor],
 ) -> dict[str, Any]:
     """How many pairs were scored by both, and how far they are apart at most."""
-    exact = dataclasses.replace(backbone, executor="torch")
     pairs = [
-        (network.embed(whitening.apply(exact.regions(crops))), made.embed(made.regions(crops.numpy())))
+        (network.embed(whitening.apply(backbone.regions(crops))), made.embed(made.regions(crops.numpy())))
         for crops in frames
     ]
     of_frames = _differences(made, network, pairs)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.deadline import Deadline, Turns
-from hapvr.scorer.networks import Embedding, Networks
 from hapvr.scorer.request import RequestVideos
 from hapvr.scorer.segments import Clock, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
@@ -25,6 +24,36 @@ from hapvr.scorer.videos import SampledFeatures, VideoReader
 from hapvr.video.settings import SamplingConfig
 
 NEVER = Deadline(None)
+
+Embedding = Any
+"""[T, r, d] of one video: a numpy array or a tensor on the engine's device, with a length and slices."""
+
+
+class Networks(Protocol):
+    """The frozen network with its whitening, and the similarity network. `hapvr.scorer.onnx_networks` and
+    `hapvr.scorer.torch_bundle` have one each."""
+
+    @property
+    def needs_side(self) -> bool:
+        """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.side`."""
+
+    def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """[B, 3, S, S] crops -> whitened region vectors [B, R, D]."""
+
+    def embed(self, regions: NDArray[np.floating]) -> Embedding:
+        """Region features [T, R, D] -> what is compared."""
+
+    def vectors(self, video: Embedding) -> NDArray[np.float32]:
+        """An embedding as an array [T, r, d]."""
+
+    def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]:
+        """Video similarities [N] in [-1, 1] of one query with each reference."""
+
+    def frame_similarity(self, query: Embedding, reference: Embedding) -> NDArray[np.float32]:
+        """[T, T'] in [-1, 1], before the comparator."""
+
+    def self_similarity(self, video: Embedding) -> NDArray[np.float32]:
+        """[T]: `frame_similarity` of each frame with itself."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hapvr.errors import DataError, HapvrError, RegistryError
-from hapvr.scorer.bundle import NETWORK_FOLDER, read_description
+from hapvr.scorer.description import NETWORK_FOLDER, read_description
 from hapvr.search.current import CurrentIndex, serving_index
 from hapvr.search.network_digest import stored_network_digest
 from hapvr.stages.project import Project

@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from hapvr.features.backbone import Backbone, center_crop
-from hapvr.features.images import decode_frames
+from hapvr.features.backbone import Backbone, center_crop, decode_frames
 from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.onnx_export import NoONNX, write_onnx
+from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project
 from hapvr.stages.training import TrainingRun
@@ -46,7 +45,7 @@ def export_onnx(
             features=list(itertools.islice(_features(project, whitening), CHECKED_VIDEOS)),
             calibration=calibration,
         )
-    except NoONNX as error:
+    except NotExported as error:
         return {"reason": str(error)}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
-from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, random_weights_warning
 from hapvr.scorer.calibration import CalibrationCheck, checked_metrics
+from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
 from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_checks
 from hapvr.stages.evaluation import TRAINED, stored_scores

@@ -13,8 +13,8 @@ from mlflow.types.schema import AnyType, Array, Object, Property
 
 import hapvr
 from hapvr.errors import DataError
-from hapvr.scorer.bundle import CARD_FILE
 from hapvr.scorer.calibration import SERVED_PRECISION
+from hapvr.scorer.description import CARD_FILE
 from hapvr.tracking.champions import MAX_DESCRIPTION_CHARACTERS
 from hapvr.tracking.registry import find_version, registry_client
 from hapvr.tracking.runs import Tracker

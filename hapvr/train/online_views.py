@@ -95,8 +95,6 @@ class OnlineViews(Dataset[DrawnClips]):
         self.side_dims = len(whitening.mean) if side else 0
         self._embed_regions = region_embedder(backbone, whitening, device, side=side)
         self._embed_frames = teacher_embedder(teacher, device)
-        for embed in (self._embed_regions, self._embed_frames):
-            embed.executor.decide()  # so that a resumed run sees the values of an uninterrupted one
         self._networks = {
             "backbone": _content(backbone.settings),
             "teacher": _content(teacher.settings),

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.scorer.bundle import CALIBRATION_FILE, read_calibration
 from hapvr.scorer.calibration import (
     MIN_PAIRS,
     check_calibration,
@@ -19,6 +18,7 @@ from hapvr.scorer.calibration import (
     fit_calibration,
     precision_thresholds,
 )
+from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.seeding import numpy_rng
 from tests.hostile_json import believed
 
@@ -130,9 +130,7 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
     assert believed(path, lambda: read_calibration(tmp_path), fitted) == allowed
     for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("thresholds", fitted["thresholds"][::-1])):
         path.write_text(json.dumps(fitted | {name: value}))
-        with pytest.raises(
-            DataError, match=rf"calibration\.json is damaged \({name}.*fetch or register the model again"
-        ):
+        with pytest.raises(DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"):
             read_calibration(tmp_path)
 
 

@@ -12,8 +12,8 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import CARD_FILE
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng

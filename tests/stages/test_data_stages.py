@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hapvr.errors import DataError
-from hapvr.features.images import decode_frames
+from hapvr.features.backbone import decode_frames
 from hapvr.features.views import ViewDrawer, plan_cached_views
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.labels.settings import PseudoLabelSettings
