@@ -17,6 +17,7 @@ from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.frames import FrameFile, contact_sheet, frames_digest
+from hapvr.upkeep import verify_root
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
 
