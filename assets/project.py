@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psutil
 
-from hapvr.tracking.pages import version_page
+from hapvr.tracking.client import model_page
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
@@ -70,7 +70,7 @@ class ProjectResource(dg.ConfigurableResource):
 
     def version_link(self, project: "Project", name: str, version: int) -> dg.MetadataValue:
         """Link to a version's page in MLflow's registry."""
-        return dg.MetadataValue.url(version_page(self._mlflow(project), name, version))
+        return dg.MetadataValue.url(model_page(self._mlflow(project), name, version))
 
     def _mlflow(self, project: "Project") -> str:
         uri = project.config.tracking.uri or ""

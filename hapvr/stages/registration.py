@@ -20,9 +20,7 @@ from hapvr.stages.onnx_export import export_onnx
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.segment_scores import SegmentScores, segment_metrics, segments_of_benchmarks
 from hapvr.stages.training import TrainingRun, require_trained_backbone, tracker_of
-from hapvr.tracking.lineage import data_digest
-from hapvr.tracking.packaging import link_card, log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import data_digest, link_card, log_model, register
 from hapvr.train.run_folder import read_record
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from hapvr.errors import DataError, RegistryError
 from hapvr.search.current import current_index, write_current
-from hapvr.stages.index_model import registry_warnings
+from hapvr.stages.search_model import registry_warnings
 from hapvr.stages.searcher import Searcher
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.champions import promote
-from hapvr.tracking.store import pinned_uri
+from hapvr.tracking.client import pinned_uri
+from hapvr.tracking.registry import promote
 from tests.serving.served import Client, serving
 from tests.stages.search_projects import copied, register_bundle
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from hapvr.errors import DamagedError
 from hapvr.stages.run_files import check_run
 from hapvr.stages.training import TrainingRun, current_key, training_result
 from hapvr.storage.filesystem import DataRoot
-from hapvr.tracking.training import PENDING_NAME, FileEntry, MetricsEntry, Outbox
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs
 from hapvr.train.mined_pairs import MinedPairs
 from hapvr.train.report import TrainingResult, read_history
@@ -93,15 +91,3 @@ def test_lines_of_a_history_that_are_none_are_passed_over(tmp_path: Path) -> Non
     (tmp_path / "history.jsonl").write_text("\n".join(lines))
     with pytest.warns(UserWarning, match="it is skipped"):
         assert read_history(tmp_path) == [{"step": 0, "loss/total": 1.5}, {"step": 1}]
-
-
-def test_what_waits_for_mlflow_is_a_file_of_the_run(tmp_path: Path) -> None:
-    """A line that names another file is passed over: it would be uploaded."""
-    outbox = Outbox(tmp_path)
-    outbox.add(FileEntry("batches/similarity-1.png"))
-    outbox.add(MetricsEntry(1, 2, {"loss": 0.5}))
-    with (tmp_path / PENDING_NAME).open("a") as file:
-        for name in ("../secret", "/etc/passwd", "batches/../../secret", "batches/", "run.json"):
-            file.write(json.dumps({"file": name, "folder": "batches"}) + "\n")
-    with pytest.warns(UserWarning, match="it is skipped"):
-        assert outbox.entries() == [FileEntry("batches/similarity-1.png"), MetricsEntry(1, 2, {"loss": 0.5})]
