@@ -239,5 +239,5 @@ def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decisio
         CHAMPION_TAG: decision.champion,
         CHAMPION_RUN_TAG: decision.champion_run,
     }
-    describe(tracker.client, name, version, description=decision.reason, tags=tags)
+    describe(tracker, name, version, run_id=run.mlflow_run_id, decision=decision.reason, tags=tags)
     tracker.text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

@@ -20,11 +20,11 @@ from hapvr.stages.summary import video_status
 from hapvr.stages.training import TrainingRun
 from hapvr.storage.manifest import read_manifest
 from hapvr.storage.shards import STATUS_OK
+from hapvr.tracking.registry import LINEAGE_FILE, data_digest
 from hapvr.tracking.runs import flat
 from hapvr.train.run_folder import CONFIG_NAME, read_record
 
 DIGEST_CHARACTERS = 12
-MAX_DIGESTS = 30
 
 
 def model_card(
@@ -54,7 +54,10 @@ def model_card(
         _weights(record),
         "## Settings",
         _settings(load_config(run.folder / CONFIG_NAME)),
-        card_summary(scores, calibrated, checks, level="##"),
+        "## Metrics",
+        _metrics(scores),
+        "## Calibration",
+        _calibration(calibrated, checks),
         "## Segments",
         "How well the times of copied parts are found; docs/search.md explains the columns."
         if segments
@@ -76,20 +79,7 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def card_summary(
-    scores: Mapping[str, Mapping[str, Any]],
-    calibrated: ModelCalibration,
-    checks: Sequence[CalibrationCheck],
-    *,
-    level: str = "###",
-) -> str:
-    """The card's numbers alone, for the version's page. level: of the headings."""
-    return "\n\n".join(
-        [f"{level} Metrics", _metrics(scores), f"{level} Calibration", calibration_markdown(calibrated, checks)]
-    )
-
-
-def calibration_markdown(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck]) -> str:
+def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck]) -> str:
     """Paragraphs and tables, or why there is no calibration. checks: on benchmarks, may be empty."""
     fitted = calibrated.calibration
     if fitted is None:
@@ -149,16 +139,9 @@ def _data(project: Project, record: Mapping[str, Any]) -> str:
         .agg(pl.len().alias("videos"), (pl.col("status") == STATUS_OK).sum().alias("usable"))
         .sort("source")
     )
-    digests = list(record["data_digests"].items())
-    shown = [(name, f"`{value[:DIGEST_CHARACTERS]}`") for name, value in digests[:MAX_DIGESTS]]
-    if len(digests) > MAX_DIGESTS:
-        shown.append((f"and {len(digests) - MAX_DIGESTS} more", "data/lineage.json of the MLflow run"))
-    return "\n\n".join(
-        [
-            markdown_table(counts.columns, counts.rows()),
-            f"Trained on {len(record['shards'])} shards of the training split.",
-            markdown_table(("data", "SHA-256"), shown),
-        ]
+    return (
+        f"{markdown_table(counts.columns, counts.rows())}\n\nTrained on {len(record['shards'])} shards of the training split, "
+        f"whose digests are in {LINEAGE_FILE} of the MLflow run; all together have {data_digest(record['data_digests'])}."
     )
 
 
@@ -229,48 +212,38 @@ def _limits(
     project: Project, record: Mapping[str, Any], scores: Mapping[str, Any], calibrated: ModelCalibration
 ) -> list[str]:
     random = [part for part, weights in record["weights"].items() if weights["source"] == "random"]
-    notes = []
-    if random:
-        notes.append(
-            f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not "
-            "wanted: this model shows that the chain works, and no more."
+    named = {
+        kind: ", ".join(source.name for source in project.config.sources if source.kind == kind)
+        for kind in ("demo_corpus", "own_videos")
+    }
+    fitted = calibrated.calibration
+    notes = {
+        f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not wanted: "
+        "this model shows that the chain works, and no more.": bool(random),
+        f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.": True,
+        f"{named['demo_corpus']} is a generated corpus; real videos are more varied.": bool(named["demo_corpus"]),
+        f"The benchmarks of {named['own_videos']} hold edited copies made by this package, so other footage of the same "
+        "incident and edits of other kinds are not tested.": bool(named["own_videos"]),
+        "Sound is not used. Pictures are centre-cropped.": True,
+    }
+    segments = "Segments use a frame threshold that was not fitted on data."
+    if fitted is not None and fitted.frame_threshold is not None:
+        segments = (
+            f"Segments need consecutive frames whose similarity is above {fitted.frame_threshold:.3f} of a frame with itself, "
+            f"which {100 * FRAME_QUANTILE:.0f} % of the irrelevant validation pairs have not; they run forward in both videos "
+            "and are exact to one sampled frame."
         )
-    notes.append(f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.")
-    generated = [source.name for source in project.config.sources if source.kind == "demo_corpus"]
-    if generated:
-        notes.append(f"{', '.join(generated)} is a generated corpus; real videos are more varied.")
-    made = [source.name for source in project.config.sources if source.kind == "own_videos"]
-    if made:
-        notes.append(
-            f"The benchmarks of {', '.join(made)} hold edited copies made by this package, so other footage of the same "
-            "incident and edits of other kinds are not tested."
-        )
-    notes.append("Sound is not used. Pictures are centre-cropped.")
-    if calibrated.calibration is not None and calibrated.calibration.frame_threshold is not None:
-        notes.append(
-            f"Segments need consecutive frames whose similarity is above {calibrated.calibration.frame_threshold:.3f} of a frame "
-            f"with itself, which {100 * FRAME_QUANTILE:.0f} % of the irrelevant validation pairs have not; they run forward "
-            "in both videos and are exact to one sampled frame."
-        )
-    else:
-        notes.append("Segments use a frame threshold that was not fitted on data.")
-    return notes
+    return [*(note for note, holds in notes.items() if holds), segments]
 
 
 def _onnx(onnx: Mapping[str, Any]) -> str:
     if "files" not in onnx:
         return f"None: {onnx['reason']}. `hapvr score` needs the full installation for this model."
     check = onnx["check"]
-    rows = [
-        (f"onnx/{name}", f"{said['bytes'] / 1e6:.1f} MB", f"`{said['sha256']}`") for name, said in onnx["files"].items()
-    ]
-    return "\n\n".join(
-        [
-            f"The frozen network with its whitening, and the similarity network, in opset {onnx['opset']} for videos of any "
-            f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
-            f"features, similarities of ONNX Runtime and torch differ by {check['largest_difference']:.1g} at most.",
-            markdown_table(("file", "size", "SHA-256"), rows),
-        ]
+    return (
+        f"The frozen network with its whitening, and the similarity network, in opset {onnx['opset']} for videos of any "
+        f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
+        f"features, similarities of ONNX Runtime and torch differ by {check['largest_difference']:.1g} at most."
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -38,11 +38,10 @@ TARGET_TAG = "hapvr.target_mean"
 HISTORY_TAG = "hapvr.champions"
 DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
-CARD_TAG = "hapvr.model_card"
 LINEAGE_FILE = "data/lineage.json"
 DESCRIPTION = (
     "How similar are two videos, and where? (HAP-VR). The alias `champion` is the version in use, `challenger` the newest; a "
-    "version's description says why it was promoted or not, and what it reaches."
+    "version's description says why it was promoted or not."
 )
 MAX_HISTORY = 40
 MAX_CHARACTERS = 5000
@@ -78,7 +77,7 @@ class ChampionEntry:
     how: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Lineage:
     """Where a version comes from. data: part (`whitening`, `<stage>/<shard>`) -> SHA-256 of what the training read.
 
@@ -87,12 +86,12 @@ class Lineage:
     """
 
     version: int
-    aliases: tuple[str, ...]
+    aliases: list[str]
     mlflow_run: str
     dagster_run: str
-    revision: str
-    weights: Mapping[str, str]
-    data: Mapping[str, str]
+    revision: str = ""
+    weights: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
     lost: str = ""
 
 
@@ -209,22 +208,13 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -int(row["version"]))
 
 
-def describe(client: MlflowClient, name: str, version: int, *, description: str, tags: Mapping[str, str]) -> None:
-    """Set a version's description and tags, each cut to what MLflow takes; tags without a value are left out."""
+def describe(tracker: Tracker, name: str, version: int, *, run_id: str, decision: str, tags: Mapping[str, str]) -> None:
+    """Write the gate's decision and the place of the run's card on a version; tags without a value are left out."""
+    text = f"{decision}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models card {version}`"
     for key, value in tags.items():
         if value:
-            client.set_model_version_tag(name, str(version), key, value[:MAX_CHARACTERS])
-    client.update_model_version(name, str(version), description=description[:MAX_CHARACTERS])
-
-
-def link_card(tracker: Tracker, name: str, version: int, run_id: str, *, summary: str) -> None:
-    """Name the run's model card in the version's tags and description, once, with a summary of it below. summary: Markdown."""
-    place = f"runs:/{run_id}/{CARD_FILE}"
-    text = str(tracker.client.get_model_version(name, str(version)).description or "")
-    if place not in text:
-        parts = [text, f"Model card: {place}, or `hapvr models card {version}`", summary]
-        text = "\n\n".join(part for part in parts if part)
-    describe(tracker.client, name, version, description=text, tags={CARD_TAG: place})
+            tracker.client.set_model_version_tag(name, str(version), key, value[:MAX_CHARACTERS])
+    tracker.client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
 
 
 def read_card(client: MlflowClient, name: str, version: str) -> str:
@@ -345,26 +335,14 @@ def versions_from(client: MlflowClient, name: str, data: str) -> list[Lineage]:
 
 def _lineage(client: MlflowClient, row: Mapping[str, Any]) -> Lineage:
     run_id = str(row["run_id"] or "")
-    known = Lineage(
-        version=row["version"],
-        aliases=tuple(row["aliases"]),
-        mlflow_run=run_id,
-        dagster_run=row["tags"].get("dagster.run_id", ""),
-        revision="",
-        weights={},
-        data={},
-    )
+    known = Lineage(row["version"], row["aliases"], run_id, row["tags"].get("dagster.run_id", ""))
     try:
-        tags = client.get_run(run_id).data.tags
+        revision = client.get_run(run_id).data.tags.get("git.revision", "")
         record = json.loads(_run_text(client, run_id, LINEAGE_FILE))
     except (MlflowException, OSError) as error:
         return replace(known, lost=f"MLflow run {run_id or '(none)'} has no {LINEAGE_FILE} ({error})")
-    return replace(
-        known,
-        revision=tags.get("git.revision", ""),
-        weights={part: str(weights["source"]) for part, weights in record["weights"].items()},
-        data=record["data_digests"],
-    )
+    weights = {part: str(weights["source"]) for part, weights in record["weights"].items()}
+    return replace(known, revision=revision, weights=weights, data=record["data_digests"])
 
 
 def _run_text(client: MlflowClient, run_id: str, path: str) -> str:

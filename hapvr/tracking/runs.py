@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 from hapvr.files import read_json_lines, write_atomic
 from hapvr.settings import first_line
-from hapvr.tracking.client import SQLITE, is_server, require_store, runs_page
+from hapvr.tracking.client import SQLITE, is_server, require_store
 
 if TYPE_CHECKING:
     from hapvr.train.report import BatchReport
@@ -36,7 +36,6 @@ MAX_PARAM_CHARACTERS = 6000
 DATASET_DIGEST_CHARACTERS = 32  # of the 36 that MLflow takes
 DATASET_CONTEXT = "mlflow.data.context"
 PENDING_NAME = "not-yet-tracked.jsonl"
-LATE_TAG = "tracking.delivered_late"
 BATCHES = "batches"
 BATCH_FILE = re.compile(r"(similarity-\d{8}\.png|hardest-negatives-\d{8}\.csv)")
 MAX_METRICS = 1000  # that MLflow takes in one request
@@ -93,14 +92,14 @@ class Tracker:
     ) -> None:
         """Record data that the run used, so that MLflow can show and find it.
 
-        place: path or URL; context: training, evaluation. MLflow refuses data that another run is recording at the same
-        moment; the second try then finds it.
+        place: path, or URL, of which login and query stay out; context: training, evaluation. MLflow refuses data that another
+        run is recording at the same moment; the second try then finds it.
         """
-        scheme = place.partition("://")[0] if "://" in place else "local"
+        place = place if "://" not in place else re.sub(r"(?<=://)[^/@]*@|\?.*", "", place)
         data = Dataset(
             name=name,
             digest=digest[:DATASET_DIGEST_CHARACTERS],
-            source_type=scheme,
+            source_type=place.partition("://")[0] if "://" in place else "local",
             source=json.dumps({"uri": place}),
             profile=json.dumps(dict(profile)),
         )
@@ -141,10 +140,6 @@ class Tracker:
         if running:
             self.end(run_id, failed=True)
         return bool(running)
-
-    def page(self, run_id: str, base: str | None) -> str:
-        """Address of the run's page on an MLflow server at `base`; empty without one."""
-        return runs_page(base, self.experiment_id, run_id) if base else ""
 
 
 def _origin() -> dict[str, str]:
@@ -282,7 +277,6 @@ class TrackedTraining:
                     tracker = tracker or self._connect()
                     sent = self._pending.deliver(tracker, self._run_id)
                     if away:
-                        tracker.tag(self._run_id, {LATE_TAG: f"{sent} entries"})
                         self._say(f"MLflow answers again; {sent} entries were delivered late")
                         away = False
             except Exception as error:  # no error on the way to a server may stop the training

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
 
-from hapvr.errors import ArgumentError, DamagedError, DataError, MissingPartError, RegistryError
+from hapvr.errors import ArgumentError, DamagedError, DataError, MissingPartError
 from hapvr.provenance import file_sha256
 from hapvr.scorer.bundle import load_bundle
 from hapvr.tracking.client import LISTING_NAME, mlflow_client, pinned_uri, registered_bundle, write_listing
@@ -25,9 +20,9 @@ from hapvr.tracking.registry import (
     LINEAGE_FILE,
     MAX_CHARACTERS,
     champion_of,
+    describe,
     history,
     lineage_of,
-    link_card,
     list_versions,
     promote,
     read_card,
@@ -41,7 +36,7 @@ from hapvr.tracking.runs import Tracker
 from tests.commands.conftest import invoke
 from tests.scorer.bundles import make_bundle, write_scenes
 from tests.tracking.conftest import Registered, register_champion
-from tests.tracking.empty_store import new_store
+from tests.tracking.empty_store import answering, free_port, new_store
 
 OLD, NEW = "a" * 64, "b" * 64
 DATA = (
@@ -112,24 +107,20 @@ def test_a_damaged_history_is_named(tracker: Tracker, name: str) -> None:
             set_champion(tracker.client, name, version, how="hand", reason="")
 
 
-def test_a_card_is_linked_once_and_read_by_number_or_alias(tracker: Tracker, name: str) -> None:
-    """Description and tag name the run's file, however often it is linked; before that there is none to read."""
+def test_a_description_leads_to_the_card(tracker: Tracker, name: str) -> None:
+    """By number or alias; a version whose run has no card says so."""
     version = add_version(tracker, name)
     run = tracker.client.get_model_version(name, str(version)).run_id
     with pytest.raises(DataError, match="has no model card"):
         read_card(tracker.client, name, CHALLENGER)
-    tracker.client.update_model_version(name, str(version), description="promoted: for a reason")
     tracker.text(run, "# The card\n", "model_card.md")
-    for _ in range(2):
-        link_card(tracker, name, version, run, summary="### Metrics" + 6000 * ".")
     assert read_card(tracker.client, name, CHALLENGER) == read_card(tracker.client, name, "1") == "# The card\n"
-    described = tracker.client.get_model_version(name, "1").description
-    assert described.startswith(
-        f"promoted: for a reason\n\nModel card: runs:/{run}/model_card.md, or `hapvr models card 1`\n\n### Metrics."
-    )
-    assert len(described) == MAX_CHARACTERS  # PostgreSQL takes no more
-    (listed,) = list_versions(tracker.client, name)
-    assert listed["description"] == "promoted: for a reason"
+    reason = "promoted: " + 6000 * "."
+    describe(tracker, name, version, run_id=run, decision="promoted\nfor a reason", tags={"why": reason, "empty": ""})
+    described = tracker.client.get_model_version(name, "1")
+    assert described.description.endswith(f"Model card: runs:/{run}/model_card.md, or `hapvr models card 1`")
+    assert len(described.tags["why"]) == MAX_CHARACTERS  # PostgreSQL takes no more
+    assert [row["description"] for row in list_versions(tracker.client, name)] == ["promoted"]
     for wrong in ("99", "nobody"):
         with pytest.raises(DataError, match=f"no {name} version {wrong}"):
             read_card(tracker.client, name, wrong)
@@ -147,7 +138,7 @@ def test_lineage_leads_from_versions_to_data_and_back(tracker: Tracker, name: st
     tracker.client.set_registered_model_alias(name, "challenger", "2")
     found = lineage_of(tracker.client, name, "challenger")
     assert found == lineage_of(tracker.client, name, "2")
-    assert (found.version, found.aliases, found.dagster_run) == (2, ("challenger",), "dagster 2")
+    assert (found.version, found.aliases, found.dagster_run) == (2, ["challenger"], "dagster 2")
     assert (found.revision, found.data, found.weights) == ("commit 2", DATA[1], {"backbone": "random"})
     lost = lineage_of(tracker.client, name, "3")
     assert LINEAGE_FILE in lost.lost
@@ -229,31 +220,9 @@ def test_a_champion_that_is_deleted_goes_on_where_it_is_loaded(registered: Regis
     assert scorer.score_pairs([pair]) == [before]
 
 
-@contextmanager
-def answering(status: int, body: bytes, *, health: tuple[int, bytes] = (200, b"OK")) -> Iterator[str]:
-    """The address of a server that answers /health and everything else with these."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            code, content = health if self.path == "/health" else (status, body)
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def test_what_is_no_mlflow_server_is_named_at_once(tmp_path: Path) -> None:
     """Nobody listens; a server without /health; one that answers with a page, as Dagster's does; no database; no address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        silent = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    silent = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(DataError, match=rf"no MLflow server answers at {silent}.*tracking.uri"):
         Tracker(silent, "tests")
     for health in ((404, b"no"), (200, b"<html>")):
@@ -268,18 +237,6 @@ def test_what_is_no_mlflow_server_is_named_at_once(tmp_path: Path) -> None:
             mlflow_client(uri)
     with pytest.raises(ArgumentError, match="--tracking-uri is 'mlruns'"):
         mlflow_client("mlruns")
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "gone"),
-    [(404, "RESOURCE_DOES_NOT_EXIST", True), (400, "REQUEST_LIMIT_EXCEEDED", False), (500, "INTERNAL_ERROR", False)],
-)
-def test_only_a_version_that_is_gone_is_said_to_be(status: int, code: str, gone: bool) -> None:
-    """A registry that answers with another error says nothing about its versions, and is not asked again for minutes."""
-    with answering(status, json.dumps({"error_code": code, "message": "no"}).encode()) as address:
-        with pytest.raises(DataError, match="models:/hapvr/7") as refused:
-            pinned_uri("models:/hapvr/7", address)
-        assert isinstance(refused.value, RegistryError) is not gone
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from hapvr.stages.training import (
     training_command,
     training_environment,
 )
-from hapvr.tracking.runs import LATE_TAG, PENDING_NAME, PendingReports, Tracker, tracked_training
+from hapvr.tracking.runs import PENDING_NAME, PendingReports, Tracker, tracked_training
 from hapvr.train.report import BatchReport, read_history
 from tests.tracking.empty_store import free_port, mlflow_server
 from tests.train.killed import read_history_so_far
@@ -64,6 +64,11 @@ def test_runs_may_record_the_same_data_at_once(store: str) -> None:
             list(pool.map(record, runs))
     for run_id in runs:
         assert len(tracker.client.get_run(run_id).inputs.dataset_inputs) == 4
+    tracker.dataset(
+        runs[0], name="s3", digest="d", place="s3://key:secret@bucket/data?secret=x", profile={}, context="training"
+    )
+    found = [row.dataset for row in tracker.client.get_run(runs[0]).inputs.dataset_inputs if row.dataset.name == "s3"]
+    assert [(row.source_type, row.source) for row in found] == [("s3", '{"uri": "s3://bucket/data"}')]
 
 
 def test_metrics_and_batches_reach_the_run(tracker: Tracker, tmp_path: Path) -> None:
@@ -157,4 +162,3 @@ def test_run_that_ends_without_its_server_is_finished_later(small_project: Proje
         tracker = Tracker(address, project.config.tracking.experiment)
         found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
         assert sorted({metric.step for metric in found}) == [1, 3, 5, 7]
-        assert LATE_TAG in tracker.client.get_run(training.mlflow_run_id).data.tags
