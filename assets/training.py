@@ -25,7 +25,7 @@ class TrainingConfig(dg.Config):
 
 
 def training_key(run: dg.DagsterRun) -> str:
-    """The id of the run's first attempt. It names the training, so a retry goes on from the checkpoint of that attempt."""
+    """The id of the run's first attempt. It names the training, so a retry goes on from that attempt's checkpoint."""
     return run.root_run_id or run.run_id
 
 

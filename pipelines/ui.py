@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from hapvr.serving.guard import is_loopback
 from hapvr.stages.project import Project
-from hapvr.tracking.pages import model_page, runs_page
+from hapvr.tracking.client import model_page, runs_page
 from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"

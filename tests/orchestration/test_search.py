@@ -22,9 +22,7 @@ from hapvr.stages.marking import mark
 from hapvr.stages.project import Project
 from hapvr.stages.search_model import search_model
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.champions import promote, rollback
-from hapvr.tracking.packaging import log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import log_model, promote, register, rollback
 from tests.conftest import write_settings
 from tests.orchestration.conftest import Storage, materialize
 from tests.stages.search_projects import copied_project, network_folder

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hapvr.serving.guard import is_loopback
-from hapvr.tracking.pages import model_page, runs_page
+from hapvr.tracking.client import model_page, runs_page
 from hapvr.tracking.runs import Tracker
 from pipelines.ui import free_port, main, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings

@@ -21,7 +21,7 @@ import pytest
 
 from hapvr.stages.project import Project
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.champions import champion_of, history, rollback, version_tags
+from hapvr.tracking.registry import champion_of, history, rollback, version_tags
 from tests.conftest import small_settings, write_clip, write_settings
 from tests.orchestration.conftest import Storage, execute, materialize
 
@@ -213,6 +213,7 @@ def test_a_week(week: Week) -> None:
     new = set(week.instance.get_dynamic_partitions("shards")) - first
     assert new == {"inbox-00001"}
     assert week.flow() == Counter(dict.fromkeys((*FLOWING, *SEARCHED), 1))
+    week.settings["evaluation"]["gate"] = {"enabled": True}  # the spoiled model would not have passed
     week.configure()
     request = week.tick("new_videos")
     assert isinstance(request, dg.RunRequest)

@@ -22,12 +22,11 @@ from hapvr.stages.duplicates import duplicate_pairs, make_duplicate_pairs
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
-from hapvr.tracking.packaging import log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import log_model, register
 from hapvr.tracking.runs import Tracker
 from tests.scorer.bundles import make_bundle, write_scenes
 from tests.stages.search_projects import LONG, bundle_of, copied
-from tests.tracking.test_training_tracking import free_port, mlflow_server
+from tests.tracking.empty_store import free_port, mlflow_server
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]

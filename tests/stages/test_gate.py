@@ -21,7 +21,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.seeding import numpy_rng, torch_rng
-from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest
+from hapvr.stages.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
 from hapvr.stages.gate import make_decision
 from hapvr.stages.marking import content_of, mark
 from hapvr.stages.marks_benchmark import marked_pairs
@@ -29,9 +29,7 @@ from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, tracker_of
 from hapvr.storage.features import FeatureStore
-from hapvr.tracking.champions import champion_of, history, set_champion, version_tags
-from hapvr.tracking.packaging import log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import champion_of, history, log_model, register, set_champion, version_tags
 from tests.conftest import write_settings
 
 Version = tuple[TrainingRun, int]
@@ -45,6 +43,7 @@ def base(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
     shutil.copytree(small_project.folder / "data", folder / "data")
     settings = small_project.config.model_dump(mode="json")
     settings["data_root"] = str(folder / "data")
+    settings["evaluation"]["gate"]["enabled"] = True
     return Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
 
 
@@ -71,9 +70,17 @@ def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
 
 
 def evaluated(
-    project: Project, key: str, *, gain: float, seed: int = 0, digest: str | None = None, model_uri: str | None = None
+    project: Project,
+    key: str,
+    *,
+    gain: float,
+    seed: int = 0,
+    digest: str | None = None,
+    model_uri: str | None = None,
+    mean: float = 0.6,
 ) -> Version:
-    """A run with a stored evaluation of that quality, registered as the next version."""
+    """A run with a stored evaluation of that quality, registered as the next version. mean: of the target metrics; that of
+    the untrained baseline is 0.5."""
     tracker = tracker_of(project)
     run_id = tracker.start(f"{project.config.tracking.registered_model}-{key}", name=key, params={}, tags={})
     run = TrainingRun(key, project.root.local_path(f"models/{run_id}"), run_id)
@@ -81,7 +88,12 @@ def evaluated(
     folder.mkdir(parents=True)
     similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
     definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
-    scores = {"digest": digest or definition_digest(definition)}
+    result = {"policy": "strict", "metrics": {}, "intervals": {}, "tasks": {}}
+    scores = {
+        "digest": digest or definition_digest(definition),
+        "target_means": {BASELINE: 0.5, TRAINED: mean},
+        "results": {BASELINE: result, TRAINED: result},
+    }
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     for path in folder.iterdir():
         tracker.file(run_id, path, f"benchmarks/{BENCHMARK}")
@@ -116,6 +128,19 @@ def test_first_version_becomes_champion_and_a_better_one_follows(project: Projec
     assert stored["verdict"]["target"]["difference"] > 0
     assert {row["name"] for row in stored["verdict"]["metrics"]} == {"own-test/DSVR", "own-test/DSVD"}
     assert [entry.version for entry in history(tracker.client, name)] == [one, two]
+
+
+def test_a_first_version_below_the_untrained_baseline_stays_challenger(project: Project) -> None:
+    """The reason has both numbers and the verb that overrules it; the next version takes the champion's place by itself."""
+    weak, one = evaluated(project, "weak", gain=0.5, mean=0.45)
+    decision = make_decision(project, weak, one)
+    assert not decision.promoted
+    assert "below the untrained baseline (mean of the target metrics 45.00 against 50.00)" in decision.reason
+    assert f"hapvr models promote {one}" in decision.reason
+    assert champion(project) is None
+    good, two = evaluated(project, "good", gain=0.5, mean=0.5)
+    assert make_decision(project, good, two).promoted
+    assert champion(project) == two
 
 
 def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:

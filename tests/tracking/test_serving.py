@@ -26,7 +26,7 @@ from mlflow.tracking import MlflowClient
 
 from hapvr.errors import DataError
 from hapvr.scorer.bundle import load_bundle
-from hapvr.tracking.store import registered_bundle
+from hapvr.tracking.client import registered_bundle
 from tests.conftest import CHECKOUT
 from tests.tracking.conftest import Registered
 
