@@ -54,8 +54,7 @@ def similarity_model(
     project: ProjectResource,
     pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:
-    from hapvr.stages.watch import pending_data
-
+    from hapvr.stages.pending_training import pending_data
     from hapvr.stages.training import (
         current_run,
         fail_training,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hapvr.config import Job
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
@@ -34,7 +35,7 @@ class Step:
 
     name: str
     does: str
-    job: str
+    job: Job
     make: str
     inputs: tuple[str, ...] = ()
     place: str = ""
@@ -187,7 +188,7 @@ _STEPS = (
 CHAIN: Mapping[str, Step] = {step.name: step for step in _STEPS}
 """All steps by name, each after its inputs."""
 
-JOBS: Mapping[str, tuple[Step, ...]] = {
+JOBS: Mapping[Job, tuple[Step, ...]] = {
     job: tuple(step for step in _STEPS if step.job == job) for job in dict.fromkeys(step.job for step in _STEPS)
 }
 """The steps of every job, in the order in which jobs are needed."""

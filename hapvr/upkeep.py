@@ -349,6 +349,14 @@ def _remake_availability(project: Project, key: str) -> None:
     CHAIN["videos"].run(project, Path(key).name)
 
 
+def _check_groups(root: DataRoot, _: str) -> None:
+    groups_fingerprint(root, GROUPS_PLACE)
+
+
+def _check_marks(root: DataRoot, _: str) -> None:
+    read_marks(root)
+
+
 ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
 KINDS: dict[str, Kind] = {
     "corpus": Kind(partial(_folders, CORPUS_FOLDER), _check_corpus, _regenerate),
@@ -377,11 +385,11 @@ KINDS: dict[str, Kind] = {
     "duplicate_pairs": Kind(partial(_folders, "duplicate_pairs"), _pairs_check, partial(_run_step, "duplicate_pairs")),
     "duplicate_groups": Kind(
         partial(_existing, GROUPS_PLACE),
-        lambda root, _: groups_fingerprint(root, GROUPS_PLACE) and None,
+        _check_groups,
         partial(_run_step, "duplicate_groups"),
     ),
     "watch_matches": Kind(partial(_folders, "watch_matches"), check_watch_matches, partial(_run_step, "watch_matches")),
-    "marks": Kind(partial(_existing, MARKS_PLACE), lambda root, _: read_marks(root) and None, advice=ONLY_RECORD),
+    "marks": Kind(partial(_existing, MARKS_PLACE), _check_marks, advice=ONLY_RECORD),
     "outbox": Kind(partial(_existing, OUTBOX_PLACE), lambda root, _: Outbox(root).check(), advice=ONLY_RECORD),
 }
 """Everything that the chain stores, in its order."""

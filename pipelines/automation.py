@@ -58,7 +58,7 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class Outdated(dg.AutomationCondition[dg.AssetKey]):
+class Outdated(dg.AutomationCondition):
     """True for what `hapvr.chain.outdated` asks for, once for each digest: what failed waits for a retry or for a person."""
 
     step: str
@@ -67,7 +67,7 @@ class Outdated(dg.AutomationCondition[dg.AssetKey]):
     def name(self) -> str:
         return "outdated"
 
-    def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
         wanted = _outdated(context.evaluation_time).get(self.step, {})
         asked: dict[str, str] = json.loads(context.cursor or "{}")
         new = {key: digest for key, digest in wanted.items() if asked.get(key) != digest}
@@ -82,13 +82,13 @@ class Outdated(dg.AutomationCondition[dg.AssetKey]):
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
 
-def when_outdated(step: str) -> dg.AutomationCondition[dg.AssetKey]:
+def when_outdated(step: str) -> dg.AutomationCondition:
     """The condition of a step after registration. `Outdated` comes last, so that it sees what nothing else holds back."""
     idle = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
     return (idle & Outdated(step)).with_label("not what the champion and the settings ask for")
 
 
-CONDITIONS: dict[str, dg.AutomationCondition[dg.AssetKey]] = {
+CONDITIONS: dict[str, dg.AutomationCondition] = {
     "videos": MISSING,
     "frames": MISSING,
     "whitening": WITH_SHARDS,

@@ -9,7 +9,13 @@ from pipelines.resources import pipes_client, project_resource
 
 assets = dg.map_asset_specs(
     lambda spec: spec.replace_attributes(automation_condition=automation.CONDITIONS.get(spec.key.to_user_string())),
-    dg.load_assets_from_modules([videos, features, views, training, evaluation, registry, search, duplicates, watch]),
+    [
+        asset
+        for asset in dg.load_assets_from_modules(
+            [videos, features, views, training, evaluation, registry, search, duplicates, watch]
+        )
+        if isinstance(asset, dg.AssetsDefinition)
+    ],
 )
 defs = dg.Definitions(
     assets=assets,

@@ -32,7 +32,7 @@ DESCRIPTIONS = {
     "watch": "The queries of all watch lists are compared with a shard; matches are rows, and posted to a webhook if there is one.",
 }
 ON_REQUEST = ("duplicates", "group", "watch")
-EXCLUSIVE = {"find_videos": "manifest", "retrain": "training", "index": "index", "group": "group"}
+EXCLUSIVE: dict[str, str] = {"find_videos": "manifest", "retrain": "training", "index": "index", "group": "group"}
 """Jobs of which one run at a time makes sense, with the value of their tag."""
 
 

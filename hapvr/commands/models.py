@@ -102,7 +102,7 @@ def show_(
 ) -> None:
     """What a model is made of: sampling, backbone weights, network, where it came from."""
     from hapvr.commands.scoring import model_folder
-    from hapvr.scorer.bundle import read_description
+    from hapvr.scorer.description import read_description
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"

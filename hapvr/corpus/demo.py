@@ -274,7 +274,8 @@ def make_demo_corpus(
                 segments=_segment_table(plan, name=split_folder.name, seed=seed),
                 provenance=json.loads(provenance.to_json()),
             )
-    return DemoCorpus(train, *labelled, digest=provenance.fingerprint)
+    validation, test = labelled
+    return DemoCorpus(train, validation, test, digest=provenance.fingerprint)
 
 
 def render_incident(task: IncidentTask) -> None:
