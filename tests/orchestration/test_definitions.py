@@ -63,6 +63,7 @@ SENSORS = {
     "new_videos": (["find_videos", "retrain"], "STOPPED"),
     "missing_and_outdated": (None, "STOPPED"),
     "fail_lost_runs": (None, "RUNNING"),
+    "waiting_alerts": (None, "RUNNING"),
     "close_failed_training": (None, "RUNNING"),
     "close_canceled_training": (None, "RUNNING"),
 }
