@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError, ConfigError
+from hapvr.errors import ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.labels.settings import PseudoLabelSettings
@@ -154,24 +154,6 @@ def test_training_on_each_loss_lowers_it(name: str) -> None:
         ranking.append(4 * output.terms["video_ap"].item() + 6 * output.terms["frame_ap"].item())
     assert totals[-1] < totals[0]
     assert ranking[-1] < ranking[0]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"labels": torch.ones(6, 5, dtype=torch.int8)}, r"labels: got shape \(6, 5\).*square"),
-        ({"frame_labels": None}, "frame_labels, pair_index: wanted both, as frame_ap_weight is 6"),
-        ({"frame_labels": torch.ones(3, 6, 6, dtype=torch.int8)}, r"frame_labels: got \(3, 6, 6\) with pair_index"),
-    ],
-)
-def test_objective_refuses_what_does_not_fit(
-    views: tuple[Similarities, Tensor, Tensor, Tensor], change: dict[str, Tensor | None], message: str
-) -> None:
-    """The error names the argument and the shapes."""
-    similarities, labels, frame_labels, pairs = views
-    arguments = {"labels": labels, "frame_labels": frame_labels, "pair_index": pairs, **change}
-    with pytest.raises(ArgumentError, match=message):
-        Objective(ObjectiveSettings())(similarities, **arguments)
 
 
 @pytest.mark.parametrize(

@@ -147,23 +147,6 @@ def test_weights_come_from_the_generator_alone() -> None:
     assert not torch.equal(next(first.parameters()), next(other.parameters()))
 
 
-@pytest.mark.parametrize(
-    ("shape", "mask", "message"),
-    [
-        ((0, 1, 24), None, r"got shape \(0, 1, 24\).*with a frame or more"),
-        ((3, 1, 8), None, r"wanted \[\.\.\., frames, regions, 24\]"),
-        ((2, 24), None, r"wanted \[\.\.\., frames, regions, 24\]"),
-        ((2, 3, 1, 24), [[True, True, False], [False, False, False]], "1 videos without a real frame"),
-    ],
-)
-def test_features_that_cannot_be_embedded_are_refused(
-    shape: tuple[int, ...], mask: list[list[bool]] | None, message: str
-) -> None:
-    """No frames, other dimensions, and videos that are all padding."""
-    with pytest.raises(ArgumentError, match=message):
-        build().embed(torch.ones(shape), mask=None if mask is None else torch.tensor(mask))
-
-
 def test_heads_must_share_the_dims() -> None:
     """The message names the setting and both numbers."""
     with pytest.raises(ArgumentError, match=r"train\.network\.heads: 8 heads do not share 20 values"):
