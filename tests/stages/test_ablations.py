@@ -121,7 +121,8 @@ def test_vvs_has_the_rows_of_its_tables() -> None:
         table: [config_of(row).train.network for row in TABLES[table]] for table in TABLES if table.startswith("vvs-")
     }
     every = {table: [n for n in found if isinstance(n, VvsSettings)] for table, found in networks.items()}
-    assert len({n.modules() for n in every["vvs-modules"]}) == len(every["vvs-modules"]) == 7
+    switches = {(n.distractor_discrimination, n.temporal_saliency, n.topic_guidance) for n in every["vvs-modules"]}
+    assert len(switches) == len(every["vvs-modules"]) == 7
     rates = [(n.injection.min_rate, n.injection.max_rate) for n in every["vvs-injection"][:4]]
     assert rates == [(0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1)]
     warm = [tuple(part.temperature for part in (n.distractor, n.saliency, n.topic)) for n in every["vvs-temperature"]]
