@@ -88,5 +88,5 @@ def test_a_data_root_that_cannot_be_used_is_named(tmp_path: Path, root: str) -> 
     """The message has the root and what to change."""
     (tmp_path / "a file").write_text("no folder")
     write_clip(tmp_path / "in" / "0.mp4", seed=1, seconds=1)
-    with pytest.raises(HapvrError, match=r"data root .* cannot be (written.*set data_root|used)"):
+    with pytest.raises(HapvrError, match=r"data root:? .* cannot be (written.*set data_root|used)"):
         make_manifest(open_project(tmp_path, folder_settings(tmp_path / "in", root)))
