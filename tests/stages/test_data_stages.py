@@ -28,7 +28,7 @@ from hapvr.storage.features import FeatureStore
 from hapvr.storage.frames import FrameFile
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile
-from tests.conftest import BAD_FILES, write_clip
+from tests.conftest import write_clip
 from tests.stages.data_projects import folder_settings, open_project
 
 
@@ -36,17 +36,6 @@ def training_shards(project: Project) -> list[str]:
     """Keys of the training shards."""
     manifest = read_manifest(project.root)
     return manifest.filter(pl.col("split") == "train")["shard"].unique().sort().to_list()
-
-
-def test_every_clip_is_accounted_for(small_project: Project, clips_folder: Path) -> None:
-    """All files with a video's name are in the manifest; the bad ones failed with a reason, the others are ok."""
-    status = video_status(small_project)
-    names = {Path(video_id).name: row for row in status.iter_rows(named=True) for video_id in [row["video_id"]]}
-    for path in clips_folder.glob("*.mp4"):
-        row = next(row for name, row in names.items() if path.stem in name)
-        assert (row["status"] != "ok") == (path.name in BAD_FILES), row
-        assert bool(row["reason"]) == (path.name in BAD_FILES)
-    assert not any("README" in name for name in names)
 
 
 @pytest.mark.slow
