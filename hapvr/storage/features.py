@@ -167,39 +167,32 @@ class FeatureStatistics:
     num_settings: int
 
 
-def feature_statistics(
-    root: DataRoot, keys: Iterable[str] | None = None, *, progress: Progress = no_progress
-) -> FeatureStatistics:
-    """Count what is stored. keys: None for every shard there is. Raises DataError where no shard is finished."""
-    chosen = [Shard(root, STAGE, key) for key in (root.list_folders(STAGE) if keys is None else keys)]
+def feature_statistics(root: DataRoot, *, progress: Progress = no_progress) -> FeatureStatistics:
+    """Count what is stored. Raises DataError where no shard is finished."""
     lengths: list[int] = []
     failures: Counter[str] = Counter()
-    settings: set[str] = set()
-    num_bytes = num_finished = 0
-    for done, shard in enumerate(chosen, start=1):
-        finished = shard.finished_index()
-        if finished is not None:
-            found, index = finished
-            good = index["status"] == STATUS_OK
-            lengths += index.filter(good)["num_rows"].to_list()
-            failures.update(index.filter(~good)["reason"].to_list())
-            settings.add(repr(sorted(found.settings.items())))
+    settings: list[str] = []
+    num_bytes = 0
+    keys = root.list_folders(STAGE)
+    for done, shard in enumerate((Shard(root, STAGE, key) for key in keys), start=1):
+        if (found := shard.finished_rows()) is not None:
+            lengths += [row["num_rows"] for row in found[1] if row["status"] == STATUS_OK]
+            failures.update(row["reason"] for row in found[1] if row["status"] != STATUS_OK)
+            settings.append(repr(sorted(found[0].settings.items())))
             num_bytes += root.num_bytes(shard.data_name)
-            num_finished += 1
-        progress(done, len(chosen))
-    if not num_finished:
+        progress(done, len(keys))
+    if not settings:
         raise DataError(
-            f"features: none of {len(chosen)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
+            f"features: none of {len(keys)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
         )
     lengths.sort()
-    shown = (lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0)
     return FeatureStatistics(
-        num_finished,
-        len(chosen) - num_finished,
-        len(lengths),
-        dict(sorted(failures.items())),
-        sum(lengths),
-        shown,
-        num_bytes,
-        len(settings),
+        num_shards=len(settings),
+        num_unfinished=len(keys) - len(settings),
+        num_videos=len(lengths),
+        failures=dict(sorted(failures.items())),
+        num_frames=sum(lengths),
+        frames_per_video=(lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0),
+        num_bytes=num_bytes,
+        num_settings=len(set(settings)),
     )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.storage.shards import STATUS_OK, Shard
-from hapvr.storage.tensors import decode_tensors, tensor_shape
+from hapvr.storage.tensors import decode_tensors
 from hapvr.tables import check_columns
 
 COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
@@ -42,8 +42,6 @@ class VideoRows:
             for name in self._columns:
                 kind = COLUMN_TYPES.get(name) or self._schema.field(name).type
                 check_columns(self._schema.empty_table(), [pa.field(name, kind)])
-                if pa.types.is_fixed_size_binary(kind):
-                    tensor_shape(self._schema.field(name))
         groups = range(self._file.metadata.num_row_groups)
         self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in groups], dtype=int)
         self._group, self._next = -1, 0
@@ -93,5 +91,6 @@ class VideoRows:
         """[T, *shape] of each column, all of them tensors, as arrays of their own."""
         table = self.read(video_id, first, last)
         columns = ((table.column(name), self._schema.field(name)) for name in self._columns[1:])
-        # a view would keep the whole row group in memory
-        return [np.array(decode_tensors(column, field)) for column, field in columns]
+        with self._shard.naming_damage():
+            # a view would keep the whole row group in memory
+            return [np.array(decode_tensors(column, field)) for column, field in columns]

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from hapvr.errors import DataError
 from hapvr.stages.frames import make_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
@@ -115,17 +114,3 @@ def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> N
     more = web_project(tmp_path, site, names)
     make_videos(more, KEY, retry_failed=True)
     assert statuses(more) == ["ok", "ok", "ok"]
-
-
-def test_videos_are_fetched_at_the_same_time(site: Site, tmp_path: Path) -> None:
-    """With two workers, two requests meet on the site; with one they cannot."""
-    names = ["together-1.mp4", "together-2.mp4"]
-    make_videos(both := web_project(tmp_path / "two", site, names, workers=2), KEY)
-    assert statuses(both) == ["ok", "ok"]
-    assert [row["video_id"] for row in both.shard("videos", KEY).index().rows(named=True)] == ["web/0", "web/1"]
-
-
-def test_availability_of_a_source_that_was_never_fetched(site: Site, tmp_path: Path) -> None:
-    """The message names the verb to run."""
-    with pytest.raises(DataError, match="run `hapvr download` for the source 'web'"):
-        read_availability(web_project(tmp_path, site, ["a.mp4"]).root, "web")

@@ -110,13 +110,3 @@ def test_a_failed_upload_leaves_what_was_there(bucket: str) -> None:
     with pytest.raises(RuntimeError, match="pulled"):
         fail()
     assert root.sha256("a/object") == hashlib.sha256(b"old").hexdigest()
-
-
-def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
-    """Writing to it is an error that says where."""
-    root = DataRoot("s3://elsewhere/x")
-    with (
-        pytest.raises(DataError, match="cannot write a/object below s3://elsewhere/x"),
-        root.write("a/object") as stream,
-    ):
-        stream.write(b"data")

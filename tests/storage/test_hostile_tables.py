@@ -107,3 +107,9 @@ def test_the_data_of_a_shard(tmp_path: Path) -> None:
             write_table(index.replace_schema_metadata(metadata), stream)
         with pytest.raises(DataError, match=shard.data_name):
             FeatureFile(Shard(root, STAGE, "s")).read("a")
+
+
+def test_names_that_leave_the_data_root_are_refused(tmp_path: Path) -> None:
+    for name in ("../outside", "/etc/passwd", "a//b", "a/../../b"):
+        with pytest.raises(DataError, match="relative path below the data root"):
+            DataRoot(tmp_path).path(name)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import DECORD, PYAV, PYAV_SELECTED, probe_video, sample_frames, sample_video
+from hapvr.video.decode import DECORD, PYAV, PYAV_SELECTED, probe_video, sample_frames
 from tests.video.conftest import numbered_frame, write_video
 
 
@@ -56,31 +56,11 @@ def test_sample_frames_of_a_variable_rate_follows_the_timestamps(videos, numbers
     assert numbers_of(sampled(path, decoder=decoder).frames) == expected == [0, 2, 2, 5, 5, 6]
 
 
-def test_sample_frames_of_a_slideshow_repeats_slides(videos, numbers_of):
-    """A clip of one frame every ten seconds gives a frame for each second, encoded once per slide."""
-    path = videos.numbered("slides.mkv", num_frames=3, times_s=[0, 10, 20])
-    seen = []
-    sample = sample_video(path, fps=1, short_side_px=None, keep=lambda frame: seen.append(frame) or len(seen))
-    assert sample.kept == (1,) * 10 + (2,) * 10 + (3,)
-    assert numbers_of(np.stack(seen)) == [0, 1, 2]
-
-
 def test_sample_frames_of_29_97_fps_is_not_misled_by_rounding(videos, numbers_of):
     """Frame 30 of an NTSC clip starts at 1.001 s, so frame 29 is on display at 1 s."""
     path = videos.numbered(num_frames=65, fps=Fraction(30000, 1001))
     for decoder in ("auto", "pyav"):
         assert numbers_of(sampled(path, decoder=decoder).frames) == [0, 29, 59]
-
-
-@pytest.mark.parametrize(("rotation_deg", "corner"), [(90, (1, 0)), (-90, (0, 1)), (180, (1, 1))])
-def test_sample_frames_are_turned_as_the_file_says(videos, rotation_deg, corner):
-    """Rotation metadata is counter-clockwise; the white corner ends where a player shows it."""
-    result = sampled(videos.corner(rotation_deg=rotation_deg))
-    _, height, width, _ = result.frames.shape
-    assert (height, width) == ((96, 128) if rotation_deg == 180 else (128, 96))
-    quarters = result.frames[0].reshape(2, height // 2, 2, width // 2, 3).mean(axis=(1, 3, 4))
-    assert np.unravel_index(quarters.argmax(), (2, 2)) == corner
-    assert (probe_video(videos.folder / "corner.mp4").height_px, height) == (height, height)
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg4"])
@@ -234,13 +214,6 @@ def test_sample_frames_opens_any_name(videos, name):
     videos.numbered("plain.mp4").rename(path)
     for decoder in ("auto", "pyav"):
         assert len(sampled(path, decoder=decoder).frames) == 3
-
-
-def test_probe_video_reports_the_headers(videos):
-    """Duration, rate, displayed size, codec and number of frames."""
-    probe = probe_video(videos.numbered(num_frames=30, fps=10))
-    assert (probe.duration_s, probe.fps, probe.width_px, probe.height_px) == (3.0, 10.0, 128, 96)
-    assert (probe.codec, probe.num_frames) == ("h264", 30)
 
 
 def assert_decoders_agree(paths):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -57,6 +55,16 @@ def test_in_workers_survives_workers_that_die():
     results = in_workers(os.system, commands, config=SamplingConfig())
     assert reasons(results) == [0, "crashed", 0, "crashed", 0, "crashed", 0]
     assert reasons(in_workers(int, ["1", "one", "2"], config=ALONE)) == [1, "crashed", 2]
+    assert reasons(in_workers(os._exit, [1, 2], config=ALONE, retry=str)) == ["1", "2"], "a second chance"
+
+
+def test_in_workers_keeps_order_and_reads_ahead_little():
+    """Results come in the order of the items, of which only a few are taken before they are needed."""
+    taken = []
+    results = in_workers(str, (taken.append(item) or item for item in range(40)), config=SamplingConfig(workers=2))
+    assert next(results) == (0, "0")
+    assert len(taken) <= 2 * LOOKAHEAD
+    assert [item for item, _ in results] == list(range(1, 40))
 
 
 def test_in_workers_bounds_memory():
@@ -65,27 +73,6 @@ def test_in_workers_bounds_memory():
     kept = reasons(results)
     assert kept[1] == "crashed"
     assert kept[0] == kept[2] == bytearray(10)
-
-
-def test_in_workers_tries_again_with_the_other_function():
-    """A crashed item gets a second chance; only a second failure is final."""
-    results = in_workers(os._exit, [1, 2], config=ALONE, retry=str)
-    assert reasons(results) == ["1", "2"]
-
-
-def test_in_workers_keeps_order_and_reads_ahead_little():
-    """Results come in the order of the items, of which only a few are taken before they are needed."""
-    taken = []
-
-    def items():
-        for item in range(40):
-            taken.append(item)
-            yield item
-
-    results = in_workers(str, items(), config=SamplingConfig(workers=2))
-    assert next(results) == (0, "0")
-    assert len(taken) <= 2 * LOOKAHEAD
-    assert [item for item, _ in results] == list(range(1, 40))
 
 
 def test_in_workers_leaves_no_process_behind_when_abandoned():
@@ -97,21 +84,6 @@ def test_in_workers_leaves_no_process_behind_when_abandoned():
     after = {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
     workers = {pid for pid in after - before if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())}
     assert workers == set()
-
-
-def import_from(folder: Path, name: str) -> None:
-    sys.path.insert(0, str(folder))
-    importlib.import_module(name)
-
-
-def test_a_limit_of_file_size_cuts_no_bytecode(tmp_path, monkeypatch):
-    """A module that a worker imports first can still be imported by others."""
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    (tmp_path / "first_seen_by_a_worker.py").write_text("VALUES = [" + "1, " * 1000 + "]\n")
-    with open_pool(workers=1, limits={resource.RLIMIT_FSIZE: 100}) as pool:
-        pool.schedule(import_from, args=(tmp_path, "first_seen_by_a_worker")).result()
-    monkeypatch.syspath_prepend(tmp_path)
-    assert len(importlib.import_module("first_seen_by_a_worker").VALUES) == 1000
 
 
 class FirstStartsAtOnce:
@@ -206,14 +178,6 @@ def test_sample_videos_gives_a_row_for_every_file(videos):
     assert frame.shape == (64, 85, 3)
     assert np.abs(frame.astype(int) - expected).mean() < 2
     assert all(row.message and row.probe is None for row in rows[1:4])
-
-
-def test_sample_videos_is_independent_of_workers_and_neighbours(videos):
-    """The bytes of a video's frames do not depend on who else is sampled or by how many processes."""
-    items = [(f"s/{index}", videos.numbered(f"{index}.mp4", num_frames=10 + 7 * index)) for index in range(5)]
-    together = list(sample_videos(items, config=SamplingConfig(workers=2, short_side_px=64)))
-    alone = list(sample_videos(items[3:4], config=SamplingConfig(workers=1, short_side_px=64)))
-    assert together[3:4] == alone
 
 
 def test_a_file_that_grows_while_it_is_read_is_a_video(videos):

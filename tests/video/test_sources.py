@@ -42,22 +42,6 @@ def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
     assert [entry.uri for entry in result.entries] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
 
 
-def test_scan_folder_takes_any_readable_name(tmp_path):
-    """Spaces, quotes, percent signs and other alphabets are part of the id, which is in normal form C."""
-    names = [
-        "with space.mp4",
-        "quo'te\".mp4",
-        "100%.mp4",
-        "видео.mp4",
-        unicodedata.normalize("NFD", "é.mp4"),
-        "動画.mp4",
-    ]
-    touch(tmp_path, *names)
-    result = scan_folder(tmp_path, source="s")
-    assert ids(result) == sorted(f"s/{unicodedata.normalize('NFC', name)}" for name in names)
-    assert all(os.path.exists(entry.uri) for entry in result.entries)
-
-
 def test_scan_folder_keeps_names_that_become_equal_apart(tmp_path):
     """Of two files that differ only in Unicode form one has the plain id, the same in each scan; both are found."""
     names = [unicodedata.normalize(form, "é.mp4") for form in ("NFC", "NFD")]
@@ -165,6 +149,7 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
     ("text", "message"),
     [
         ("name\nx\n", "wanted `url`, `video_id`"),
+        ("", "list.csv is no readable CSV"),
         ("url\n", "no rows"),
         ("url\nfile:///etc/passwd\n", "row 1: 'file:///etc/passwd' is no http"),
         ("url\nftp://host/a\n", "no http"),
@@ -183,15 +168,6 @@ def test_read_list_names_the_wrong_row(tmp_path, text, message):
     with pytest.raises(DataError) as caught:
         read_list(path, source="s")
     assert message in str(caught.value)
-
-
-def test_read_list_refuses_unreadable_files(tmp_path):
-    """A missing list and one that is no table are errors that name the file."""
-    with pytest.raises(DataError, match=r"none\.csv"):
-        read_list(tmp_path / "none.csv", source="s")
-    (tmp_path / "list.parquet").write_text("text")
-    with pytest.raises(DataError, match=r"list\.parquet"):
-        read_list(tmp_path / "list.parquet", source="s")
 
 
 @pytest.mark.parametrize(
