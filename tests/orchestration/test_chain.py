@@ -129,7 +129,6 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
             "metrics",
             "own-test: mAP DSVR",
             "own-test: precision-recall-DSVR",
-            "own-test: retrieved-DSVR",
             "own-test: frame-similarity-most-similar",
             "mlflow_run",
         },
