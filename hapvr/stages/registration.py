@@ -60,7 +60,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
     record = read_record(run.folder)
     onnx_folder = run.folder / "exported"
-    onnx = export_onnx(project, run, onnx_folder, backbone=backbone, calibration=fitted)
+    onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
     card = model_card(
         project, run, scores=scores, segments=segments, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx
     )

@@ -76,7 +76,6 @@ def make_bundle(
             network=network.eval(),
             frames=[crops[:3], crops[3:9]],
             features=[],
-            calibration=calibration,
         )
     return write_bundle(
         folder / "bundle",

@@ -76,7 +76,6 @@ def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool
             network=load_network(place)[0],
             frames=[],
             features=[regions for _, regions in store.read(sorted(store.available())[:2])],
-            calibration=calibration(),
         )
     return write_bundle(
         folder / f"bundle-{seed}",
