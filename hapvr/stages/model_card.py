@@ -15,7 +15,7 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.provenance import environment
 from hapvr.scorer.calibration import Calibration, CalibrationCheck
 from hapvr.stages.calibration import FRAME_QUANTILE, ModelCalibration
-from hapvr.stages.evaluation import BASELINE, NORMALIZED, TRAINED
+from hapvr.stages.evaluation import BASELINE, TRAINED
 from hapvr.stages.project import Project
 from hapvr.stages.segment_scores import SegmentScores, segments_markdown
 from hapvr.stages.summary import video_status
@@ -217,7 +217,6 @@ def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
     if not scores:
         return "None: the configuration names no benchmark."
     rows = []
-    with_normalized = any(NORMALIZED in data["results"] for data in scores.values())
     for name, data in scores.items():
         results = data["results"]
         for task, value in results[TRAINED]["metrics"].items():
@@ -231,16 +230,9 @@ def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
                     _percent(results[TRAINED], task),
                     f"{100 * (value - results[BASELINE]['metrics'][task]):+.2f}",
                     f"{details['num_queries']} / {details['num_relevant']}",
-                    *(
-                        [_percent(results[NORMALIZED], task) if NORMALIZED in results else "-"]
-                        if with_normalized
-                        else []
-                    ),
                 )
             )
     head = ["benchmark", "task", "metric", BASELINE, "this model", "difference", "queries / relevant pairs"]
-    if with_normalized:
-        head.append("this model, normalised scores")
     policies = sorted({data["results"][TRAINED]["policy"] for data in scores.values()})
     return (
         f"In percent, with 95 % bootstrap intervals over queries; missing videos under the {' and '.join(policies)} policy.\n\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import polars as pl
@@ -16,8 +15,6 @@ from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.model.tca.network import ContextNetwork
-from hapvr.model.tca.settings import TcaSettings
 from hapvr.scorer.torch_bundle import write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
@@ -108,135 +105,56 @@ def test_evaluate_symmetric_scores_differ(
 def test_evaluate_normalizes_against_a_source(
     call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
 ) -> None:
-    """Normalised metrics stand beside the raw ones; the features' way equals that of the two files of similarities."""
+    """Normalised metrics stand beside the raw ones: each query's scores less its similarity to the nearest other video."""
     out = tmp_path / "similarities.parquet"
     arguments = ("evaluate", "--benchmark", own_test)
     scored = ("--features", small_project.root.url, "--model", network_folder, "--out", out)
     plain = call(*arguments, *scored, "--json")
-    done = call(*arguments, *scored, "--normalize", "own-train", "--normalize-weight", 3, "--json")
+    done = call(*arguments, *scored, "--normalize", "own-train", "--json")
     assert done.code == 0, done.error
     found = done.json
     normalized = found.pop("normalized")
     assert found == plain.json
     assert normalized["availability"] == found["availability"]
-    retrieval = [task for task, row in found["tasks"].items() if row["metric"] == "mAP"]
-    assert retrieval
-    for task in retrieval:
-        assert normalized["metrics"][task] == pytest.approx(found["metrics"][task])
-
     definition = load_definition(own_test)
     shards = [key for key in small_project.root.list_folders("features") if key.startswith("own-train-")]
     store = FeatureStore(small_project.root, shards)
     own = FeatureStore(small_project.root, shards_with_features(small_project.root, definition))
-    reader = BenchmarkFeatures(own, definition)
     network, _ = load_network(network_folder)
-    videos = dict(reader.read(definition.queries))
     with torch.inference_mode():
-        embedded = {query: network.embed(features.float())[None] for query, features in videos.items()}
-        rows = [
-            (query, other, float(network.compare(first, network.embed(features.float())[None]).video))
-            for query, first in embedded.items()
-            for other, features in store.read(sorted(store.available()))
-        ]
-    pl.DataFrame(rows, schema=["query_id", "reference_id", "similarity"], orient="row").write_parquet(
-        tmp_path / "background.parquet"
-    )
-    files = ("--similarities", out, "--normalize", tmp_path / "background.parquet", "--normalize-weight", 3)
-    again = call(*arguments, *files, "--json")
-    assert again.code == 0, again.error
-    assert again.json["normalized"]["metrics"] == pytest.approx(normalized["metrics"])
-    assert "| own-test (strict), normalised scores |" in call(*arguments, *files, "--bootstrap", 20).out
+        others = [network.embed(features.float())[None] for _, features in store.read(sorted(store.available()))]
+        levels = {
+            query: max(float(network.compare(network.embed(features.float())[None], other).video) for other in others)
+            for query, features in BenchmarkFeatures(own, definition).read(definition.queries)
+        }
+    level = pl.col("query_id").replace_strict(levels, return_dtype=pl.Float64)
+    pl.read_parquet(out).with_columns(pl.col("similarity") - level).write_parquet(tmp_path / "normalized.parquet")
+    again = call(*arguments, "--similarities", tmp_path / "normalized.parquet", "--json")
+    assert again.json["metrics"] == pytest.approx(normalized["metrics"])
+    assert "| own-test (strict), normalised scores |" in call(*arguments, *scored, "--normalize", "own-train").out
+    absent = call(*arguments, *scored, "--normalize", "absent")
+    assert absent.code == 1
+    assert "no shards of a source 'absent'" in absent.error
 
 
-@pytest.mark.parametrize("aligner", ["tn", "hough"])
-def test_evaluate_measures_segments(
-    call: Call, small_project: Project, own_test: Path, tmp_path: Path, aligner: str
-) -> None:
+def test_evaluate_measures_segments(call: Call, small_project: Project, own_test: Path, tmp_path: Path) -> None:
     """Copies whose time is as it was are found from begin to end; the table and the CSV file hold what was measured."""
     network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=32)
     folder = save_network(network, tmp_path / "network", metadata={})
     arguments = ("evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model", folder)
-    options = ("--segments", "--aligner", aligner, "--frame-threshold", 0.9, "--matches", tmp_path / "matches.csv")
-    done = call(*arguments, *options, "--json")
+    done = call(*arguments, "--matches", tmp_path / "made" / "matches.csv", "--json")
     assert done.code == 0, done.error
     found = done.json["segments"]
     definition = load_definition(own_test)
-    assert (found["aligner"], found["threshold"]) == (aligner, 0.9)
     assert found["metrics"]["num_true"] == len(definition.segments) > 0
     assert set(found["by_edit"]) == set(definition.videos.filter(pl.col("role") == "database")["edit"]) - {"none"}
     assert found["metrics"]["found_rate"] > 0.5
     assert found["metrics"]["begin_error"] <= 1
     assert 0 < found["metrics"]["micro_ap"] <= 1
-    rows = pl.read_csv(tmp_path / "matches.csv")
+    rows = pl.read_csv(tmp_path / "made" / "matches.csv")
     assert rows.columns == ["query_id", "ref_id", "query_start", "query_end", "ref_start", "ref_end", "score"]
     assert len(rows) == found["metrics"]["num_predicted"]
-    text = call(*arguments, *options).out
-    assert f"| all | {len(definition.segments)} |" in text
-
-
-def test_evaluate_refuses_segments_without_true_times(
-    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
-) -> None:
-    """A benchmark of before there were true times says how it gets them; options that need --segments say so."""
-    shutil.copytree(own_test, tmp_path / "own-test")
-    head = tmp_path / "own-test" / "benchmark.json"
-    head.write_text(json.dumps(json.loads(head.read_text()) | {"format_version": 1}))
-    model = ("--features", small_project.root.url, "--model", network_folder)
-    done = call("evaluate", "--benchmark", tmp_path / "own-test", *model, "--segments")
-    assert done.code == 1
-    assert "the true times of its copies are not known" in done.error
-    done = call("evaluate", "--benchmark", own_test, *model, "--aligner", "hough")
-    assert done.code == 2
-    assert "need --segments" in done.error
-    done = call("evaluate", "--benchmark", own_test, "--similarities", tmp_path / "x.parquet", "--segments")
-    assert done.code == 2
-    assert "--segments needs --features DIR and --model MODEL" in done.error
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (("--normalize", "absent"), 1, "no shards of a source 'absent'"),
-        (("--normalize", "../own"), 2, "--normalize: source is '../own'"),
-        (("--normalize-weight", "2"), 2, "need --normalize BACKGROUND"),
-    ],
-)
-def test_evaluate_says_what_is_wrong_with_a_background(
-    call: Call,
-    small_project: Project,
-    own_test: Path,
-    network_folder: Path,
-    options: tuple[str, ...],
-    code: int,
-    message: str,
-) -> None:
-    """An unknown source is named with the configuration key; a path is no source."""
-    arguments = ("evaluate", "--benchmark", own_test, "--features", small_project.root.url, "--model", network_folder)
-    done = call(*arguments, *options)
-    assert done.code == code
-    assert message in done.error
-
-
-def test_evaluate_in_two_stages(
-    call: Call, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
-) -> None:
-    """With candidates enough the metrics are the second model's alone; options that need a first stage say so."""
-    first = ContextNetwork(TcaSettings(heads=4), dims=32, generator=torch_rng("first stage"))
-    place = save_network(first, tmp_path / "first", metadata={})
-    arguments = ("--benchmark", own_test, "--features", small_project.root.url, "--model", network_folder, "--json")
-    alone = call("evaluate", *arguments)
-    both = call("evaluate", *arguments, "--first-stage", place)
-    assert both.code == 0, both.error
-    assert both.json["metrics"] == pytest.approx(alone.json["metrics"], abs=1e-6)
-    out = tmp_path / "codes.parquet"
-    codes = call("evaluate", *arguments, "--first-stage", place, "--codes", "--candidates", "1", "--out", out)
-    assert codes.code == 0, codes.error
-    again = pl.read_parquet(out).filter(pl.col("similarity") >= -1)
-    assert len(again) == again["query_id"].n_unique() == len(load_definition(own_test).queries)
-    assert "need --first-stage MODEL" in call("evaluate", *arguments, "--candidates", "3").error
-    for option in (["--symmetric"], ["--dtype", "auto"]):
-        refused = call("evaluate", *arguments, "--first-stage", place, *option)
-        assert "--first-stage needs --features and --model, and goes without" in refused.error
+    assert f"| all | {len(definition.segments)} |" in call(*arguments, "--segments").out
 
 
 def test_evaluate_refuses_features_of_another_whitening(
@@ -282,6 +200,7 @@ def test_evaluate_refuses_a_model_of_other_dimensions(
     [
         ((), 2, "wanted --similarities FILE, or both --features DIR and --model MODEL"),
         (("--features", "data"), 2, "both --features DIR and --model MODEL"),
+        (("--similarities", "s.parquet", "--segments"), 2, "--segments: wanted with --features DIR and --model MODEL"),
         (("--similarities", "s.parquet", "--model", "m"), 2, "both --features DIR and --model MODEL"),
         (("--similarities", "s.parquet", "--policy", "kind"), 2, "'kind' is not one of"),
         (("--similarities", "absent.parquet"), 1, "absent.parquet"),
