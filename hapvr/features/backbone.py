@@ -60,6 +60,7 @@ class Backbone:
     std: tuple[float, ...]
     precision: Precision = "float32"
     descriptor: str = "regions"
+    batch_frames: int = 32
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
@@ -141,7 +142,9 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity) | ({"class_token": True} if config.class_token else {})
     settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
-    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
+    backbone = Backbone(
+        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor, config.batch_frames
+    )
     _require_regions(backbone, config)
     return backbone
 

@@ -16,7 +16,7 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.evaluation import make_benchmark_scores
 from hapvr.stages.features import make_features
@@ -127,12 +127,12 @@ def test_a_model_goes_with_its_own_precision_only(project: Project, tmp_path: Pa
     for owner, fits in ((project, False), (half, True)):
         bundle = write_bundle(
             tmp_path / f"bundle {fits}",
-            network_folder=run.network_folder,
-            backbone=load_backbone(owner.config.backbone),
-            backbone_config=owner.config.backbone,
-            whitening=load_whitening(half.root),
-            sampling=half.config.sampling,
-            provenance={},
+            BundleParts(
+                network_folder=run.network_folder,
+                backbone=load_backbone(owner.config.backbone),
+                whitening=load_whitening(half.root),
+                sampling=half.config.sampling,
+            ),
         )
         model = load_similarity_model(bundle)
         if fits:
