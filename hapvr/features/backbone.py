@@ -21,7 +21,6 @@ from hapvr.features.settings import (
     NUM_REGIONS,
     BackboneConfig,
     Precision,
-    RandomWeights,
     TorchScriptWeights,
     region_kernel,
 )
@@ -61,6 +60,7 @@ class Backbone:
     std: tuple[float, ...]
     precision: Precision = "float32"
     descriptor: str = "regions"
+    batch_frames: int = 32
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
@@ -142,7 +142,9 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity) | ({"class_token": True} if config.class_token else {})
     settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
-    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
+    backbone = Backbone(
+        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor, config.batch_frames
+    )
     _require_regions(backbone, config)
     return backbone
 
@@ -159,11 +161,7 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
 
 def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
     """A network of four scales as it is, one of a single scale as `PatchTokens`."""
-    try:
-        network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
-    except ConfigError as error:
-        _require_four_scales(config, error)
-        raise
+    network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
     is_transformer = len(set(network.feature_info.reduction())) == 1  # type: ignore[operator, union-attr]
     transformer = create_embedding_network(config)[0] if is_transformer else None
     if config.class_token and getattr(transformer, "cls_token", None) is None:
@@ -172,17 +170,6 @@ def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
         return network, identity
     tokens = PatchTokens(transformer, class_token=config.class_token)
     return tokens, replace(identity, sha256=state_sha256(tokens.state_dict()))
-
-
-def _require_four_scales(config: BackboneConfig, error: ConfigError) -> None:
-    """Name the scales of a network that timm could not make with its last four, if they are fewer."""
-    network, _ = create_network(config.model_copy(update={"weights": RandomWeights(source="random")}))
-    scales = len(getattr(network, "feature_info", LAST_FOUR))
-    if scales < len(LAST_FOUR):
-        raise ConfigError(
-            f"backbone.architecture: {config.architecture} has {scales} scales, and regions are made of the last four; "
-            "choose a network of four scales or more, e.g. resnet50.tv_in1k, or a vision transformer"
-        ) from error
 
 
 @torch.inference_mode()

@@ -3,7 +3,7 @@
 <bundle>/onnx/backbone.onnx   frames [B, 3, S, S] uint8 -> regions [B, R, D], whitened
               embed.onnx      regions [T, R, D] -> embedding [T, R, d]
               frames.onnx     query [T, R, d], reference [T', R, d] -> frame_similarity [T, T']
-              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], similarity [], with a calibration also logit []
+              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], similarity []
 
 All but S, R, D and d may be of any size. A pair with fewer than `min_frames` frames is repeated first, see
 `repeat_frames`. The last step, TopK-Chamfer, is also done here, so that a long pair can be refined in strips.

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,56 +54,57 @@ TORCHSCRIPT_VARIABLE = "HAPVR_BACKBONE_FILE"
 Part = TypeVar("Part")
 
 
-def write_bundle(
-    folder: Path,
-    *,
-    network_folder: Path,
-    backbone: Backbone,
-    backbone_config: BackboneConfig,
-    whitening: Whitening,
-    sampling: SamplingConfig,
-    provenance: Mapping[str, Any],
-    serving: ServingConfig | None = None,
-    calibration: Calibration | None = None,
-    card: str = "",
-    warning: str = "",
-    onnx: Mapping[str, Any] | None = None,
-    onnx_folder: Path | None = None,
-) -> Path:
-    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BundleParts:
+    """What a bundle is assembled from.
 
     card: Markdown. warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
     `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
     """
+
+    network_folder: Path
+    backbone: Backbone
+    whitening: Whitening
+    sampling: SamplingConfig
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    card: str = ""
+    warning: str = ""
+    onnx: Mapping[str, Any] = field(default_factory=lambda: {"reason": "it was not asked for"})
+    onnx_folder: Path | None = None
+
+
+def write_bundle(folder: Path, parts: BundleParts) -> Path:
+    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`."""
+    backbone = parts.backbone
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if onnx_folder is not None:
-        shutil.move(onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
-    shutil.copytree(network_folder, folder / NETWORK_FOLDER)
+    if parts.onnx_folder is not None:
+        shutil.move(parts.onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
+    shutil.copytree(parts.network_folder, folder / NETWORK_FOLDER)
     if backbone.identity.source != TORCHSCRIPT:
         state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
-        with write_atomic(folder / BACKBONE_FILE) as part:
-            save_file(state, part)
-    with write_atomic(folder / WHITENING_FILE) as part:
-        part.write_bytes(whitening_to_bytes(whitening))
-    if calibration is not None:
-        with write_atomic(folder / CALIBRATION_FILE) as part:
-            part.write_text(json.dumps(calibration.to_json(), indent=1), encoding="utf-8")
-    if card:
-        (folder / CARD_FILE).write_text(card, encoding="utf-8")
+        save_file(state, folder / BACKBONE_FILE)
+    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
+    if parts.calibration is not None:
+        values = dataclasses.asdict(parts.calibration)
+        (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    if parts.card:
+        (folder / CARD_FILE).write_text(parts.card, encoding="utf-8")
     description = {
         "format_version": FORMAT_VERSION,
         "hapvr_version": __version__,
-        "serving": (serving or ServingConfig()).model_dump(mode="json"),
-        "sampling": sampling.model_dump(mode="json"),
+        "serving": parts.serving.model_dump(mode="json"),
+        "sampling": parts.sampling.model_dump(mode="json"),
         "backbone": backbone.settings,
-        "crop_px": backbone_config.crop_px,
-        "batch_frames": backbone_config.batch_frames,
-        "provenance": dict(provenance),
-        "warning": warning or random_weights_warning([backbone.identity.source]),
-        "onnx": dict(onnx or {"reason": "it was not asked for"}),
+        "crop_px": backbone.crop_px,
+        "batch_frames": backbone.batch_frames,
+        "provenance": dict(parts.provenance),
+        "warning": parts.warning or random_weights_warning([backbone.identity.source]),
+        "onnx": dict(parts.onnx),
     }
-    with write_atomic(folder / SCORER_FILE) as part:
+    with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is no bundle
         part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
     return folder
 

@@ -15,7 +15,7 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.current import current_index
 from hapvr.stages.duplicates import GROUPS_PLACE
 from hapvr.stages.marking import mark
@@ -38,13 +38,13 @@ def registered(project: Project, *, seed: int, calibrated: Calibration | None = 
     config = project.config
     bundle = write_bundle(
         project.folder / f"bundle-{seed}",
-        network_folder=network_folder(project.folder, seed=seed),
-        backbone=load_backbone(config.backbone),
-        backbone_config=config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=config.sampling,
-        provenance={},
-        calibration=calibrated,
+        BundleParts(
+            network_folder=network_folder(project.folder, seed=seed),
+            backbone=load_backbone(config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=config.sampling,
+            calibration=calibrated,
+        ),
     )
     assert load_network(bundle / "network")
     uri = log_model(tracker, run_id, bundle)

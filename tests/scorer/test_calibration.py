@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_json_keeps_everything(tmp_path: Path) -> None:
     """Written and read again it is equal, threshold for threshold; a bundle may have none."""
     fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={"benchmark": "own"})
     assert read_calibration(tmp_path) is None
-    (tmp_path / CALIBRATION_FILE).write_text(json.dumps(fitted.to_json()))
+    (tmp_path / CALIBRATION_FILE).write_text(json.dumps(asdict(fitted)))
     read = read_calibration(tmp_path)
     assert read == fitted
     assert read.threshold(0.85) == fitted.thresholds[2]
@@ -120,7 +121,7 @@ def test_json_keeps_everything(tmp_path: Path) -> None:
 
 def test_damaged_values_are_refused(tmp_path: Path) -> None:
     """Otherwise the first answer would fail, or be believed."""
-    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7).to_json()
+    fitted = asdict(fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7))
     path = tmp_path / CALIBRATION_FILE
     numbers = ("frame_threshold", "thresholds.0.similarity", "thresholds.1.similarity")
     allowed = {f"{name}={value}" for name in numbers for value in ("None", "-1", "1e+308")}

@@ -18,7 +18,7 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
@@ -223,12 +223,12 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
     )
     bundle = write_bundle(
         tmp_path / "bundle",
-        network_folder=tmp_path / "network",
-        backbone=load_backbone(project.config.backbone),
-        backbone_config=project.config.backbone,
-        whitening=whitening,
-        sampling=project.config.sampling,
-        provenance={},
+        BundleParts(
+            network_folder=tmp_path / "network",
+            backbone=load_backbone(project.config.backbone),
+            whitening=whitening,
+            sampling=project.config.sampling,
+        ),
     )
     run_id = tracker.start("model-of-the-champion", name="model of the champion", params={}, tags={})
     first, one = evaluated(
@@ -252,12 +252,12 @@ def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path)
     save_network(networks["old"], tmp_path / "network", metadata={})
     bundle = write_bundle(
         tmp_path / "bundle",
-        network_folder=tmp_path / "network",
-        backbone=load_backbone(project.config.backbone),
-        backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=project.config.sampling,
-        provenance={},
+        BundleParts(
+            network_folder=tmp_path / "network",
+            backbone=load_backbone(project.config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+        ),
     )
     run_id = tracker_of(project).start("marked", name="marked", params={}, tags={})
     uri = log_model(tracker_of(project), run_id, bundle)
