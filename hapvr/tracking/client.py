@@ -42,6 +42,7 @@ HEALTHY = b"OK"
 PAGE_MODE = "?workflowType=machine_learning"
 """Without it MLflow's pages show conversations first, and hide runs and models."""
 
+_STORE = re.compile(r"https?://.|sqlite:///.|(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
 
 
@@ -79,21 +80,30 @@ def require_store(tracking_uri: str) -> None:
     MLflow would make an empty database, and the folders above it, for an address that is mistyped. Raises ArgumentError for
     what is no address of a store.
     """
-    if is_server(tracking_uri):
-        problem = _server_problem(tracking_uri)
-    elif tracking_uri.startswith(SQLITE):
-        problem = _database_problem(_database(tracking_uri))
-    elif re.match(r"(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.", tracking_uri):
-        problem = ""
-    else:
+    if _STORE.match(tracking_uri) is None:
         raise ArgumentError(
             f"--tracking-uri is {tracking_uri!r}; wanted the http(s) address of an MLflow server, or sqlite:///FILE"
         )
-    if problem:
-        raise DataError(
-            f"tracking: {problem}; `make demo` registers a model and `make ui` serves a registry, tracking.uri in the "
-            "configuration and --tracking-uri say where another registry is"
-        )
+    remedy = (
+        "; `make demo` registers a model and `make ui` serves a registry, tracking.uri in the configuration and --tracking-uri "
+        "say where another registry is"
+    )
+    try:
+        if is_server(tracking_uri):
+            with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=CONNECT_S) as answer:
+                found = answer.read(64).strip() == HEALTHY
+        elif tracking_uri.startswith(SQLITE):
+            with _database(tracking_uri).open("rb") as file:
+                found = file.read(16) == SQLITE_MAGIC
+        else:
+            found = True
+    except urllib.error.HTTPError as error:
+        found = error.code != 404  # it wants a login, or is ill; what it says to real requests is for the client
+    except (OSError, ValueError) as error:
+        kind = "MLflow server answers" if is_server(tracking_uri) else "registry is"
+        raise DataError(f"tracking: no {kind} at {tracking_uri} ({error}){remedy}") from error
+    if not found:
+        raise DataError(f"tracking: what is at {tracking_uri} is no MLflow registry{remedy}")
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
@@ -102,7 +112,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
     Raises as `require_store` does, DataError for a database that cannot be written, and MissingPartError without MLflow.
     """
     require_store(tracking_uri)
-    if not is_installed("mlflow"):
+    if not _has_client(tracking_uri):
         raise MissingPartError(
             f"model: the registry at {tracking_uri} is asked by MLflow's client, which is not installed; give --model the "
             f"folder of a bundle, install `mlflow-skinny` for a server (`pip install 'hapvr[registry]'`), or {FULL_REMEDY}"
@@ -210,6 +220,11 @@ def model_page(base: str, name: str, version: int | None = None) -> str:
     return f"{base.rstrip('/')}/#/models/{name}{'' if version is None else f'/versions/{version}'}{PAGE_MODE}"
 
 
+def _has_client(tracking_uri: str) -> bool:
+    """Whether MLflow's client is installed; `mlflow-skinny` has that of servers."""
+    return is_installed("mlflow") and (is_server(tracking_uri) or is_installed("sqlalchemy"))
+
+
 def _database(tracking_uri: str) -> Path:
     return Path(tracking_uri.removeprefix(SQLITE))
 
@@ -220,30 +235,9 @@ def _database_state(path: Path) -> int:
         return int.from_bytes(file.read(28)[24:], "big")
 
 
-def _database_problem(path: Path) -> str:
-    """Why a file is no SQLite database; empty if it is one."""
-    try:
-        with path.open("rb") as file:
-            return "" if file.read(16) == SQLITE_MAGIC else f"{path} is no SQLite database"
-    except (OSError, ValueError) as error:
-        return f"{path} cannot be opened ({error})"
-
-
-def _server_problem(address: str) -> str:
-    """Why an address is no MLflow server; empty if it is one, or one that wants a login."""
-    try:
-        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=CONNECT_S) as answer:
-            healthy, reason = answer.read(64).strip() == HEALTHY, ""
-    except urllib.error.HTTPError as error:
-        healthy, reason = error.code != 404, f" ({error})"
-    except (OSError, ValueError) as error:
-        return f"no MLflow server answers at {address} ({error})"
-    return "" if healthy else f"what answers at {address} is no MLflow server{reason}"
-
-
 def _listing(tracking_uri: str) -> Listing:
     """The listing of a SQLite registry: derived again where the database has changed and MLflow is installed."""
-    database, can_ask = _database(tracking_uri), is_installed("mlflow")
+    database, can_ask = _database(tracking_uri), _has_client(tracking_uri)
     try:
         listing = read_json_as(
             database.with_name(LISTING_NAME), Listing, remedy="`hapvr models list` of a full installation writes it"

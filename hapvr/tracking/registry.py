@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
@@ -305,44 +305,40 @@ def data_digest(data: Mapping[str, str]) -> str:
 def lineage_of(client: MlflowClient, name: str, version: str) -> Lineage:
     """Of a version by its number or an alias. Raises DataError if there is none."""
     number = int(find_version(client, name, version).version)
-    return next(_lineage(client, row) for row in list_versions(client, name) if row["version"] == number)
+    return next(lineage for lineage in _lineages(client, name) if lineage.version == number)
 
 
 def versions_from(client: MlflowClient, name: str, data: str) -> list[Lineage]:
     """Versions whose training read this data, newest first, each with only the parts that match.
 
     data: a shard, a part (`<stage>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that
-    lost their lineage are listed too, without parts, because nobody knows what they read. Raises ArgumentError for any
-    other text, DataError if the registry has no such model.
+    lost their lineage are listed too, without parts, because nobody knows what they read. Raises DataError if the registry has
+    no such model.
     """
     found = []
-    is_digest = len(data) >= MIN_DIGEST
-    for lineage in [_lineage(client, row) for row in list_versions(client, name)]:
+    for lineage in _lineages(client, name):
         parts = {
             part: digest
             for part, digest in lineage.data.items()
-            if data in (part, part.partition("/")[2]) or (is_digest and digest.startswith(data.lower()))
+            if data in (part, part.partition("/")[2]) or (len(data) >= MIN_DIGEST and digest.startswith(data.lower()))
         }
         if parts or lineage.lost:
             found.append(replace(lineage, data=parts))
-    if not is_digest and not any(lineage.data for lineage in found):
-        raise ArgumentError(
-            f"data is {data!r}, which is no shard of any version; wanted a shard, <stage>/<shard>, or {MIN_DIGEST} characters "
-            "of a digest or more"
-        )
     return found
 
 
-def _lineage(client: MlflowClient, row: Mapping[str, Any]) -> Lineage:
-    run_id = str(row["run_id"] or "")
-    known = Lineage(row["version"], row["aliases"], run_id, row["tags"].get("dagster.run_id", ""))
-    try:
-        revision = client.get_run(run_id).data.tags.get("git.revision", "")
-        record = json.loads(_run_text(client, run_id, LINEAGE_FILE))
-    except (MlflowException, OSError) as error:
-        return replace(known, lost=f"MLflow run {run_id or '(none)'} has no {LINEAGE_FILE} ({error})")
-    weights = {part: str(weights["source"]) for part, weights in record["weights"].items()}
-    return replace(known, revision=revision, weights=weights, data=record["data_digests"])
+def _lineages(client: MlflowClient, name: str) -> Iterator[Lineage]:
+    for row in list_versions(client, name):
+        run_id = str(row["run_id"])
+        known = Lineage(row["version"], row["aliases"], run_id, row["tags"].get("dagster.run_id", ""))
+        try:
+            revision = client.get_run(run_id).data.tags.get("git.revision", "")
+            record = json.loads(_run_text(client, run_id, LINEAGE_FILE))
+        except (MlflowException, OSError) as error:
+            yield replace(known, lost=f"MLflow run {run_id} has no {LINEAGE_FILE} ({error})")
+            continue
+        weights = {part: str(weights["source"]) for part, weights in record["weights"].items()}
+        yield replace(known, revision=revision, weights=weights, data=record["data_digests"])
 
 
 def _run_text(client: MlflowClient, run_id: str, path: str) -> str:

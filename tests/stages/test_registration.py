@@ -34,6 +34,7 @@ from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, prepare_training
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.manifest import read_manifest
+from hapvr.tracking.registry import data_digest
 from hapvr.upkeep import repair, verify_root
 from tests.stages.data_projects import small_disk
 
@@ -175,7 +176,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         onnx=NO_ONNX,
     )
     record = json.loads((run.folder / "run.json").read_text())
-    assert record["data_digests"]["whitening"][:12] in card
+    assert data_digest(record["data_digests"]) in card
     assert "| own-train | train | " in card
     assert "**The backbone and teacher weights are random**" in card
     value = scores["own-test"]["results"]["trained model"]["metrics"]["DSVR"]
@@ -245,5 +246,4 @@ def test_a_registered_model_is_also_written_as_onnx(small_project: Project, run:
     assert said["opset"] == 18
     for name, file in said["files"].items():
         assert file_sha256(made.bundle / "onnx" / name) == file["sha256"]
-        assert file["sha256"] in made.card
     assert not (run.folder / "exported" / "onnx").exists()
