@@ -112,12 +112,12 @@ def network_of(project: Project, name: str) -> SimilarityNetwork:
 def bundle_of(project: Project, folder: Path, network: SimilarityNetwork) -> Path:
     return write_bundle(
         folder / "bundle",
-        network_folder=save_network(network, folder / "network", metadata={}),
-        backbone=load_backbone(project.config.backbone),
-        backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=project.config.sampling,
-        provenance={},
+        BundleParts(
+            network_folder=save_network(network, folder / "network", metadata={}),
+            backbone=load_backbone(project.config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+        ),
     )
 
 

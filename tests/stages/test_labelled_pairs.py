@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hapvr.stages.watch import pending_data
+from hapvr.stages.pending_training import pending_data
 
 from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition
 from hapvr.benchmark.definitions.stored import write_definition

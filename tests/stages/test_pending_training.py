@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hapvr.stages.watch import pending_data
+from hapvr.stages.pending_training import pending_data
 
 from hapvr.errors import DataError
 from hapvr.stages.project import Project
