@@ -64,7 +64,6 @@ def test_a_bundle_keeps_what_the_configuration_says_of_its_backbone(scenes: Path
         weights=RandomWeights(source="random", seed=1),
         options={"qkv_bias": False},
         mean=(0.4, 0.4, 0.4),
-        class_token=True,
         crop_px=128,
         batch_frames=16,
     )
