@@ -16,7 +16,7 @@ from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
-from hapvr.stages.snapshot import snapshot_sources
+from hapvr.stages.sources import snapshot_sources
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureStore, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot

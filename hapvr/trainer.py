@@ -58,7 +58,7 @@ def main() -> int:
         def open_logger(first_step: int) -> Logger:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
             from hapvr.stages.training import tracker_of
-            from hapvr.tracking.training import tracked_training
+            from hapvr.tracking.runs import tracked_training
 
             assert progress is not None
             if settings.precision == "auto":

@@ -102,7 +102,8 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
             "checkpoint_every_steps": 2,
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
         },
-        "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation"},
+        # 8 steps may end below the untrained baseline, and the gate would then leave no champion
+        "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation", "gate": {"enabled": False}},
         "tracking": {"onnx": False},  # it takes longer than all the rest of a registration
     }
 

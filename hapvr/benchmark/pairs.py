@@ -76,16 +76,17 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
 
 def _table(similarities: pl.DataFrame | Path | str) -> pa.Table:
     """COLUMNS, ids as dictionaries of strings and similarities as floats. Raises one of TABLE_ERRORS."""
-    if isinstance(similarities, pl.DataFrame):
-        table, names = similarities.to_arrow(), similarities.columns
-    else:
+    if not isinstance(similarities, pl.DataFrame):
         require_regular(Path(similarities))
-        with pq.ParquetFile(similarities, read_dictionary=IDS) as file:
-            table, names = file.read(columns=COLUMNS), file.schema_arrow.names
-        table.validate(full=True)
+    names = similarities.columns if isinstance(similarities, pl.DataFrame) else pq.read_schema(similarities).names
     if missing := set(COLUMNS) - set(names):
         raise ValueError(f"no column {min(missing)!r}; found {names}, wanted {COLUMNS}")
-    table = table.select(COLUMNS)
+    if isinstance(similarities, pl.DataFrame):
+        table = similarities.select(COLUMNS).to_arrow()
+    else:
+        with pq.ParquetFile(similarities, read_dictionary=IDS) as file:
+            table = file.read(columns=COLUMNS)
+        table.validate(full=True)
     for column in IDS:
         kind = table.schema.field(column).type
         if pa.types.is_dictionary(kind):

@@ -11,12 +11,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from PIL.Image import Image
 
-from hapvr.benchmark.distributions import RankedVideo, RetrievedVideos
 from hapvr.benchmark.result import EvaluationResult
 
-BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9761a", "#2e8b57", "#8a8a8a"
-
-
+BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
 FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
 PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float | None, ...]]]] = {
     "fivr-200k": (
@@ -88,51 +85,15 @@ def similarity_matrix_figure(
     )
     axes.set_title(title)
     figure.colorbar(image, ax=axes, label="frame similarity")
-    axes.set_ylabel(f"{short_name(query)} (frames)", parse_math=False)
-    axes.set_xlabel(f"{short_name(reference)} (frames)", parse_math=False)
+    # the end of a long name tells files of one folder apart
+    axes.set_ylabel(f"{query[-44:]} (frames)", parse_math=False)
+    axes.set_xlabel(f"{reference[-44:]} (frames)", parse_math=False)
     for pictures, place, stack in ((query_frames, grid[0, 0], np.vstack), (reference_frames, grid[1, 1], np.hstack)):
         if pictures:
             strip = figure.add_subplot(place)
             strip.imshow(stack([np.asarray(picture.resize((160, 90))) for picture in pictures]), aspect="auto")
             strip.set(xticks=[], yticks=[])
     return figure
-
-
-def short_name(name: str, *, characters: int = 44) -> str:
-    """The end of a long name, which tells files of one folder apart."""
-    return name if len(name) <= characters else f"…{name[1 - characters :]}"
-
-
-def retrieved_figure(rows: Sequence[RetrievedVideos], pictures: Mapping[str, Image], *, title: str) -> Figure:
-    """A row per query: its picture, the best ranked videos, and the relevant video that is ranked last.
-
-    Green frames are relevant videos, orange ones are not. pictures: video id -> picture; a video without one is grey.
-    rows: one or more.
-    """
-    columns = 2 + max(len(row.first) for row in rows)
-    figure = Figure(figsize=(1.9 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
-    figure.suptitle(title)
-    for row, all_axes in zip(rows, figure.subplots(len(rows), columns, squeeze=False), strict=True):
-        for axes in all_axes:
-            axes.set(xticks=[], yticks=[])
-        tiles = [(row.query_id, f"AP {row.average_precision:.2f}", GREY), *map(_tile, row.first)]
-        shown = list(zip(all_axes, tiles, strict=False))
-        if row.last_relevant is not None:
-            shown.append((all_axes[-1], _tile(row.last_relevant)))
-        for axes in all_axes[len(tiles) : columns - (row.last_relevant is not None)]:
-            axes.set_axis_off()
-        for axes, (video, text, color) in shown:
-            picture = pictures.get(video)
-            axes.imshow(np.full((90, 160, 3), 0.85) if picture is None else np.asarray(picture))
-            axes.set_title(f"{short_name(video, characters=24)}\n{text}", fontsize=7, parse_math=False)
-            for spine in axes.spines.values():
-                spine.set(color=color, linewidth=3)
-    return figure
-
-
-def _tile(video: RankedVideo) -> tuple[str, str, str]:
-    """Video id, text and colour of a ranked video."""
-    return video.video_id, f"{video.rank}. {video.similarity:.3f}", GREEN if video.relevant else ORANGE
 
 
 def per_query_figure(first: EvaluationResult, second: EvaluationResult, *, task: str, names: tuple[str, str]) -> Figure:

@@ -214,10 +214,9 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
     import polars as pl
 
     from hapvr.errors import DataError
-    from hapvr.files import require_regular
     from hapvr.stages.benchmark_features import stored_ids
-    from hapvr.storage.availability import available_videos
-    from hapvr.tables import TABLE_ERRORS, read_frame
+    from hapvr.storage.manifest import available_videos
+    from hapvr.tables import TABLE_ERRORS, read_frame, read_user_table
 
     try:
         if path.is_dir():
@@ -225,8 +224,7 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
         elif path.suffix == ".parquet":
             table = read_frame(path)
         else:
-            require_regular(path)
-            table = pl.read_csv(path.read_bytes(), infer_schema=False)
+            table = read_user_table(path)
         return frozenset(stored_ids(definition, available_videos(table)))
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error

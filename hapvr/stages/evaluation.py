@@ -17,12 +17,11 @@ from pydantic import BaseModel, Field, model_validator
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.distributions import relevant_and_irrelevant, retrieved_videos
+from hapvr.benchmark.distributions import relevant_and_irrelevant
 from hapvr.benchmark.report import (
     metrics_markdown,
     per_query_figure,
     pr_curve_figure,
-    retrieved_figure,
     similarity_distribution_figure,
     similarity_matrix_figure,
 )
@@ -41,8 +40,8 @@ from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.thumbnails import thumbnails
 from hapvr.stages.training import TrainingRun, require_trained_backbone, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
-from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
+from hapvr.storage.manifest import available_videos, read_availability
 from hapvr.tables import read_frame, write_frame
 from hapvr.train.run_folder import read_record
 
@@ -96,7 +95,6 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
         figures={
             **_figures(definition, results, files[TRAINED]),
-            **_retrieved(definition, results[TRAINED], files[TRAINED], shown),
             **_heat_maps(definition, trained, features, files[TRAINED], shown),
         },
         markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
@@ -125,12 +123,13 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 """A metric, which may be rounded."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class StoredTask(BaseModel, extra="allow"):
     metric: str
-    num_queries: Annotated[int, Field(ge=0, lt=2**63)]
-    num_relevant: Annotated[int, Field(ge=0, lt=2**63)]
+    num_queries: Count
+    num_relevant: Count
 
 
 class StoredResult(BaseModel, extra="allow"):
@@ -207,21 +206,6 @@ def _figures(
     if len(relevant) and len(irrelevant):
         figures[f"similarities-{task_name}"] = similarity_distribution_figure(relevant, irrelevant, title=task_name)
     return figures
-
-
-def _retrieved(
-    definition: BenchmarkDefinition, result: EvaluationResult, similarities: Path, shown: Pictures
-) -> dict[str, Figure]:
-    """What some queries of the first task retrieved, where the frames of a query are there to be shown."""
-    task = definition.tasks[0].name
-    rows = retrieved_videos(definition, similarities, result, task=task)
-    videos = {row.query_id for row in rows}
-    videos |= {video.video_id for row in rows for video in (*row.first, row.last_relevant) if video is not None}
-    pictures = {video_id: frames[0] for video_id, frames in shown(videos, count=1).items()}
-    if not pictures.keys() & {row.query_id for row in rows}:
-        return {}
-    title = f"{task}: queries from the lowest average precision to the highest; green is relevant"
-    return {f"retrieved-{task}": retrieved_figure(rows, pictures, title=title)}
 
 
 def _heat_maps(

@@ -27,8 +27,8 @@ from hapvr.search.query import Part, Query, cut, thin
 from hapvr.search.shard_index import ShardIndex
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.stored import StoredVideos
-from hapvr.stages.index_model import index_bundle, registry_warnings
 from hapvr.stages.project import Project
+from hapvr.stages.search_model import index_bundle, registry_warnings
 from hapvr.stages.search_page import search_page
 
 STALE_SHOWN = 3

@@ -19,7 +19,7 @@ LOOK_AHEAD = 64
 """Groups that are looked at, in the order of an epoch, for one that fits into the rest of a batch."""
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, as Fabric refuses to move those
 class Batch:
     """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
 
@@ -27,7 +27,7 @@ class Batch:
     B], 1 where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows
     belong to this process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids,
     view_index: int64 [B], of all B clips. num_frames: int64 [B], the frames of each before it repeats itself, or None
-    where the repetitions count too. shown: int64 [B, 2], the videos that each clip shows, its own and its donor (-1:
+    where the repetitions count too. source_ids: int64 [B, 2], the videos that each clip shows, its own and its donor (-1:
     none), as numbers that are the same in all batches; videos that known pairs join have one number.
     """
 
@@ -38,7 +38,7 @@ class Batch:
     first_row: int
     video_ids: tuple[str, ...]
     view_index: Tensor
-    shown: Tensor
+    source_ids: Tensor
     num_frames: Tensor | None = None
 
 
@@ -117,7 +117,7 @@ class BatchSampler:
         )
 
     def numbers(self, clips: Iterable[tuple[str, str]]) -> Tensor:
-        """`Batch.shown` of clips, each given by its video and its donor ("": none)."""
+        """`Batch.source_ids` of clips, each given by its video and its donor ("": none)."""
         return torch.tensor([[self._number_of.get(video_id, -1) for video_id in clip] for clip in clips])
 
     def videos(self, number: int) -> list[str]:
@@ -166,7 +166,7 @@ class BatchSampler:
 
 
 def numbers_of_videos(video_ids: Iterable[str], known: KnownPairs) -> dict[str, int]:
-    """Video id -> its number for `Batch.shown`; videos that a chain of pairs joins have the same one."""
+    """Video id -> its number for `Batch.source_ids`; videos that a chain of pairs joins have the same one."""
     groups = {video_id: known.group(video_id) for video_id in video_ids}
     number_of = {group: number for number, group in enumerate(sorted(set(groups.values())))}
     return {video_id: number_of[group] for video_id, group in groups.items()}

@@ -17,8 +17,7 @@ from hapvr.labels.pseudo import pseudo_labels
 from hapvr.model.settings import needs_side
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.open_files import allow_open_files
+from hapvr.storage.filesystem import DataRoot, allow_open_files
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import (
     DRAWING_VERSION,
@@ -140,7 +139,7 @@ class CachedViews(Dataset[Batch]):
             first_row=first,
             video_ids=tuple(row.video_id for row in rows),
             view_index=torch.tensor([row.view_index for row in rows]),
-            shown=self.sampler.numbers((row.video_id, row.donor_id) for row in rows),
+            source_ids=self.sampler.numbers((row.video_id, row.donor_id) for row in rows),
             num_frames=self._num_frames(rows),
         )
 

@@ -18,8 +18,7 @@ from hapvr.model.settings import needs_side
 from hapvr.seeding import numpy_rng
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureFile, FeatureStore
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.open_files import allow_open_files
+from hapvr.storage.filesystem import DataRoot, allow_open_files
 from hapvr.storage.rows import places_of_videos
 from hapvr.storage.shards import Shard
 from hapvr.train.batch import Batch, BatchSampler, numbers_of_videos
@@ -137,7 +136,7 @@ class LabelledClips(Dataset[Batch]):
             first_row=first,
             video_ids=tuple(clip.video_id for clip in clips),
             view_index=torch.arange(len(clips)) % self._roles.num_clips,
-            shown=torch.tensor([[self._number_of[clip.video_id], -1] for clip in clips]),
+            source_ids=torch.tensor([[self._number_of[clip.video_id], -1] for clip in clips]),
             num_frames=None if self._settings.repeat_short_clips else torch.tensor(lengths),
         )
 

@@ -182,7 +182,7 @@ class OnlineViews(Dataset[DrawnClips]):
             first_row=first,
             video_ids=tuple(plan.video_id for plan in item.plans),
             view_index=torch.tensor([plan.index for plan in item.plans]),
-            shown=self.sampler.numbers((plan.video_id, plan.donor_id) for plan in item.plans),
+            source_ids=self.sampler.numbers((plan.video_id, plan.donor_id) for plan in item.plans),
             num_frames=self._num_frames(item.plans),
         )
 

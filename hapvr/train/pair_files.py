@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from hapvr.benchmark.definitions.files import read_lines, split_line
 from hapvr.benchmark.definitions.vcdb import annotation_files
 from hapvr.errors import DataError
-from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.tables import TABLE_ERRORS, read_user_table
 
 MAX_SECONDS = 1e9
 
@@ -55,7 +55,7 @@ def read_pair_rows(path: Path) -> list[PairRow]:
 
 def _table_rows(path: Path) -> Iterator[PairRow]:
     try:
-        table = read_frame(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+        table = read_user_table(path)
     except pl.exceptions.NoDataError:
         return
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:

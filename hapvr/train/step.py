@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +127,9 @@ class TrainStep:
         )
 
     def _forward(self, step: int, number: int, batch: Batch) -> StepOutput:
-        move = self._fabric.to_device
+        moved: Batch = self._fabric.to_device(batch)
         try:
-            total, terms, counts, similarity = self._module(
-                move(batch.regions).float(),
-                move(batch.labels),
-                move(batch.frame_labels),
-                move(batch.pair_index),
-                first_row=batch.first_row,
-                num_frames=None if batch.num_frames is None else move(batch.num_frames),
-                shown=move(batch.shown),
-                batch_number=number,
-            )
+            total, terms, counts, similarity = self._module(replace(moved, regions=moved.regions.float()), number)
         except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
             raise not_finite(str(error), step, batch, self._folder) from error
         if not torch.isfinite(total):

@@ -22,9 +22,7 @@ from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.training import tracker_of
 from hapvr.storage.features import FeatureStore
-from hapvr.tracking.champions import promote
-from hapvr.tracking.packaging import link_card
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import promote, register
 from tests.conftest import make_feature_data, small_settings
 from tests.scorer.bundles import write_scenes
 from tests.stages.data_projects import folder_settings, open_project
@@ -130,6 +128,5 @@ def register_bundle(project: Project, bundle: Path) -> int:
     name, source = project.config.tracking.registered_model, bundle.as_uri()
     version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
     tracker.text(run, "# The card\n", CARD_FILE)
-    link_card(tracker, name, version, run, summary="")
     promote(tracker.client, name, version, reason="the newest")
     return version

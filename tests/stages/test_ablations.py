@@ -20,6 +20,7 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.sweeps import Row, read_rows
+from hapvr.train.batch import Batch
 from hapvr.train.families import build_network, build_training
 from hapvr.train.report import read_history
 from tests.conftest import CHECKOUT
@@ -60,8 +61,18 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: 
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
     frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
     training = build_training(config.train, network, num_videos=100_000, batch_videos=3, gather=None)
-    shown = torch.tensor([[number // 2, -1] for number in range(6)])
-    total, *_ = training(regions, labels, frame_labels, pairs, shown=shown)
+    source_ids = torch.tensor([[number // 2, -1] for number in range(6)])
+    batch = Batch(
+        regions=regions,
+        labels=labels,
+        frame_labels=frame_labels,
+        pair_index=pairs,
+        first_row=0,
+        video_ids=tuple("aabbcc"),
+        view_index=torch.arange(6),
+        source_ids=source_ids,
+    )
+    total, *_ = training(batch)
     total.backward()
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
     assert torch.isfinite(total)
@@ -110,7 +121,8 @@ def test_vvs_has_the_rows_of_its_tables() -> None:
         table: [config_of(row).train.network for row in TABLES[table]] for table in TABLES if table.startswith("vvs-")
     }
     every = {table: [n for n in found if isinstance(n, VvsSettings)] for table, found in networks.items()}
-    assert len({n.modules() for n in every["vvs-modules"]}) == len(every["vvs-modules"]) == 7
+    switches = {(n.distractor_discrimination, n.temporal_saliency, n.topic_guidance) for n in every["vvs-modules"]}
+    assert len(switches) == len(every["vvs-modules"]) == 7
     rates = [(n.injection.min_rate, n.injection.max_rate) for n in every["vvs-injection"][:4]]
     assert rates == [(0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1)]
     warm = [tuple(part.temperature for part in (n.distractor, n.saliency, n.topic)) for n in every["vvs-temperature"]]

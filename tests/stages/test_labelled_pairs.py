@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hapvr.stages.watch import pending_data
 
 from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition
 from hapvr.benchmark.definitions.stored import write_definition
@@ -24,7 +25,6 @@ from hapvr.model.tca.settings import TcaSettings
 from hapvr.stages.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.stages.project import Project
 from hapvr.stages.training import finish_training, prepare_training, run_training, training_shards
-from hapvr.stages.watch import pending_data
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_labelled_pairs
 from tests.train.runs import training_ids, with_train

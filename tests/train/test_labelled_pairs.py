@@ -140,7 +140,7 @@ def test_what_pairs_join_is_never_a_negative(pooled_project: Project) -> None:
             for column, other in enumerate(batch.video_ids):
                 joined = known.group(one) == known.group(other)
                 assert (batch.labels[row, column] >= 0) == joined
-                assert (batch.shown[row, 0] == batch.shown[column, 0]) == joined
+                assert (batch.source_ids[row, 0] == batch.source_ids[column, 0]) == joined
                 assert (batch.labels[row, column] == 1) == (one == other or known.are_paired(one, other))
     assert data.num_videos == 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_what_repeats_changes_nothing(config: Config, cached: CachedViews) -> No
 
     def step(clips: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
         network.zero_grad()
-        total, _, _, similarity = module(clips, batch.labels, labels, batch.pair_index, num_frames=counts)
+        total, _, _, similarity = module(replace(batch, regions=clips, frame_labels=labels))
         total.backward()
         return total.detach(), similarity, [parameter.grad.clone() for parameter in network.parameters()]
 
@@ -79,7 +80,7 @@ def test_what_repeats_changes_nothing(config: Config, cached: CachedViews) -> No
     torch.testing.assert_close(
         step(torch.where(rest[:, :, None, None], noise, regions)), (total, similarity, gradients)
     )
-    repeated = module(regions, batch.labels, labels, batch.pair_index)[0]
+    repeated = module(replace(batch, regions=regions, frame_labels=labels, num_frames=None))[0]
     assert abs(float(repeated.detach() - total)) > 1e-3
     with torch.no_grad():
         cut = [network.embed(clip[:count])[None] for clip, count in zip(regions, counts.tolist(), strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_accumulated_step_has_the_mean_gradient_of_its_batches(small_project: Pr
     step = TrainingModule(network, Objective(settings.objective))
     for number in (0, 1):
         batch = cached_views(small_project)[number]
-        total = step(batch.regions.float(), batch.labels, batch.frame_labels, batch.pair_index)[0]
+        total = step(replace(batch, regions=batch.regions.float()))[0]
         (total / 2).backward()
     norm = torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
     assert read_history(tmp_path)[0]["gradient_norm"] == pytest.approx(float(norm), rel=1e-5)
