@@ -81,7 +81,7 @@ def test_import_features_of_frame_level_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"name": "Set 1"}, "name is 'Set 1'"), ({"name": "set", "fps": 0.0}, r"fps is 0\.0")]
+    ("options", "message"), [({"name": "Set 1"}, "name 'Set 1'"), ({"name": "set", "fps": 0.0}, r"fps 0\.0")]
 )
 def test_import_features_refuses_wrong_options(
     hdf5_file: Path, tmp_path: Path, options: dict[str, object], message: str
