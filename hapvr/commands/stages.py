@@ -25,7 +25,6 @@ from hapvr.commands.terminal import (
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
-    from hapvr.stages.sweeps import Row
     from hapvr.storage.shard_build import StageResult
 
 RetryOption = Annotated[
@@ -99,14 +98,10 @@ def extract(
 def train(
     config: ConfigOption,
     set_: SetOption = None,
-    run: Annotated[str, typer.Option(help="Name of the run or sweep; an unfinished one of that name goes on.")] = "",
+    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name goes on.")] = "",
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="Train with so many seeds, and show mean and spread.")
     ] = 1,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=V1,V2", help="Train with each of these values; several make all combinations."),
-    ] = None,
     ablation: Annotated[
         str,
         typer.Option(
@@ -115,12 +110,12 @@ def train(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Train in a process of its own, tracked in MLflow; with --seeds, --grid or --ablation a sweep of trainings."""
+    """Train in a process of its own, tracked in MLflow; with --seeds or --ablation several trainings, one by one."""
     from hapvr.stages.training import finish_training, prepare_training, run_training
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
-    if seeds != 1 or grid or ablation:
-        _sweep(config, set_, key, seeds, _rows(grid, ablation, overrides(set_)), as_json)
+    if seeds != 1 or ablation:
+        _compare(config, set_, key, seeds, ablation, as_json)
         return
     project = _open(config, set_)
     training = prepare_training(project, key, tags={})
@@ -130,48 +125,30 @@ def train(
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 
-def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, rows: list[Row], as_json: bool) -> None:
+def _compare(config: Path, set_: list[str] | None, key: str, seeds: int, ablation: str, as_json: bool) -> None:
+    from hapvr.errors import ArgumentError
     from hapvr.stages.project import Project
-    from hapvr.stages.sweeps import run_sweep
+    from hapvr.stages.seeds import AS_CONFIGURED, Row, read_rows, seeds_table, train_seeds
 
-    base = overrides(set_)
-    sweep = run_sweep(
-        lambda more: Project.open(config, overrides=base | dict(more)),
+    base, rows = overrides(set_), [AS_CONFIGURED]
+    if ablation:
+        file, colon, table = ablation.rpartition(":")
+        if not colon:
+            raise ArgumentError(f"--ablation {ablation!r}: wanted FILE:TABLE, e.g. configs/ablations.yaml:table3")
+        rows = [  # --set takes precedence
+            Row(row.title, {name: value for name, value in row.overrides.items() if name not in base})
+            for row in read_rows(Path(file), table)
+        ]
+    runs = train_seeds(
+        lambda more: Project.open(config, overrides={**base, **more}),
         key=key,
         seeds=seeds,
         rows=rows,
-        tags={},
         say=functools.partial(say, err=True),
     )
-    result = {"sweep": key, "mlflow_run_id": sweep.mlflow_run_id, "runs": [asdict(run) for run in sweep.runs]}
-    show(result, as_json=as_json, text=sweep.table)
-    if any(run.failure for run in sweep.runs):
+    show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_table(runs))
+    if any(one.failure for one in runs):
         raise typer.Exit(FAILED)
-
-
-def _rows(grid: list[str] | None, ablation: str, chosen: dict[str, Any]) -> list[Row]:
-    """The rows of a sweep. chosen: what --set gives, which takes precedence over the settings of an ablation's row."""
-    from hapvr.config_file import read_value
-    from hapvr.errors import ArgumentError
-    from hapvr.stages.sweeps import Row, grid_rows, read_rows
-
-    if ablation:
-        file, colon, table = ablation.rpartition(":")
-        if not colon or not file or not table or grid:
-            raise ArgumentError(
-                f"--ablation {ablation!r}: wanted FILE:TABLE, e.g. configs/ablations.yaml:table3, and no --grid beside it"
-            )
-        return [
-            Row(row.title, {name: value for name, value in row.overrides.items() if name not in chosen})
-            for row in read_rows(Path(file), table)
-        ]
-    values: dict[str, list[Any]] = {}
-    for option in grid or []:
-        key, equals, text = option.partition("=")
-        if not equals or not key or not text:
-            raise ArgumentError(f"--grid {option!r}: wanted KEY=V1,V2, e.g. train.optimizer.learning_rate=1e-4,1e-3")
-        values[key] = [read_value(part, what=f"--grid {key}:") for part in text.split(",")]
-    return grid_rows(values)
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

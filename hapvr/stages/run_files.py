@@ -13,12 +13,9 @@ from hapvr.stages.project import Project
 from hapvr.stages.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.storage.filesystem import DataRoot
 from hapvr.tables import TABLE_ERRORS, read_frame
-from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
 from hapvr.train.labelled_pairs import read_labelled_pairs
-from hapvr.train.loop import CHECKPOINTS, NETWORK
-from hapvr.train.mined_pairs import read_mined_pairs
 from hapvr.train.report import RESULT_NAME, TrainingResult
-from hapvr.train.run_folder import RUN_NAME, read_record
+from hapvr.train.run_folder import CHECKPOINTS, NETWORK, RUN_NAME, list_checkpoints, read_checkpoint, read_record
 
 SCORES = "benchmark_scores"
 RUN_STAGES = (MODELS, SCORES)
@@ -71,7 +68,6 @@ def _check_training(folder: Path) -> None:
     for checkpoint in list_checkpoints(folder / CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
             read_checkpoint(checkpoint)
-    read_mined_pairs(folder)
     read_labelled_pairs(folder)
 
 

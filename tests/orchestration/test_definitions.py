@@ -56,7 +56,6 @@ JOBS = {
     "duplicates": ["duplicate_pairs"],
     "group": ["duplicate_groups"],
     "watch": ["watch_matches"],
-    "sweep": ["train_sweep"],
 }
 SENSORS = {
     "new_videos": ("find_videos", "STOPPED"),

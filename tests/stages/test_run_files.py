@@ -15,7 +15,6 @@ from hapvr.stages.training import TrainingRun, current_key, training_result
 from hapvr.storage.filesystem import DataRoot
 from hapvr.tracking.training import PENDING_NAME, FileEntry, MetricsEntry, Outbox
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs
-from hapvr.train.mined_pairs import MinedPairs
 from hapvr.train.report import TrainingResult, read_history
 from tests.hostile_json import believed
 
@@ -32,20 +31,18 @@ TASK = {"metric": "mAP", "num_queries": 4, "num_relevant": 16}
 RESULT = {"policy": "strict", "metrics": {"DSVR": 1.0}, "intervals": {"DSVR": [0.9, 1.0]}, "tasks": {"DSVR": TASK}}
 NAMES = ("untrained baseline", "trained model")
 SCORES = {"digest": "c3", "target_means": dict.fromkeys(NAMES, 0.9), "results": dict.fromkeys(NAMES, RESULT)}
-MINED = asdict(MinedPairs((("a", "b"), ("a", "c")), "models:/hapvr/1", 12, 0.95))
 LABELLED = asdict(LabelledPairs((LabelledPair(("a", "b"), ((0.0, 1.5), (2.0, 3.0))),), ("d",), 2))
 
 
 MAY_LACK = {
     "run.json": ("shards=[]", "shards.0=absent", "environment={}", "environment.hapvr=absent", "labelled_pairs=absent"),
     "benchmarks/own/scores.json": [f"results.{one}.intervals{end}" for one in NAMES for end in (".DSVR=absent", "={}")],
-    "mined_pairs.json": ("pairs=[]", "pairs.0=absent", "pairs.1=absent", "probe_precision=None"),
     "labelled_pairs.json": ("pairs=[]", "pairs.0=absent", "pairs.0.copies=absent", "pairs.0.copies=None", "distractors=[]",
                             "distractors=absent", "distractors.0=absent", "num_unusable=absent"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "document"), zip(MAY_LACK, (RECORD, SCORES, MINED, LABELLED), strict=True))
+@pytest.mark.parametrize(("name", "document"), zip(MAY_LACK, (RECORD, SCORES, LABELLED), strict=True))
 def test_a_wrong_value_is_named(tmp_path: Path, name: str, document: Any) -> None:
     """Whatever is read of it again; a text may be any text, and lists and optional values may be empty."""
     root = DataRoot(tmp_path)
