@@ -20,7 +20,7 @@ LOOK_AHEAD = 64
 """Groups that are tried, in the order of an epoch, for one that fits into the rest of a batch."""
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, as Fabric refuses to move those
 class Batch:
     """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
 

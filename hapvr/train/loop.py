@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -271,18 +271,9 @@ class Trainer:
         return batch, output, float(norm) if isinstance(norm, Tensor) else 0.0
 
     def _forward(self, step: int, batch: Batch) -> StepOutput:
-        move = self._fabric.to_device
+        moved: Batch = self._fabric.to_device(batch)
         try:
-            output: StepOutput = self._module(
-                move(batch.regions).float(),
-                move(batch.labels),
-                move(batch.frame_labels),
-                move(batch.pair_index),
-                first_row=batch.first_row,
-                num_frames=None if batch.num_frames is None else move(batch.num_frames),
-                shown=move(batch.source_ids),
-                batch_number=step,
-            )
+            output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
         except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
             raise self._not_finite(str(error), step, batch) from error
         if not torch.isfinite(output[0]):

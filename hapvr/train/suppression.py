@@ -12,9 +12,9 @@ from hapvr.model.clips import check_clips
 from hapvr.model.side import Side, split_side
 from hapvr.model.vvs.injection import Injection, draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
-from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import numpy_rng
-from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
+from hapvr.train.batch import Batch
+from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
 from hapvr.train.gather import Gather
 from hapvr.train.roles import ClipRoles
 
@@ -42,45 +42,34 @@ class SuppressionTraining(FamilyTraining):
         self._gather = gather
         self._roles = ClipRoles.of(settings)
 
-    def forward(
-        self,
-        regions: Tensor,
-        labels: Tensor,
-        frame_labels: Tensor,
-        pair_index: Tensor,
-        first_row: int = 0,
-        num_frames: Tensor | None = None,
-        shown: Tensor | None = None,
-        batch_number: int = 0,
-    ) -> StepOutput:
+    def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
-        settings, roles, device = self._settings, self._roles, regions.device
-        check_clips("clips", regions, None, dims=self.network.dims)
-        own = slice(first_row, first_row + len(regions))
-        labels = labels[own, own]
+        settings, roles, regions = self._settings, self._roles, batch.regions
+        check_clips("clips", regions, None)
+        own = slice(batch.first_row, batch.first_row + len(regions))
+        labels = batch.labels[own, own]
         side = None
         if self.network.needs_side:
             regions, side = split_side(regions, side_dims=self.network.side_dims)
-        anchor_of_pair, positive_of_pair = roles.pairs(len(regions), device)
-        with drawing_by(settings.seed, "dropout", batch_number, first_row, device=device):
-            anchors, injected = self._anchors(regions, side, labels, batch_number, first_row)
+        anchor_of_pair, positive_of_pair = roles.pairs(len(regions), regions.device)
+        with drawing_by(settings.seed, "dropout", batch_number, batch.first_row, device=regions.device):
+            anchors, injected = self._anchors(regions, side, labels, batch_number, batch.first_row)
             vectors = self.network.vectors(regions)
         anchor_rows = anchor_of_pair[:: roles.positives]
         negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
-        place = torch.arange(len(anchor_rows), device=device).repeat_interleave(roles.positives)
+        place = torch.arange(len(anchor_rows), device=regions.device).repeat_interleave(roles.positives)
         usable = has_negative[place]
         positive = positive_of_pair[usable]
         terms = self._terms(anchors, regions, vectors, injected, place[usable], positive, negative[place[usable]])
-        weights = _weights(self.network.settings)
+        weights = self.network.settings.objective.weights()
         nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
         total = sum((weights[name] * term for name, term in terms.items()), start=nothing)
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
-        with torch.no_grad():
-            every = vectors.detach() if self._gather is None else self._gather(vectors.detach())
-            if self._gather is not None:  # the gradient is that of the own anchors, the value that of all
-                of_all = self._gather(total.reshape(1)).mean() - total
+        every = vectors.detach()
         if self._gather is not None:
-            total = total + of_all
+            with torch.no_grad():
+                every = self._gather(every)
+            total = mean_of_processes(total, self._gather)
         return total, {name: term.detach() for name, term in terms.items()}, counts, every @ every.T
 
     def _anchors(
@@ -133,16 +122,6 @@ class SuppressionTraining(FamilyTraining):
         if injected is not None and anchors.confidence_logits is not None and objective.distractor_weight:
             terms["distractor"] = distractor_loss(anchors.confidence_logits, injected)
         return terms
-
-
-def _weights(settings: VvsSettings) -> dict[str, float]:
-    objective = settings.objective
-    return {
-        "video": objective.video_weight,
-        "frame": objective.frame_weight,
-        "saliency": objective.saliency_weight,
-        "distractor": objective.distractor_weight,
-    }
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.seeds import Row, read_rows
+from hapvr.train.batch import Batch
 from hapvr.train.families import build_network, build_training
 from hapvr.train.report import read_history
 from tests.conftest import CHECKOUT
@@ -60,8 +61,18 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: 
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
     frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
     training = build_training(config.train, network, num_videos=100_000, batch_videos=3, gather=None)
-    shown = torch.tensor([[number // 2, -1] for number in range(6)])
-    total, *_ = training(regions, labels, frame_labels, pairs, shown=shown)
+    source_ids = torch.tensor([[number // 2, -1] for number in range(6)])
+    batch = Batch(
+        regions=regions,
+        labels=labels,
+        frame_labels=frame_labels,
+        pair_index=pairs,
+        first_row=0,
+        video_ids=tuple("aabbcc"),
+        view_index=torch.arange(6),
+        source_ids=source_ids,
+    )
+    total, *_ = training(batch)
     total.backward()
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
     assert torch.isfinite(total)

@@ -168,6 +168,11 @@ def test_labels_of_other_rates_are_made_from_the_embeddings(small_project: Proje
     assert not (none.frame_labels == 1).any()
 
 
+def unit(batch: Batch) -> Batch:
+    """The batch with regions of unit norm, in float32."""
+    return replace(batch, regions=torch.nn.functional.normalize(batch.regions.float(), dim=-1))
+
+
 def donors_of(data: CachedViews, batch: Batch) -> list[tuple[int, str]]:
     """Row of the batch and donor, for its clips that have one."""
     rows = [
@@ -299,8 +304,7 @@ def test_rho_matters_where_clips_have_donors(stored: Callable[..., CachedViews],
     for rho in (0.0, 0.1, 5.0):
         objective = settings.objective.model_copy(update={"video_ap_options": {"rho": rho}, "include_self": False})
         module = TrainingModule(network, Objective(objective))
-        regions = torch.nn.functional.normalize(batch.regions.float(), dim=-1)
-        terms = module(regions, batch.labels, batch.frame_labels, batch.pair_index)[1]
+        terms = module(unit(batch))[1]
         losses.append(float(terms["video_ap"].detach()))
     assert losses[0] > losses[1] > losses[2]
 
@@ -346,13 +350,14 @@ def test_what_repeats_changes_nothing(short: CachedViews, small_project: Project
     module = TrainingModule(network, Objective(settings.objective))
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(-1, 2, batch.frame_labels.shape, generator=generator, dtype=torch.int8)
-    regions = torch.nn.functional.normalize(batch.regions.float(), dim=-1)
+    batch = replace(unit(batch), frame_labels=labels)
+    regions = batch.regions
     rest = torch.arange(FRAMES) >= counts[:, None]
     noise = torch.nn.functional.normalize(torch.randn(regions.shape, generator=generator), dim=-1)
 
     def step(clips: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
         network.zero_grad()
-        total, _, _, similarity = module(clips, batch.labels, labels, batch.pair_index, num_frames=counts)
+        total, _, _, similarity = module(replace(batch, regions=clips))
         total.backward()
         return total.detach(), similarity, [parameter.grad.clone() for parameter in network.parameters()]
 
@@ -360,7 +365,7 @@ def test_what_repeats_changes_nothing(short: CachedViews, small_project: Project
     torch.testing.assert_close(
         step(torch.where(rest[:, :, None, None], noise, regions)), (total, similarity, gradients)
     )
-    repeated = module(regions, batch.labels, labels, batch.pair_index)[0]
+    repeated = module(replace(batch, num_frames=None))[0]
     assert abs(float(repeated.detach() - total)) > 1e-3
     with torch.no_grad():
         cut = [network.embed(clip[:count])[None] for clip, count in zip(regions, counts.tolist(), strict=True)]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -201,7 +202,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(small_project: Project, who
     settings, batch = small_project.config.train, cached_views(small_project)[0]
     network = build_network(settings.network, dims=32, seed=settings.seed)
     step = TrainingModule(network, Objective(settings.objective))
-    step(batch.regions.float(), batch.labels, batch.frame_labels, batch.pair_index)[0].backward()
+    step(replace(batch, regions=batch.regions.float()))[0].backward()
     norm = torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
     assert read_history(tmp_path)[0]["gradient_norm"] == pytest.approx(float(norm), rel=1e-5)
     assert not same_weights(whole, tmp_path)

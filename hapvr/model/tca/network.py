@@ -109,8 +109,8 @@ class ContextNetwork(VideoNetwork):
         query: [Q, T, 1, D]; reference: [N, T', 1, D]; masks: bool [Q, T] and [N, T'], real frames first. Raises ArgumentError
         for shapes that disagree and values that are not finite.
         """
-        check_clips("query", query, query_mask, dims=self.dims)
-        check_clips("reference", reference, reference_mask, dims=self.dims)
+        check_clips("query", query, query_mask)
+        check_clips("reference", reference, reference_mask)
         frames = [
             F.normalize(clear_padding(c, m), dim=-1) for c, m in ((query, query_mask), (reference, reference_mask))
         ]

@@ -124,7 +124,7 @@ class VvsNetwork(VideoNetwork):
         """
         clips = []
         for name, video, mask in (("query", query, query_mask), ("reference", reference, reference_mask)):
-            check_clips(name, video, mask, dims=self.dims)
+            check_clips(name, video, mask)
             clips.append(clear_padding(video, mask)[:, :, 0].float())
         first, second = (F.normalize(clip, dim=-1) for clip in clips)
         frame = torch.einsum("qtd,nsd->qnts", first, second)

@@ -104,6 +104,10 @@ class SuppressionObjective(Settings):
         default=0.5, description="within the frame loss, of how far the comparator leaves [-1, 1]"
     )
 
+    def weights(self) -> dict[str, float]:
+        """The weight of each loss by its name."""
+        return {name: getattr(self, f"{name}_weight") for name in ("video", "frame", "saliency", "distractor")}
+
 
 class VvsSettings(Settings):
     """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its ablations."""
