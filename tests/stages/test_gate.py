@@ -19,7 +19,7 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest

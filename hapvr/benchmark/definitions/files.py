@@ -67,14 +67,14 @@ def read_rows(
     return rows
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """These columns of a CSV file, as text."""
+def read_csv(path: Path, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    """These columns of a CSV file."""
     try:
         require_regular(path)
-        return pl.read_csv(path.read_bytes(), infer_schema=False).select(columns)
+        return pl.read_csv(path.read_bytes(), infer_schema=False).select(list(schema)).cast(dict(schema))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise DamagedError(
-            f"{path}: cannot be read as CSV with columns {', '.join(columns)} ({error}); {REMEDY}"
+            f"{path}: cannot be read as CSV with columns {', '.join(schema)} ({error}); {REMEDY}"
         ) from error
 
 
