@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import (
+    FAILED,
     ConfigOption,
     JsonOption,
     SetOption,
