@@ -131,11 +131,6 @@ def test_bad_input(regions: Tensor, pooled: Tensor | None, message: str) -> None
         network_of(9).float().frame_vectors(regions, pooled)
 
 
-def test_distractors_need_pooled_vectors() -> None:
-    with pytest.raises(ArgumentError, match=r"features\.pooled"):
-        VvsNetwork(VvsSettings(), dims=8, side_dims=0)
-
-
 MEASURE = """
 import resource, torch
 from hapvr.model.vvs.network import VvsNetwork
