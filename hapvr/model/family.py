@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hapvr.model.packed import Limits, PackedVideos
 
@@ -79,8 +80,7 @@ class VideoNetwork(nn.Module, ABC):
         """Embeddings [..., T, r, d] of features [..., T, R, D].
 
         mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
-        dtype: of the result; None: that of the weights. Raises
-        ArgumentError for other shapes, and for a video without frames.
+        dtype: of the result; None: that of the weights.
         """
 
     @abstractmethod
@@ -94,8 +94,8 @@ class VideoNetwork(nn.Module, ABC):
     ) -> Similarities:
         """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d].
 
-        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for shapes that
-        disagree and values that are not finite.
+        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for
+        values that are not finite.
         """
 
     @abstractmethod
@@ -127,3 +127,32 @@ class VideoNetwork(nn.Module, ABC):
     ) -> Tensor:
         """Video similarities [Q, N] in [-1, 1] of all pairs of embedded clips; arguments as for `compare`."""
         return self.compare(query, reference, query_mask=query_mask, reference_mask=reference_mask).video
+
+
+class FrameVectorNetwork(VideoNetwork):
+    """A family of one vector of D values per frame, which are compared by their cosines: embeddings are [T, 1, D]."""
+
+    @property
+    def embedding_dims(self) -> int:
+        """D."""
+        return self.dims
+
+    @torch.inference_mode()
+    def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
+        """[T, T'], cosines of frame vectors, 0 for vectors of 0. query: [T, 1, D], reference: [T', 1, D]."""
+        first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
+        return first @ second.T
+
+    @torch.inference_mode()
+    def self_similarity(self, video: Tensor) -> Tensor:
+        """[T], 1, or 0 for vectors of 0. video: [T, 1, D]."""
+        return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
+
+    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
+        """Products in float32 of what `pack` gave, one vector per video."""
+        return _products
+
+
+@torch.inference_mode()
+def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
+    return query.frames[:, 0].float() @ reference.frames[:, 0].float().T

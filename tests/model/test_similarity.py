@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError
 from hapvr.model.similarity import (
     chamfer,
     frame_similarity,
     topk_count,
-    topk_mean,
 )
 from hapvr.seeding import torch_rng
 
@@ -151,12 +149,3 @@ def test_frame_similarity_passes_the_gradient_check(rate: float) -> None:
     query = draw("query", shape=(1, 2, 3, 4)).requires_grad_()
     reference = draw("reference", shape=(2, 2, 3, 4)).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, r: frame_similarity(q, r, rate=rate), (query, reference))
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
-def test_rates_outside_the_unit_interval_are_refused(rate: float) -> None:
-    """The error names the argument, its value and the range."""
-    with pytest.raises(ArgumentError, match=r"rate: got .*wanted a number in \[0, 1\]"):
-        topk_mean(torch.ones(3), rate=rate)
-    with pytest.raises(ArgumentError, match="spatial_rate: got"):
-        frame_similarity(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), rate=rate)
