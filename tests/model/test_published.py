@@ -180,14 +180,6 @@ def test_rates_can_be_overridden_and_symmetry_is_noted(tmp_path: Path) -> None:
     assert any("falls back to 0.3" in note for note in report.notes)
 
 
-def test_backbone_tensors_are_reported_and_left_out(tmp_path: Path) -> None:
-    """A student saved with its ResNet is its head; the backbone is configured elsewhere."""
-    state = released(S2VS)
-    torch.save({**state, "cnn.layer1.0.conv1.weight": torch.ones(2, 2)}, tmp_path / "model.pth")
-    _, report = import_published(tmp_path / "model.pth")
-    assert report.ignored == ("cnn.layer1.0.conv1.weight",)
-
-
 def test_a_head_without_attention_needs_its_dimensions(tmp_path: Path) -> None:
     """The CNN alone says nothing about regions."""
     state = {name: tensor for name, tensor in released(S2VS).items() if name.startswith(S2VS)}

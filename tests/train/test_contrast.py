@@ -12,7 +12,7 @@ import torch
 from hapvr.config import Config, OptimizerConfig
 from hapvr.errors import ConfigError, DataError
 from hapvr.losses.settings import ContrastSettings
-from hapvr.model.tca.network import ContextNetwork, video_vectors
+from hapvr.model.tca.network import video_vectors
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.stages.project import Project
 from hapvr.stages.training import prepare_training, run_training
@@ -155,15 +155,6 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_the_released_circle_loss_says_that_processes_differ(small_project: Project) -> None:
-    """Its first row is that of each process; with another form or loss several processes train as one."""
-    said = [
-        training_of(tca(small_project, contrast=ContrastSettings.model_validate({"circle_form": "released", **more})))
-        for more in ({}, {"circle_form": "paper"}, {"loss": "infonce"}, {"loss": "triplet"})
-    ]
-    assert [training.apart.partition(" ")[0] for training in said] == ["circle_form:", "", "", ""]
-
-
 def test_bank_takes_half_of_a_large_collection(small_project: Project) -> None:
     """Whole steps of it, at most 4096, and none where a step adds more than half of the videos."""
     config = tca(small_project, contrast=ContrastSettings())
@@ -204,12 +195,3 @@ def test_nan_in_a_batch_names_the_step_and_the_videos(small_project: Project, tm
         run(small_project, tmp_path, config)
     (dump,) = tmp_path.glob("not-finite-*.json")
     assert json.loads(dump.read_text())["video_ids"]
-
-
-def test_view_of_a_single_frame_trains(small_project: Project) -> None:
-    """A clip of one frame is its own video vector."""
-    training = training_of(tca(small_project))
-    assert isinstance(training.network, ContextNetwork)
-    batch = cached_views(small_project)[0]
-    total, *_ = step(training, replace(batch, regions=batch.regions[:, :1]))
-    assert bool(total.isfinite())

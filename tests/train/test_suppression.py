@@ -187,14 +187,6 @@ def test_clips_of_a_frame_and_of_distractors_alone_train(
     assert all(bool(weight.grad.isfinite().all()) for weight in training.network.parameters())
 
 
-def test_a_network_without_weights_is_refused(pooled_project: Project, tmp_path: Path) -> None:
-    """Topic guidance that is not refined is a weight of its own: nothing learns."""
-    off = {"distractor_discrimination": False, "temporal_saliency": False, "topic": {"refine": False}}
-    config = with_train(pooled_project, network=VvsSettings.model_validate(off))
-    with pytest.raises(ConfigError, match=r"train\.network: these settings leave no weight to train"):
-        run(pooled_project, tmp_path, config)
-
-
 def test_online_views_train_too(pooled_project: Project, tmp_path: Path) -> None:
     """New views in each step, with their pooled vectors."""
     config = with_train(pooled_project, network=SMALL, source="online", steps=2)

@@ -98,12 +98,3 @@ def test_heads_must_share_the_dims() -> None:
     """The message names the setting and both numbers."""
     with pytest.raises(ArgumentError, match=r"train\.network\.heads: 8 heads do not share 20 values"):
         ContextNetwork(TcaSettings(), dims=20)
-
-
-def test_values_that_are_not_finite_are_refused() -> None:
-    """An embedding with NaN is named when it is compared."""
-    network = build()
-    clip = network.embed(videos()[0])[None].clone()
-    clip[0, 2] = float("nan")
-    with pytest.raises(ArgumentError, match="query: NaN or infinite values in 1 frames, first in video 0 frame 2"):
-        network.compare(clip, clip)

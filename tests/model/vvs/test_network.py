@@ -112,13 +112,6 @@ def test_refused_frames_add_nothing() -> None:
     assert bool(network.frame_vectors(regions, pooled).abs().amax(-1).gt(0).all())
 
 
-def test_equal_generators_give_equal_weights_and_leave_the_global_one() -> None:
-    before = torch.random.get_rng_state()
-    first, second = (network_of(21).state_dict() for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
 @pytest.mark.parametrize(
     ("regions", "pooled", "message"),
     [
