@@ -18,9 +18,9 @@ from hapvr.model.vvs.settings import InjectionSettings, VvsSettings
 from hapvr.stages.project import Project
 from hapvr.stages.training import prepare_training, run_training
 from hapvr.train.batch import Batch
-from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history
+from hapvr.train.run_folder import list_checkpoints, read_checkpoint
 from hapvr.train.schedule import build_optimizer, build_scheduler
 from hapvr.train.suppression import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
