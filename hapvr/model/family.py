@@ -7,15 +7,17 @@ and `hapvr.train.families` says how each is trained. Everything else that uses a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.model.packed import Limits, PackedVideos
+from hapvr.model.settings import AnyNetworkSettings
 
 PackedScorer = Callable[[PackedVideos, PackedVideos], Tensor]
 """(Q packed queries, N packed references) -> video similarities [Q, N] float32 in [-1, 1]."""
@@ -35,17 +37,6 @@ class Similarities:
     regularization: Tensor
 
 
-class FamilySettings(Protocol):
-    """The settings of a network. family: the name that `train.network.family` gives it."""
-
-    @property
-    def family(self) -> str: ...
-
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON; `family` is among them, but for the similarity network."""
-        ...
-
-
 class VideoNetwork(nn.Module, ABC):
     """Embeds videos from features of their frames, and compares embeddings.
 
@@ -57,12 +48,13 @@ class VideoNetwork(nn.Module, ABC):
     features then carry behind the regions, see `hapvr.model.side`.
     """
 
+    settings: AnyNetworkSettings
     dims: int
     needs_side: bool = False
 
-    @abstractmethod
     def scoring_settings(self) -> dict[str, Any]:
         """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
+        return {"dims": self.dims, **self.settings.scoring()}
 
     @property
     @abstractmethod
@@ -70,13 +62,7 @@ class VideoNetwork(nn.Module, ABC):
         """d, values per vector of an embedding."""
 
     @abstractmethod
-    def embed(
-        self,
-        features: Tensor,
-        *,
-        mask: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Embeddings [..., T, r, d] of features [..., T, R, D].
 
         mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
@@ -156,3 +142,12 @@ class FrameVectorNetwork(VideoNetwork):
 @torch.inference_mode()
 def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
     return query.frames[:, 0].float() @ reference.frames[:, 0].float().T
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
+    """torch's layers draw from the global generator: inside it is seeded by the generator, and then as it was before."""
+    with torch.random.fork_rng(devices=[], enabled=generator is not None):
+        if generator is not None:
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield

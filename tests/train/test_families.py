@@ -21,7 +21,6 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.stages.project import Project
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history
-from hapvr.train.run_folder import list_checkpoints
 from tests.conftest import write_settings
 from tests.train.killed import start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times

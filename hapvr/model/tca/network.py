@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding
-from hapvr.model.family import FrameVectorNetwork, PackedScorer, Similarities
+from hapvr.model.family import FrameVectorNetwork, PackedScorer, Similarities, drawing_from
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import NetworkSettings
@@ -28,6 +27,8 @@ class ContextNetwork(FrameVectorNetwork):
     weights and leaves torch's global generator alone.
     """
 
+    settings: TcaSettings
+
     def __init__(self, settings: TcaSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         if dims < 1 or dims % settings.heads:
@@ -36,9 +37,7 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
-        with torch.random.fork_rng(devices=[], enabled=generator is not None):
-            if generator is not None:
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        with drawing_from(generator):
             layer = nn.TransformerEncoderLayer(
                 dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
             )
@@ -46,10 +45,6 @@ class ContextNetwork(FrameVectorNetwork):
             self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
             self.matcher = SimilarityNetwork(_matching(settings), dims=dims, generator=generator)
         self.matcher.requires_grad_(False)
-
-    def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
-        return {"dims": self.dims, **self.settings.scoring()}
 
     def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, pad_to_min_frames
-from hapvr.model.family import FrameVectorNetwork, Similarities
+from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
 from hapvr.model.layers import Comparator
 from hapvr.model.packed import PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
@@ -52,6 +52,8 @@ class VvsNetwork(FrameVectorNetwork):
     torch's global generator alone; None draws from the global one. Raises ArgumentError where pooled vectors are missing.
     """
 
+    settings: VvsSettings
+
     def __init__(
         self, settings: VvsSettings, *, dims: int, side_dims: int = 0, generator: torch.Generator | None = None
     ) -> None:
@@ -67,10 +69,7 @@ class VvsNetwork(FrameVectorNetwork):
         self.comparator: Comparator | None = None
         self.saliency: TemporalSaliency | None = None
         self.topic: TopicGuidance | None = None
-        # torch's layers draw from the global generator, so it is seeded for them and restored.
-        with torch.random.fork_rng(devices=[], enabled=generator is not None):
-            if generator is not None:
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        with drawing_from(generator):
             if settings.distractor_discrimination:
                 self.distractor = DistractorNetwork(settings.distractor, pooled_dims=side_dims)
             if settings.temporal_saliency:
@@ -80,8 +79,8 @@ class VvsNetwork(FrameVectorNetwork):
                 self.topic = TopicGuidance(settings.topic)
 
     def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a vector, as values of JSON; stored beside the weights."""
-        return {"dims": self.dims, "side_dims": self.side_dims, **self.settings.scoring()}
+        """With C, the size of pooled vectors."""
+        return super().scoring_settings() | {"side_dims": self.side_dims}
 
     def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
@@ -131,7 +130,7 @@ class VvsNetwork(FrameVectorNetwork):
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
         distractor network refuses are 0; where it refuses all, all are kept. Besides arguments and result this holds
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
-        values that are not finite, and from a network in training mode.
+        values that are not finite, missing pooled vectors, and a network in training mode.
         """
         if self.training:
             raise ArgumentError("network: it is in training mode, whose weights are others; call eval() before")
@@ -197,8 +196,12 @@ class VvsNetwork(FrameVectorNetwork):
         return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
-        if self.distractor is None or pooled is None:
+        if self.distractor is None:
             return kept_frames(torch.ones(len(regions), device=regions.device), threshold=0.0)
+        if pooled is None:
+            raise ArgumentError(
+                "pooled: distractor discrimination needs it; extract features with features.pooled: true"
+            )
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError("pooled: NaN or infinite values; extract the features of this video again")

@@ -117,6 +117,7 @@ def test_refused_frames_add_nothing() -> None:
     [
         (torch.full((2, 3, DIMS), torch.nan), torch.zeros(2, SIDE), "NaN"),
         (torch.zeros(2, 3, DIMS), torch.full((2, SIDE), torch.nan), "pooled: NaN"),
+        (torch.zeros(2, 3, DIMS), None, "features.pooled"),
     ],
 )
 def test_bad_input(regions: Tensor, pooled: Tensor | None, message: str) -> None:
