@@ -240,7 +240,9 @@ def _listing(tracking_uri: str) -> Listing:
     database, can_ask = _database(tracking_uri), _has_client(tracking_uri)
     try:
         listing = read_json_as(
-            database.with_name(LISTING_NAME), Listing, remedy="`hapvr models list` of a full installation writes it"
+            database.with_name(LISTING_NAME),
+            Listing,
+            remedy="`hapvr models show champion` of a full installation writes it",
         )
     except DamagedError:
         if not can_ask:

@@ -195,7 +195,7 @@ def test_without_mlflow_the_listing_says_what_a_name_stands_for(
     with pytest.raises(DamagedError, match=r"scorer\.json is not the file that models:/hapvr@champion was listed with"):
         champion(mlflow=False)
     (tmp_path / LISTING_NAME).write_text('{"state": 1}')
-    with pytest.raises(DamagedError, match="`hapvr models list` of a full installation writes it"):
+    with pytest.raises(DamagedError, match="`hapvr models show champion` of a full installation writes it"):
         champion(mlflow=False)
     assert champion(mlflow=True) == bundles[0]
     with pytest.raises(MissingPartError, match="mlflow-skinny"):
