@@ -54,6 +54,7 @@ def similarity_model(
     project: ProjectResource,
     pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:
+    from hapvr.stages.pending_training import pending_data
     from hapvr.stages.training import (
         current_run,
         fail_training,
@@ -62,7 +63,6 @@ def similarity_model(
         training_command,
         training_environment,
     )
-    from hapvr.stages.watch import pending_data
 
     opened = project.open()
     if pending_data(opened).is_empty:

@@ -42,6 +42,7 @@ from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
+from hapvr.train.batch import Batch
 from hapvr.train.families import build_network
 from hapvr.train.similarity import TrainingModule
 
@@ -62,6 +63,21 @@ def make_batch(num_clips: int, num_frames: int, device: torch.device) -> tuple[T
     return regions.to(device), labels.to(device), frame_labels.to(device), pairs.to(device)
 
 
+def batch_of(regions: Tensor, labels: Tensor, frame_labels: Tensor, pairs: Tensor) -> Batch:
+    """The batch that a training step gets."""
+    numbers = torch.arange(len(labels), device=labels.device)
+    return Batch(
+        regions=regions,
+        labels=labels,
+        frame_labels=frame_labels,
+        pair_index=pairs,
+        first_row=0,
+        video_ids=tuple(str(number // 2) for number in range(len(labels))),
+        view_index=numbers % 2,
+        source_ids=torch.stack([numbers // 2, torch.full_like(numbers, -1)], dim=1),
+    )
+
+
 def make_step(device: torch.device) -> TrainingModule:
     """The paper's network and objective with seeded weights."""
     network = build_network(NetworkSettings(), dims=DIMS, seed=0)
@@ -77,7 +93,7 @@ def run_step(
     def work() -> tuple[float, Tensor]:
         step.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
-            total = step(*batch)[0] if name == "ours" else plain_step(step, *batch)
+            total = step(batch_of(*batch))[0] if name == "ours" else plain_step(step, *batch)
         total.backward()
         gradients = torch.cat([parameter.grad.flatten() for parameter in step.parameters()])
         return float(total.detach()), gradients

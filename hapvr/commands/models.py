@@ -102,12 +102,13 @@ def show_(
 ) -> None:
     """What a model is made of: sampling, backbone weights, network, where it came from."""
     from hapvr.commands.scoring import model_folder
-    from hapvr.scorer.bundle import read_description
+    from hapvr.scorer.description import read_description
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
     description = read_description(model_folder(model, tracking_uri))
-    show(description, as_json=as_json, text=json.dumps(description, indent=1))
+    stored = description.model_dump(mode="json")
+    show(stored, as_json=as_json, text=json.dumps(stored, indent=1))
 
 
 @app.command("card")

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
-from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, random_weights_warning
 from hapvr.scorer.calibration import checked_metrics
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.stages.calibration import calibrate, held_out_checks
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.gate import Decision, make_decision
@@ -58,24 +58,25 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
     record, tracker = read_record(run.folder), tracker_of(project)
     onnx_folder = run.folder / "exported"
-    onnx = export_onnx(project, run, onnx_folder, backbone=backbone, calibration=fitted)
+    onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
     card = model_card(
         project, run, scores=scores, segments=segments, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx
     )
     bundle = write_bundle(
         run.folder / "bundle",
-        network_folder=run.network_folder,
-        backbone=backbone,
-        backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=project.config.sampling,
-        provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **tags},
-        serving=project.config.serving,
-        calibration=fitted,
-        card=card,
-        warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
-        onnx=onnx,
-        onnx_folder=onnx_folder if "files" in onnx else None,
+        BundleParts(
+            network_folder=run.network_folder,
+            backbone=backbone,
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+            provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
+            serving=project.config.serving,
+            calibration=fitted,
+            card=card,
+            warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
+            onnx=onnx,
+            onnx_folder=onnx_folder if "files" in onnx else None,
+        ),
     )
     if calibrated.figure is not None:
         tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
-from hapvr.scorer.bundle import NETWORK_FOLDER, read_description
+from hapvr.scorer.description import NETWORK_FOLDER, read_description
 from hapvr.search.current import CurrentIndex, serving_index
 from hapvr.search.network_digest import network_digest, stored_network_digest
 from hapvr.stages.project import Project

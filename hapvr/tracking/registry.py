@@ -26,8 +26,8 @@ from pydantic import TypeAdapter, ValidationError
 
 import hapvr
 from hapvr.errors import ArgumentError, DamagedError, DataError
-from hapvr.scorer.bundle import CARD_FILE
 from hapvr.scorer.calibration import SERVED_PRECISION
+from hapvr.scorer.description import CARD_FILE
 from hapvr.settings import explain
 from hapvr.tracking.client import SQLITE, is_absent, write_listing
 from hapvr.tracking.runs import Tracker

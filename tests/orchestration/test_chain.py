@@ -129,7 +129,6 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
             "metrics",
             "own-test: mAP DSVR",
             "own-test: precision-recall-DSVR",
-            "own-test: retrieved-DSVR",
             "own-test: frame-similarity-most-similar",
             "mlflow_run",
         },
@@ -389,7 +388,7 @@ def test_failed_stage_stops_the_job_with_the_librarys_message(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that is not there ends the job at its first stage, and the reason names the folder."""
-    from pipelines.demo import failure_reason
+    from pipelines.demo_runs import failure_reason
     from pipelines.resources import project_resource
 
     settings = small_settings(tmp_path / "missing folder", tmp_path / "data")

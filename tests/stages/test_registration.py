@@ -30,14 +30,13 @@ from hapvr.stages.marks_benchmark import marked_pairs
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.registration import make_registered_model
-from hapvr.stages.repair import repair
 from hapvr.stages.segment_scores import segments_markdown, segments_of_benchmarks
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, prepare_training
-from hapvr.stages.verification import verify_root
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.manifest import read_manifest
 from hapvr.tracking.registry import data_digest
+from hapvr.upkeep import repair, verify_root
 from tests.stages.data_projects import small_disk
 
 
@@ -134,7 +133,7 @@ def test_the_marks_are_a_benchmark_that_evaluate_takes(small_project: Project, r
         whole = head.read_bytes()
         head.write_bytes(whole[:20])
         damaged = [check for check in verify_root(small_project.root) if check.state != "ok"]
-        assert [(check.stage, check.shard) for check in damaged] == [("corpus", "marks")]
+        assert [(check.kind, check.key) for check in damaged] == [("corpus", "marks")]
         assert [check.state for check in repair(small_project, damaged)] == ["repaired"]
         assert head.read_bytes() == whole
     finally:
