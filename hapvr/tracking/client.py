@@ -158,8 +158,8 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
                     f"model: the registry at {tracking_uri} does not say where {uri} is ({error.error_code}); try again later"
                 ) from error
     raise DataError(
-        f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has, --tracking-uri says "
-        "where another one is"
+        f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has and why there is no "
+        "champion, `hapvr models promote VERSION` makes one, --tracking-uri says where another registry is"
     )
 
 

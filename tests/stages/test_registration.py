@@ -78,7 +78,6 @@ def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, r
     assert fitted.source["shards"]
     assert fitted.frame_threshold is not None
     assert 0 < fitted.frame_threshold < 1
-    json.dumps(fitted.to_json())
     assert result.figure is not None
     line = result.figure.axes[0].lines[1]
     assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel
 
 from hapvr.scorer.bundle import load_bundle
-from tests.conftest import CHECKOUT
 from tests.tracking.conftest import Registered
 
 
@@ -107,31 +104,3 @@ def test_model_states_what_it_needs(registered: Registered) -> None:
     assert all("==" in line for line in requirements)
     assert any(line.startswith("torch==") for line in requirements)
     assert (folder / "artifacts" / "bundle" / "model_card.md").read_text() == "# A card\n"
-
-
-@pytest.mark.slow
-def test_fresh_process_without_the_checkout(registered: Registered, tmp_path: Path) -> None:
-    """Downloaded and loaded where this package is not installed, it brings its code and gives the library's score."""
-    mlflow.set_tracking_uri(registered.uri)
-    mlflow.set_registry_uri(registered.uri)
-    copy = tmp_path / "elsewhere"
-    mlflow.artifacts.download_artifacts(artifact_uri="models:/hapvr@champion", dst_path=str(copy))
-    code = (
-        f"import sys, json; sys.path = [p for p in sys.path if p not in ('', {str(CHECKOUT)!r})]\n"
-        "sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
-        "import mlflow, pandas as pd\n"
-        "model = mlflow.pyfunc.load_model(sys.argv[1])\n"
-        "import hapvr\n"
-        "rows = model.predict(pd.DataFrame({'query': [sys.argv[2]], 'reference': [sys.argv[3]]}), {'segments': True})\n"
-        "print(json.dumps([hapvr.__file__, rows.to_dict(orient='records')]))"
-    )
-    a, b = str(registered.clips / "a.mp4"), str(registered.clips / "copy.mp4")
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(copy), a, b], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    package, (row,) = json.loads(done.stdout.strip().splitlines()[-1])
-    assert Path(package).is_relative_to(copy)
-    (wanted,) = load_bundle(registered.bundle).score_pairs([(a, b)], segments=True)
-    assert row["similarity"] == pytest.approx(wanted.similarity, abs=1e-6)
-    assert len(row["segments"]) == len(wanted.segments or ()) == 1
