@@ -95,7 +95,7 @@ def _dots(rng: Rng, rows: Plane, columns: Plane) -> Plane:
 
 def _wood(rng: Rng, rows: Plane, columns: Plane) -> Plane:
     grain = fractal(rng, height_px=rows.shape[0], width_px=rows.shape[1], octaves=4)
-    return 0.5 + 0.5 * np.sin(columns / rng.uniform(3, 9) + grain * 14)
+    return np.asarray(0.5 + 0.5 * np.sin(columns / rng.uniform(3, 9) + grain * 14))
 
 
 def _clouds(rng: Rng, rows: Plane, columns: Plane) -> Plane:
