@@ -36,7 +36,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.plain_step import plain_step
-from hapvr.config import TrainPrecision
 from hapvr.labels.pairs import positive_pairs
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
@@ -85,7 +84,7 @@ def make_step(device: torch.device) -> TrainingModule:
 
 
 def run_step(
-    name: str, num_clips: int, num_frames: int, device: torch.device, *, precision: TrainPrecision = "32-true"
+    name: str, num_clips: int, num_frames: int, device: torch.device, *, precision: str = "32-true"
 ) -> Callable[[], tuple[float, Tensor]]:
     """One step, forward and backward, of the implementation `ours` or `plain`; returns loss and all gradients."""
     batch, step = make_batch(num_clips, num_frames, device), make_step(device)
@@ -163,7 +162,7 @@ def measure_step(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def paper_batch(device_name: str, threads: int, precision: TrainPrecision) -> dict[str, Any]:
+def paper_batch(device_name: str, threads: int, precision: str) -> dict[str, Any]:
     """Two steps of 64 videos with two views of 28 frames: seconds of the second, and peak memory of the process."""
     torch.set_num_threads(threads)
     device = torch.device(device_name)

@@ -91,14 +91,30 @@ def _is_plain(value: Any) -> bool:
 def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     """Check a nested mapping; `origin` names it in messages. Raises ConfigError."""
     try:
-        return Config.model_validate(data)
+        config = Config.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_explain(error, origin)) from error
+    config.set_variables(_variables_in(data))
+    return config
+
+
+class _FromEnvironment(str):
+    """A value that came from environment variables. text: as it stands in the file, e.g. "${TOKEN}"."""
+
+    text: str
+
+
+def _variables_in(data: Any, path: tuple[str | int, ...] = ()) -> dict[tuple[str | int, ...], str]:
+    """Path -> the text in the file, of all values that came from environment variables."""
+    if isinstance(data, _FromEnvironment):
+        return {path: data.text}
+    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    return {place: text for key, value in items for place, text in _variables_in(value, (*path, key)).items()}
 
 
 def dump_config(config: Config) -> str:
-    """The configuration as YAML, defaults included; `load_config` of it gives an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """The configuration as YAML, defaults included; `load_config` of it gives an equal one. Secrets stay `${NAME}`."""
+    return yaml.safe_dump(config.stored(), sort_keys=False, allow_unicode=True)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -130,7 +146,11 @@ def _with_environment(value: Any, path: Path) -> Any:
     unset = [name for name in VARIABLE.findall(value) if name not in os.environ]
     if unset:
         raise ConfigError(f"config: {path}: {value!r}: the environment variable {unset[0]} is not set; set it first")
-    return VARIABLE.sub(lambda match: os.environ[match[1]], value)
+    if not VARIABLE.search(value):
+        return value
+    found = _FromEnvironment(VARIABLE.sub(lambda match: os.environ[match[1]], value))
+    found.text = value
+    return found
 
 
 def _read_extended(path: Path, extended_by: tuple[Path, ...], read: list[Path]) -> dict[str, Any]:

@@ -214,10 +214,8 @@ def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
     from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
     from hapvr.stages.training import current_key
-    from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
-    from hapvr.train.loop import CHECKPOINTS, NETWORK
     from hapvr.train.report import RESULT_NAME, TrainingResult
-    from hapvr.train.run_folder import RUN_NAME, read_record
+    from hapvr.train.run_folder import CHECKPOINTS, NETWORK, RUN_NAME, list_checkpoints, read_checkpoint, read_record
 
     if not key:
         current_key(root)
@@ -239,8 +237,7 @@ def _check_training(root: DataRoot, key: str) -> None:
 
 def _set_checkpoints_aside(project: Project, key: str) -> None:
     """A training goes on from the newest checkpoint that can be read."""
-    from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
-    from hapvr.train.loop import CHECKPOINTS
+    from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_checkpoint
 
     for path in list_checkpoints(project.root.local_path(f"models/{key}") / CHECKPOINTS) if key else ():
         try:

@@ -22,7 +22,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": {"stpes": 10}}, "train.stpes: unknown key; allowed here: accumulate_batches, batch_videos"),
+        ({"train": {"stpes": 10}}, "train.stpes: unknown key; allowed here: batch_videos, checkpoint_every_steps"),
         ({"train": {"device": "tpu"}}, "train.device: unknown key"),
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
         (

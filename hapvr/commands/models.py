@@ -106,8 +106,9 @@ def show_(
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
-    description = read_description(model_folder(model, tracking_uri)).model_dump(mode="json")
-    show(description, as_json=as_json, text=json.dumps(description, indent=1))
+    description = read_description(model_folder(model, tracking_uri))
+    stored = description.model_dump(mode="json")
+    show(stored, as_json=as_json, text=json.dumps(stored, indent=1))
 
 
 @app.command("card")

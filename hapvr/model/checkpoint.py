@@ -29,7 +29,7 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
     complete.
     """
     settings = network.scoring_settings()
-    sizes = {name: settings.pop(name) for name in ("dims", "side_dims") if name in settings}
+    sizes: dict[str, Any] = {name: settings.pop(name) for name in ("dims", "side_dims") if name in settings}
     description: dict[str, Any] = {**sizes, "settings": settings, "metadata": dict(metadata)}
     text = json.dumps(description, indent=2, sort_keys=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}

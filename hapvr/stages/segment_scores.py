@@ -12,6 +12,7 @@ import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.vcdb import VSC_NAMES
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
@@ -220,9 +221,8 @@ def segments_markdown(scores: SegmentScores) -> str:
 
 def write_matches(predicted: pl.DataFrame, path: Path) -> None:
     """Segments as CSV with the columns of VSC2022's `matches.csv`."""
-    names = {name: name.removesuffix("_s").replace("reference", "ref") for name in predicted.columns}
     with write_atomic(path) as part:
-        part.write_text(predicted.rename(names).write_csv(), encoding="utf-8")
+        part.write_text(predicted.rename(VSC_NAMES).write_csv(), encoding="utf-8")
 
 
 def _cell(value: float | None, factor: float) -> str:

@@ -67,7 +67,7 @@ class ContrastTraining(FamilyTraining):
             mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
         check_clips("clips", regions, mask)
         is_anchor = self._roles.is_anchor(num_clips, regions.device)
-        if self.key_network is not None and batch_number % settings.accumulate_batches == 0:
+        if self.key_network is not None:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)
         with drawing_by(settings.seed, "dropout", batch_number, first_row, device=regions.device):
             anchors = _vectors(self.network, regions, mask, is_anchor)

@@ -201,8 +201,8 @@ def _sample(
     with contextlib.suppress(OSError):
         sampled = replace(sampled, file_sha256=file_sha256(path))
     if _file_version(path) != before:
-        error = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
-        sampled = replace(_failed_sample(video_id, error), file_sha256=sampled.file_sha256)
+        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
+        sampled = replace(_failed_sample(video_id, changed), file_sha256=sampled.file_sha256)
     return sampled
 
 

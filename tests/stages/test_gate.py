@@ -19,7 +19,7 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
@@ -112,12 +112,12 @@ def network_of(project: Project, name: str) -> SimilarityNetwork:
 def bundle_of(project: Project, folder: Path, network: SimilarityNetwork) -> Path:
     return write_bundle(
         folder / "bundle",
-        network_folder=save_network(network, folder / "network", metadata={}),
-        backbone=load_backbone(project.config.backbone),
-        backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=project.config.sampling,
-        provenance={},
+        BundleParts(
+            network_folder=save_network(network, folder / "network", metadata={}),
+            backbone=load_backbone(project.config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+        ),
     )
 
 

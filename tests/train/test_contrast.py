@@ -17,11 +17,11 @@ from hapvr.model.tca.settings import TcaSettings
 from hapvr.stages.project import Project
 from hapvr.stages.training import prepare_training, run_training
 from hapvr.train.batch import Batch
-from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
 from hapvr.train.contrast import ContrastTraining, contrast_loss
 from hapvr.train.families import build_network, build_training
 from hapvr.train.family import StepOutput
 from hapvr.train.report import read_history
+from hapvr.train.run_folder import list_checkpoints, read_checkpoint
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 PLAIN = TcaSettings(dropout=0.0)
@@ -134,7 +134,7 @@ def test_fifty_steps_stay_finite_and_learn(small_project: Project, tmp_path: Pat
 
 def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Project, tmp_path: Path) -> None:
     """All that changes is in the checkpoint, and draws are those of the step."""
-    config = tca(small_project, TcaSettings(dropout=0.3), accumulate_batches=2, ema_decay=0.9)
+    config = tca(small_project, TcaSettings(dropout=0.3))
     run(small_project, tmp_path / "whole", config)
     run(small_project, tmp_path / "cut", config)
     newest = list_checkpoints(tmp_path / "cut" / "checkpoints")[-1]
@@ -220,11 +220,11 @@ def test_a_checkpoint_without_the_bank_is_refused(small_project: Project) -> Non
 
 def test_nan_in_a_batch_names_the_step_and_the_videos(small_project: Project, tmp_path: Path) -> None:
     """Weights that overflow end the training before the bank holds anything of them."""
-    from hapvr.train.guards import NotFiniteError
+    from hapvr.train.loop import TrainingError
 
     optimizer = OptimizerConfig(learning_rate=1e30, warmup_steps=0)
     config = tca(small_project, optimizer=optimizer)
-    with pytest.raises(NotFiniteError, match=r"step 1: .*lower|step 1: .*Lower"):
+    with pytest.raises(TrainingError, match=r"step 1: .*lower|step 1: .*Lower"):
         run(small_project, tmp_path, config)
     (dump,) = tmp_path.glob("not-finite-*.json")
     assert json.loads(dump.read_text())["video_ids"]

@@ -19,9 +19,9 @@ from hapvr.model.vvs.settings import InjectionSettings, VvsSettings
 from hapvr.stages.project import Project
 from hapvr.stages.training import prepare_training, run_training
 from hapvr.train.batch import Batch
-from hapvr.train.checkpoint import list_checkpoints, read_checkpoint
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history
+from hapvr.train.run_folder import list_checkpoints, read_checkpoint
 from hapvr.train.schedule import build_optimizer, build_scheduler
 from hapvr.train.suppression import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
@@ -218,7 +218,7 @@ def test_online_views_train_too(pooled_project: Project, tmp_path: Path) -> None
 
 def test_checkpoint_of_another_family_is_refused(pooled_project: Project, tmp_path: Path) -> None:
     run(pooled_project, tmp_path, with_train(pooled_project, network=TcaSettings(), steps=2))
-    with pytest.raises(DataError, match=r"family tca, and train\.network\.family is vvs"):
+    with pytest.raises(DataError, match=r"train\.network\.family: wanted vvs, found tca"):
         run(pooled_project, tmp_path, with_train(pooled_project, network=SMALL, steps=2))
 
 
