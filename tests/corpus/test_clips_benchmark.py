@@ -154,16 +154,6 @@ def test_find_clips_refuses_output_among_the_input(clips: Path) -> None:
         find_clips(clips, out=clips / "made", name="own", workers=1)
 
 
-def test_load_frames_bounds_length_and_size(clips: Path) -> None:
-    """Small frames are enlarged to 64 pixels at least, and the rate never exceeds ten per second."""
-    frames, fps = load_frames(clips / "clip 0.mp4")
-    assert frames.shape[1:] == (64, 96, 3)
-    assert fps <= 10
-    assert 15 <= len(frames) <= 20
-    single, _ = load_frames(clips / "clip 5.mp4")
-    assert len(single) == 1
-
-
 def test_a_clip_that_fails_later_gives_its_reason(clips: Path, tmp_path: Path) -> None:
     """A file that breaks after it was listed, and the others are made."""
     listed, _ = find_clips(clips, out=tmp_path / "made", name="own")
