@@ -36,12 +36,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.plain_step import plain_step
-from hapvr.config import TrainPrecision
 from hapvr.labels.pairs import positive_pairs
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
+from hapvr.train.batch import Batch
 from hapvr.train.families import build_network
 from hapvr.train.similarity import TrainingModule
 
@@ -62,6 +62,21 @@ def make_batch(num_clips: int, num_frames: int, device: torch.device) -> tuple[T
     return regions.to(device), labels.to(device), frame_labels.to(device), pairs.to(device)
 
 
+def batch_of(regions: Tensor, labels: Tensor, frame_labels: Tensor, pairs: Tensor) -> Batch:
+    """The batch that a training step gets."""
+    numbers = torch.arange(len(labels), device=labels.device)
+    return Batch(
+        regions=regions,
+        labels=labels,
+        frame_labels=frame_labels,
+        pair_index=pairs,
+        first_row=0,
+        video_ids=tuple(str(number // 2) for number in range(len(labels))),
+        view_index=numbers % 2,
+        source_ids=torch.stack([numbers // 2, torch.full_like(numbers, -1)], dim=1),
+    )
+
+
 def make_step(device: torch.device) -> TrainingModule:
     """The paper's network and objective with seeded weights."""
     network = build_network(NetworkSettings(), dims=DIMS, seed=0)
@@ -69,7 +84,7 @@ def make_step(device: torch.device) -> TrainingModule:
 
 
 def run_step(
-    name: str, num_clips: int, num_frames: int, device: torch.device, *, precision: TrainPrecision = "32-true"
+    name: str, num_clips: int, num_frames: int, device: torch.device, *, precision: str = "32-true"
 ) -> Callable[[], tuple[float, Tensor]]:
     """One step, forward and backward, of the implementation `ours` or `plain`; returns loss and all gradients."""
     batch, step = make_batch(num_clips, num_frames, device), make_step(device)
@@ -77,7 +92,7 @@ def run_step(
     def work() -> tuple[float, Tensor]:
         step.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
-            total = step(*batch)[0] if name == "ours" else plain_step(step, *batch)
+            total = step(batch_of(*batch))[0] if name == "ours" else plain_step(step, *batch)
         total.backward()
         gradients = torch.cat([parameter.grad.flatten() for parameter in step.parameters()])
         return float(total.detach()), gradients
@@ -147,7 +162,7 @@ def measure_step(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def paper_batch(device_name: str, threads: int, precision: TrainPrecision) -> dict[str, Any]:
+def paper_batch(device_name: str, threads: int, precision: str) -> dict[str, Any]:
     """Two steps of 64 videos with two views of 28 frames: seconds of the second, and peak memory of the process."""
     torch.set_num_threads(threads)
     device = torch.device(device_name)

@@ -13,23 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from assets.partitions import SHARDS
+from hapvr import chain
 from hapvr.errors import HapvrError
 from hapvr.stages.project import Project
-from pipelines.jobs import DESCRIBED, EXTRACTED, INGESTED, RETRAINED
+from pipelines.jobs import ON_REQUEST
 from pipelines.resources import CHECKOUT, project_resource
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
 
-JOBS = {
-    "find_videos": ("video_manifest",),
-    "ingest": INGESTED,
-    "whiten": ("whitening",),
-    "extract": EXTRACTED,
-    "retrain": RETRAINED,
-    "describe": DESCRIBED,
-    "index": ("search_index",),
-}
-PARTITIONED = ("ingest", "extract", "describe")
-ASSETS = [asset for assets in JOBS.values() for asset in assets]
+JOBS = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
+ASSETS = [step.name for steps in JOBS.values() for step in steps]
 POLL_S = 0.5
 
 
@@ -87,7 +79,7 @@ class Runs:
         self.made[asset] += 1
         self.seconds[asset] += seconds  # type: ignore[assignment]
         if self.made[asset] == len(self.cursors):
-            count = f"{len(self.cursors)} shards" if asset in (*INGESTED, *EXTRACTED, *DESCRIBED) else ""
+            count = f"{len(self.cursors)} shards" if chain.CHAIN[asset].per_shard else ""
             position = f"[{ASSETS.index(asset) + 1:2d}/{len(ASSETS)}]"
             line = f"{position} {asset:<18} {count:<14} {self.seconds[asset]:6.1f} s"
             self.console.print(line, markup=False, highlight=False)
@@ -142,8 +134,8 @@ def _run_jobs(
     client: DagsterGraphQLClient, instance: dg.DagsterInstance, console: Console, launched: list[str]
 ) -> None:
     """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs."""
-    for job in JOBS:
-        shards = sorted(instance.get_dynamic_partitions(SHARDS.name or "")) if job in PARTITIONED else [None]
+    for job, steps in JOBS.items():
+        shards = sorted(instance.get_dynamic_partitions(SHARDS.name or "")) if steps[0].per_shard else [None]
         first = len(launched)
         for shard in shards:
             launched.append(client.submit_job_execution(job, tags={"dagster/partition": shard} if shard else None))

@@ -12,6 +12,7 @@ from hapvr.corpus.clips_benchmark import Clips, Copies, Unusable, build_benchmar
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.seeding import numpy_rng
+from hapvr.tables import TABLE_ERRORS, read_user_table
 from hapvr.video.settings import OwnVideosSource
 
 MIN_CLIPS = 4
@@ -81,8 +82,8 @@ def _scenes(groups: Sequence[Clips], scenes: Mapping[str, str], seed: int) -> li
 def read_scenes(path: Path) -> dict[str, str]:
     """Path of a clip to its scene, from a CSV file with the columns `file` and `scene`. Raises DataError naming the file."""
     try:
-        table = pl.read_csv(path, schema_overrides={"file": pl.String, "scene": pl.String}).select("file", "scene")
-    except (OSError, pl.exceptions.PolarsError) as error:
+        table = read_user_table(path).select("file", "scene")
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(
             f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); wanted a CSV file with the columns "
             f"file (path below the folder of clips) and scene"

@@ -1,19 +1,131 @@
-"""Labelled pairs of training videos, and their file in the folder of a training."""
+"""Labelled pairs of videos: their file (a CSV or Parquet of one's own, or VCDB's annotation), and the pairs of a training."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+import polars as pl
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
+from hapvr.benchmark.definitions.files import read_lines, split_line
+from hapvr.benchmark.definitions.vcdb import annotation_files
+from hapvr.errors import DataError
 from hapvr.files import read_json_as, write_atomic
-from hapvr.train.pair_files import Copy
+from hapvr.settings import explain
+from hapvr.tables import TABLE_ERRORS, read_frame
 
 LABELLED_NAME = "labelled_pairs.json"
+MAX_SECONDS = 1e9
+COLUMNS = ("query_id", "reference_id", "query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
+"""Of a file; the times may lack."""
+
+
+def _rising(copy: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= copy[0] < copy[1] <= MAX_SECONDS:
+        raise ValueError(f"wanted 0 <= start < end <= {MAX_SECONDS:g}")
+    return copy
+
+
+def _seconds(value: Any) -> float | None:
+    """Of "12.5", "0:12" or "00:00:12"; None for an empty cell."""
+    text = "" if value is None else str(value).strip()
+    if not text:
+        return None
+    return sum((float(part) * 60.0**power for power, part in enumerate(reversed(text.split(":")))), start=0.0)
+
+
+Copy = Annotated[tuple[float, float], AfterValidator(_rising)]
+"""Begin and end of a copied part, in seconds of its video."""
+Name = Annotated[str, Field(min_length=1), BeforeValidator(lambda value: str(value or "").strip())]
+Seconds = Annotated[float | None, BeforeValidator(_seconds)]
+
+
+class PairRow(BaseModel):
+    """A row of a file of labelled pairs. place: its file and row, for messages."""
+
+    place: str
+    query_id: Name
+    reference_id: Name
+    query_start_s: Seconds = None
+    query_end_s: Seconds = None
+    reference_start_s: Seconds = None
+    reference_end_s: Seconds = None
+
+    @property
+    def videos(self) -> tuple[str, str]:
+        """The names of both videos."""
+        return self.query_id, self.reference_id
+
+    @property
+    def copies(self) -> tuple[Copy, Copy] | None:
+        """The copied part in each of the two videos, if known."""
+        start, end, other_start, other_end = (
+            self.query_start_s,
+            self.query_end_s,
+            self.reference_start_s,
+            self.reference_end_s,
+        )
+        if start is None or end is None or other_start is None or other_end is None:
+            return None
+        return (start, end), (other_start, other_end)
+
+    @model_validator(mode="after")
+    def _check(self) -> PairRow:
+        if self.query_id == self.reference_id:
+            raise ValueError(f"{self.query_id!r} is paired with itself; drop the row")
+        times = [self.query_start_s, self.query_end_s, self.reference_start_s, self.reference_end_s]
+        if self.copies is None and any(time is not None for time in times):
+            raise ValueError(f"wanted all four of {', '.join(COLUMNS[2:])}, or none")
+        for copy in self.copies or ():
+            _rising(copy)
+        return self
+
+
+def read_pair_rows(path: Path) -> list[PairRow]:
+    """The pairs of a CSV or Parquet with `COLUMNS`, or of a folder of VCDB, whose copies inside one video are left out.
+
+    Raises DataError, with file and row, where the file cannot be read or is empty, an id is missing, a video is paired with
+    itself, and where times are no numbers, are below 0, or end before they begin.
+    """
+    rows = [
+        _parse(place, cells)
+        for place, cells in (_vcdb_rows(path) if path.is_dir() else _table_rows(path))
+        if not path.is_dir() or cells["query_id"] != cells["reference_id"]
+    ]
+    if not rows:
+        raise DataError(f"{path}: no pairs; wanted a row for each, with columns {', '.join(COLUMNS[:2])}")
+    return rows
+
+
+def _parse(place: str, cells: Mapping[str, Any]) -> PairRow:
+    try:
+        return PairRow.model_validate({**cells, "place": place})
+    except ValidationError as error:
+        raise DataError(f"{place}: {explain(error)}") from error
+
+
+def _table_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        table = read_frame(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+    except pl.exceptions.NoDataError:
+        return
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path}: cannot be read as CSV or Parquet ({error}); see train.labelled_pairs") from error
+    for number, row in enumerate(table.iter_rows(named=True), start=1):
+        yield f"{path}, row {number}", row
+
+
+def _vcdb_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Lines "video,video,start,end,start,end"."""
+    for file in annotation_files(folder):
+        for number, line in enumerate(read_lines(file), start=1):
+            values = split_line(line, path=file, columns=6, separator=",")
+            yield f"{file}, row {number}", dict(zip(COLUMNS, values, strict=False))
 
 
 @dataclass(frozen=True)
@@ -52,6 +164,7 @@ class LabelledPairs:
 
 
 def write_labelled_pairs(folder: Path, found: LabelledPairs) -> None:
+    """Write the pairs of a training into its folder."""
     with write_atomic(folder / LABELLED_NAME) as part:
         part.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
 

@@ -42,11 +42,6 @@ def test_draw_overlays_changes_frames_one_by_one_at_their_rates():
         assert done == (f"{name}(frames={round(rate * 200)})",)
 
 
-def test_draw_overlays_without_probability_changes_nothing():
-    """At probability zero the pixels stay and nothing is recorded."""
-    assert changed_frames(AugmentConfig(**NOTHING), num_frames=5) == (0.0, ())
-
-
 def test_overlays_are_seen_but_leave_most_of_the_picture():
     """Text and emoji change something in nearly all draws and less than all of it in any."""
     grey = Image.new("RGB", (224, 224), (128, 128, 128))

@@ -271,7 +271,7 @@ def test_scoring_settings_leave_out_how_weights_are_drawn() -> None:
     """They are the settings of the file beside the weights, with the dimensions."""
     settings = NetworkSettings(spatial_rate=0.2, comparator_init="identity")
     found = SimilarityNetwork(settings, dims=8).scoring_settings()
-    assert found == {"dims": 8, **settings.model_dump(exclude={"family", "comparator_init"})}
+    assert found == {"dims": 8, **settings.model_dump(exclude={"comparator_init"})}
 
 
 def test_compare_does_not_touch_its_arguments() -> None:
@@ -290,30 +290,16 @@ GOOD = torch.zeros(2, 5, 9, DIMS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"query": torch.zeros(5, 9, DIMS)}, r"query: got shape \(5, 9, 16\).*unsqueeze"),
-        ({"reference": torch.zeros(2, 5, 9, 3)}, r"reference: got shape \(2, 5, 9, 3\), wanted .* 16\]"),
-        ({"query": torch.zeros(2, 0, 9, DIMS)}, "no empty axis"),
         ({"query": GOOD.index_fill(1, torch.tensor([3]), torch.nan)}, "NaN or infinite values in 2 frames.* frame 3"),
         ({"reference": GOOD.half() + torch.inf}, "reference: NaN or infinite .*half precision overflowed"),
-        ({"query_mask": torch.ones(2, 4, dtype=torch.bool)}, r"query_mask: got torch.bool \(2, 4\), wanted"),
-        ({"query_mask": torch.ones(2, 5)}, r"query_mask: got torch.float32 \(2, 5\)"),
-        ({"query_mask": torch.zeros(2, 5, dtype=torch.bool)}, "query_mask: video 0 has no real first frame"),
-        (
-            {"reference_mask": torch.tensor([[True, False, True, True, True]] * 2)},
-            "reference_mask: real frames after padding",
-        ),
+        ({"query_mask": torch.zeros(2, 5, dtype=torch.bool)}, "query_mask: wanted one real frame"),
+        ({"reference_mask": torch.tensor([[True, False, True, True, True]] * 2)}, "reference_mask: .* before padding"),
     ],
 )
 def test_compare_refuses_bad_clips(arguments: dict[str, Tensor], message: str) -> None:
     """The error names the argument, what it was and what is wanted."""
     with pytest.raises(ArgumentError, match=message):
         build().compare(**{"query": GOOD, "reference": GOOD, **arguments})
-
-
-def test_embed_refuses_other_dimensions() -> None:
-    """The error names both shapes."""
-    with pytest.raises(ArgumentError, match=r"features: got shape \(5, 9, 3\), wanted \[..., frames, regions, 16\]"):
-        build().embed(torch.zeros(5, 9, 3))
 
 
 @pytest.mark.parametrize(
@@ -334,12 +320,6 @@ def test_settings_refuse_bad_values(settings: dict[str, Any], message: str) -> N
     with pytest.raises(ValidationError) as caught:
         NetworkSettings(**settings)
     assert re.search(message, explain(caught.value))
-
-
-def test_network_refuses_no_dimensions() -> None:
-    """A region has one value or more."""
-    with pytest.raises(ArgumentError, match="dims: got 0"):
-        SimilarityNetwork(NetworkSettings(), dims=0)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -124,6 +126,26 @@ def test_frame_similarity_in_chunks_equals_the_whole(rate: float) -> None:
     assert_close(found[0], found[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "options",
+    [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}, {"rate": 0.0, "pooling": "max"}],
+)
+def test_a_batch_with_itself_equals_two_batches(options: dict[str, Any], dtype: torch.dtype) -> None:
+    """Half of the products give all similarities and gradients, over blocks of any size."""
+    first = draw("clips", shape=(5, 7, 9, 4)).to(dtype).requires_grad_()
+    second = first.detach().clone().requires_grad_()
+    weights = draw("weights", shape=(5, 5, 7, 7)).to(dtype)
+    for limit in (2**25, 3000):
+        first.grad = second.grad = None
+        found = frame_similarity(first, first, max_chunk_elements=limit, **options)
+        wanted = frame_similarity(second, second.view_as(second), **options)
+        for similarity in (found, wanted):
+            (similarity * weights).sum().backward()
+        assert_close(found, wanted)
+        assert_close(first.grad, second.grad)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
 def test_frame_similarity_passes_the_gradient_check(rate: float) -> None:
     """The gradients are those of finite differences."""
@@ -152,9 +174,3 @@ def test_rates_outside_the_unit_interval_are_refused(rate: float) -> None:
         topk_mean(torch.ones(3), rate=rate)
     with pytest.raises(ArgumentError, match="spatial_rate: got"):
         frame_similarity(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), rate=rate)
-
-
-def test_an_empty_axis_is_refused() -> None:
-    """There is no maximum of nothing."""
-    with pytest.raises(ArgumentError, match=r"values: shape \(2, 0\) is empty"):
-        topk_mean(torch.ones(2, 0), rate=0.0)
