@@ -147,22 +147,6 @@ class GateConfig(Settings):
     seed: int = 0
 
 
-class NormalizationConfig(Settings):
-    """Score normalisation (S2VS Fig. 5): s'(q, r) = s(q, r) - weight * mean of the top_k similarities of q to a background.
-
-    It moves micro-AP and leaves mAP as it is. Normalised metrics stand beside the raw ones; the gate uses the raw ones.
-    """
-
-    source: SourceName | None = Field(
-        default=None, description="the source whose videos are the background, unrelated to every query; null: off"
-    )
-    max_videos: Annotated[int, Field(ge=1)] = Field(
-        default=1000, description="background videos, drawn with a fixed seed"
-    )
-    top_k: Annotated[int, Field(ge=1)] = 1
-    weight: Annotated[float, Field(ge=0)] = 1.0
-
-
 class EvaluationConfig(Settings):
     """Benchmarks by name: shipped definitions or those made by a source."""
 
@@ -179,7 +163,6 @@ class EvaluationConfig(Settings):
         description="pairs that people marked as a match, and as many that they marked as none, from which on calibration and "
         "gate use them",
     )
-    normalization: NormalizationConfig = NormalizationConfig()
 
 
 class QualityConfig(Settings):

@@ -20,6 +20,8 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 FAMILY_KEY = "train.network.family"
+MAX_FILES = 32
+"""That one configuration may extend, each counted as often as it is named."""
 MAX_VALUES = 100_000
 """Of a configuration: YAML's aliases can make 2^100 of one page."""
 
@@ -34,7 +36,7 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
     try:
-        data = _read_extended(path, ())
+        data = _read_extended(path, (), [])
     except ConfigError:
         raise
     except RecursionError:
@@ -151,23 +153,24 @@ def _with_environment(value: Any, path: Path) -> Any:
     return found
 
 
-def _read_extended(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
-    """A file merged over those that its key `extends` names."""
-    chain = (*extended_by, path)
+def _read_extended(path: Path, extended_by: tuple[Path, ...], read: list[Path]) -> dict[str, Any]:
+    """A file merged over those that its key `extends` names. read: all files so far."""
+    read.append(path)
+    if len(read) > MAX_FILES:
+        raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files; name fewer")
     if path.resolve() in [file.resolve() for file in extended_by]:
-        raise ConfigError(f"config: files extend each other in a circle: {' -> '.join(map(str, chain))}")
-    if extended_by and not path.exists():
-        raise ConfigError(f"config: {extended_by[-1]}: extends: {path} does not exist")
+        chain = " -> ".join(map(str, (*extended_by, path)))
+        raise ConfigError(f"config: files extend each other in a circle: {chain}")
     data = read_mapping(path)
     extends = data.pop("extends", [])
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ConfigError(
-            f"config: {path}: extends: wanted the path of a file relative to this one's, or a list of paths, got {extends!r}"
+            f"config: {path}: extends: wanted a path relative to this file, or a list of paths, got {extends!r}"
         )
     merged: dict[str, Any] = {}
     for base in bases:
-        merged = _merge(merged, _read_extended(path.parent / base, chain))
+        merged = _merge(merged, _read_extended(path.parent / base, (*extended_by, path), read))
     return _merge(merged, data)
 
 

@@ -12,6 +12,8 @@ import psutil
 from assets.project import PROCESS_TAG, ProjectResource, started_s
 
 INTERVAL_S = 30
+# A tick may take a minute.
+DELIVER_S = 20.0
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -74,8 +76,25 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus, word: str) -> dg.RunS
     return close
 
 
+@dg.sensor(
+    name="waiting_alerts",
+    minimum_interval_seconds=INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Posts watch matches that the webhook has not taken yet.",
+)
+def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
+    from hapvr.stages.alerts import deliver_alerts
+
+    opened = project.open()
+    if opened.config.watch.webhook is None:
+        return dg.SkipReason("the configuration has no webhook")
+    delivery = deliver_alerts(opened, limit_s=DELIVER_S)
+    return dg.SkipReason(f"{delivery.delivered} matches were posted, {delivery.waiting} wait. {delivery.problem}")
+
+
 sensors = [
     fail_lost_runs,
+    waiting_alerts,
     closing_sensor("close_failed_training", dg.DagsterRunStatus.FAILURE, "failed"),
     closing_sensor("close_canceled_training", dg.DagsterRunStatus.CANCELED, "cancelled"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Literal
 
 import polars as pl
 
-from hapvr.benchmark.segments import SEGMENT_SCHEMA, boxes_by_pair
+from hapvr.benchmark.segments import boxes_by_pair
 from hapvr.errors import ArgumentError, DataError
 
 Metric = Literal["mAP", "micro-AP"]
@@ -65,8 +65,7 @@ class BenchmarkDefinition:
     exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id.
     videos: for a benchmark with files, columns video_id, path (relative to `folder`), role, group, edit; else None.
     segments: SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does; None: not known.
-    Raises DataError where ids repeat, a column is missing, a label or segment names an unknown video, or a segment does
-    not end after it begins.
+    Raises DataError where ids repeat, a label or segment names an unknown video, or a segment does not end after it begins.
     """
 
     name: str
@@ -82,36 +81,31 @@ class BenchmarkDefinition:
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.queries or not self.database:
-            raise DataError(
-                f"benchmark {self.name}: {len(self.queries)} queries and {len(self.database)} database videos; "
-                "it needs at least one of each"
-            )
-        for role, ids in (("query", self.queries), ("database", self.database)):
-            refuse_repeated_ids(ids, what=f"benchmark {self.name}: {role} ids")
-        require_columns(self.labels, LABEL_SCHEMA, what=f"labels of benchmark {self.name}")
-        require_columns(
-            self.exclusions, EXCLUSION_SCHEMA, what=f"exclusions of benchmark {self.name}", may_lack=("query_id",)
-        )
-        self._refuse_unknown_ids(self.labels, "labels")
         if self.segments is not None:
-            require_columns(self.segments, SEGMENT_SCHEMA, what=f"segments of benchmark {self.name}")
-            self._refuse_unknown_ids(self.segments, "segments")
             boxes_by_pair(self.segments, what=f"segments of benchmark {self.name}")
-        if self.labels.is_duplicated().any():
-            raise DataError(f"benchmark {self.name}: some labels are given twice; keep each (pair, label) once")
-        if not self.tasks:
-            raise DataError(f"benchmark {self.name}: no label gives any task a positive pair; check the labels")
+        for problem in self._problems():
+            raise DataError(f"benchmark {self.name}: {problem}")
 
-    def _refuse_unknown_ids(self, table: pl.DataFrame, what: str) -> None:
-        for column, known in (("query_id", self.queries), ("reference_id", self.database)):
-            unknown = set(table[column].unique().to_list()) - set(known)
-            if unknown:
-                raise DataError(
-                    f"benchmark {self.name}: {len(unknown)} ids in {what}.{column} are not in its "
-                    f"{'queries' if column == 'query_id' else 'database'}, e.g. {min(unknown)!r}; "
-                    f"add the videos or drop their {what}"
-                )
+    def _problems(self) -> Iterator[str]:
+        known = {"query_id": frozenset(self.queries), "reference_id": frozenset(self.database)}
+        roles = {"query_id": ("query", self.queries), "reference_id": ("database", self.database)}
+        if not self.queries or not self.database:
+            yield f"{len(self.queries)} queries and {len(self.database)} database videos; it needs at least one of each"
+        for column, (role, ids) in roles.items():
+            if len(known[column]) < len(ids):
+                example = next(video for video, count in Counter(ids).items() if count > 1)
+                yield f"some {role} ids are repeated, e.g. {example!r}; list every video once"
+            for table, what in ((self.labels, "labels"), (self.segments, "segments")):
+                unknown = set() if table is None else set(table[column].unique().to_list()) - known[column]
+                if unknown:
+                    yield (
+                        f"{len(unknown)} ids in {what}.{column} are not in its {'queries' if role == 'query' else role}, "
+                        f"e.g. {min(unknown)!r}; add the videos or drop their {what}"
+                    )
+        if self.labels.is_duplicated().any():
+            yield "some labels are given twice; keep each (pair, label) once"
+        if not self.tasks:
+            yield "no label gives any task a positive pair; check the labels"
 
     @cached_property
     def video_ids(self) -> tuple[str, ...]:
@@ -131,27 +125,3 @@ class BenchmarkDefinition:
         if self.videos is None or self.folder is None:
             return {}
         return {row["video_id"]: self.folder / row["path"] for row in self.videos.iter_rows(named=True)}
-
-
-def refuse_repeated_ids(ids: Sequence[str], *, what: str) -> None:
-    """Raise DataError if an id appears twice in `ids`."""
-    num_repeated = len(ids) - len(set(ids))
-    if num_repeated:
-        example = next(video for video, count in Counter(ids).items() if count > 1)
-        raise DataError(f"{what}: {num_repeated} repeated, e.g. {example!r}; list every video once")
-
-
-def require_columns(
-    table: pl.DataFrame, schema: Mapping[str, type[pl.DataType]], *, what: str, may_lack: Sequence[str] = ()
-) -> None:
-    """Raise DataError if `table` lacks a column of `schema`, has it with another type, or has a row without a value in it.
-
-    may_lack: columns that have no value in some rows.
-    """
-    for column, dtype in schema.items():
-        if column not in table.columns:
-            raise DataError(f"{what}: no column {column!r}; found {table.columns}, wanted {list(schema)}")
-        if table.schema[column] != dtype:
-            raise DataError(f"{what}: column {column!r} is {table.schema[column]}, wanted {dtype.__name__}")
-        if column not in may_lack and (num_lacking := table[column].null_count()):
-            raise DataError(f"{what}: {num_lacking} rows have no {column}; write the table again")

@@ -7,9 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.ground_truth import ranked_pairs, relevant_pairs
 from hapvr.benchmark.pairs import read_pairs
-from hapvr.benchmark.ranking import Floats
+from hapvr.benchmark.ranking import Floats, ranked_pairs, relevant_pairs
 
 
 def relevant_and_irrelevant(

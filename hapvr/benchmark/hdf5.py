@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
+from hapvr.files import require_regular
 
 MAX_VIDEO_BYTES = 2 << 30
 """Most bytes that the values of one video may take in memory; 12 hours at 1 frame per second, [9, 512] floats, take 0.8 GB."""
@@ -44,16 +46,20 @@ def survey_hdf5(path: Path) -> Hdf5Survey:
 
     Raises DataError where it is no HDF5 file, a dataset's name is no usable id, or no dataset looks like features.
     """
-    with _open(path) as file:
-        names = dataset_names(file)
+    with _open(path) as (file, names):
         for name in names:
-            _require_id(name, path)
-        shapes: Counter[tuple[int, int]] = Counter()
-        for name in names:
-            dataset = file[name]
-            floats = dataset.dtype.kind == "f" and dataset.ndim in (2, 3) and 0 not in dataset.shape
-            if floats and not _refusal(dataset)[0]:
-                shapes[(1 if dataset.ndim == 2 else dataset.shape[1], dataset.shape[-1])] += 1
+            parts = name.split("/")
+            if not name.isprintable() or {"", ".", ".."} & set(parts):
+                raise DataError(
+                    f"{path}: the dataset {name!r} cannot be a video's id; wanted printable characters, and no empty part, "
+                    "'.' or '..' between slashes. Rename it"
+                )
+        datasets = [file[name] for name in names]
+        shapes = Counter(
+            (1 if dataset.ndim == 2 else dataset.shape[1], dataset.shape[-1])
+            for dataset in datasets
+            if not _refusal(dataset, num_regions=None, dims=None)[0]
+        )
     if not shapes:
         raise DataError(
             f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, regions, dims] or "
@@ -78,69 +84,53 @@ def read_hdf5_features(
     accepts any. A video comes without features, and with a reason, if it has no dataset (missing), no frames
     (no_frames), values that are not finite (not_finite), another shape (wrong_shape), values that are not in this file
     (other_file), or a size that what is stored does not justify (too_large). Of the last two no value is read.
-    Raises DataError where the file is no HDF5 file or holds no dataset.
+    Raises DataError where the file is no HDF5 file.
     """
-    with _open(path) as file:
-        names = dataset_names(file) if known is None else known
-        if not names:
-            raise DataError(f"{path}: no datasets; wanted one per video id, [frames, regions, dims] or [frames, dims]")
-        known = known or set(names)
+    with _open(path, known) as (file, names):
+        known = set(names)
         for video_id in names if video_ids is None else video_ids:
+            features, reason, message = None, "missing", f"no dataset {video_id!r} in {path.name}"
             if video_id in known:
-                yield _convert(video_id, file[video_id], num_regions=num_regions, dims=dims)
-            else:
-                yield ImportedFeatures(
-                    video_id=video_id,
-                    features=None,
-                    reason="missing",
-                    message=f"no dataset {video_id!r} in {path.name}",
-                )
+                dataset = file[video_id]
+                reason, message = _refusal(dataset, num_regions=num_regions, dims=dims)
+                if not reason:
+                    features = dataset[()].astype(np.float16)
+                    if not np.isfinite(features).all():
+                        number = int((~np.isfinite(features)).sum())
+                        features, reason = None, "not_finite"
+                        message = f"{number} values are not finite in half precision"
+            if features is not None and features.ndim == 2:
+                features = features[:, None]
+            yield ImportedFeatures(video_id=video_id, features=features, reason=reason, message=message)
 
 
-def dataset_names(file: h5py.File) -> list[str]:
-    """Full names of all datasets, in the file's order."""
-    names: list[str] = []
-    file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    return names
-
-
-def _open(path: Path) -> h5py.File:
+@contextmanager
+def _open(path: Path, known: Collection[str] | None = None) -> Iterator[tuple[h5py.File, Collection[str]]]:
+    """The file, and the full names of all its datasets in the file's order."""
     try:
-        return h5py.File(path, "r")
+        require_regular(path)
+        file = h5py.File(path, "r")
     except OSError as error:
-        raise DataError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
+        raise DamagedError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
+    with file:
+        names: list[str] = []
+        if known is None:
+            file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        yield file, names if known is None else known
 
 
-def _convert(video_id: str, dataset: h5py.Dataset, *, num_regions: int | None, dims: int | None) -> ImportedFeatures:
+def _refusal(dataset: h5py.Dataset, *, num_regions: int | None, dims: int | None) -> tuple[str, str]:
+    """Reason and message where a dataset is no video's features or must not be read; ("", "") where it may be."""
     shape = dataset.shape
-    found_regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else 0
-
-    def failed(reason: str, message: str) -> ImportedFeatures:
-        return ImportedFeatures(video_id=video_id, features=None, reason=reason, message=message)
-
-    wrong_dims = dims is not None and (not shape or shape[-1] != dims)
-    wrong_regions = num_regions is not None and found_regions != num_regions
-    if len(shape) not in (2, 3) or wrong_dims or wrong_regions or dataset.dtype.kind != "f":
-        return failed("wrong_shape", f"{dataset.dtype} {list(shape)}, wanted {_wanted_shape(num_regions, dims)}")
+    regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else None
+    fits = regions is not None and num_regions in (None, regions) and dims in (None, shape[-1])
+    if not fits or dataset.dtype.kind != "f":
+        wanted = f"[frames, {num_regions or 'regions'}, {dims or 'dims'}]"
+        return "wrong_shape", f"{dataset.dtype} {list(shape)}, wanted floats {wanted}"
     if 0 in shape:
-        return failed("no_frames", f"shape {list(shape)} holds no features")
-    reason, message = _refusal(dataset)
-    if reason:
-        return failed(reason, message)
-    values = dataset[()].astype(np.float16)
-    if not np.isfinite(values).all():
-        return failed("not_finite", f"{int((~np.isfinite(values)).sum())} values are not finite in half precision")
-    return ImportedFeatures(video_id=video_id, features=values[:, None] if values.ndim == 2 else values)
-
-
-def _refusal(dataset: h5py.Dataset) -> tuple[str, str]:
-    """Reason and message where the values of a dataset must not be read; ("", "") where they may be."""
+        return "no_frames", f"shape {list(shape)} holds no features"
     if dataset.external or dataset.is_virtual:
-        kind = "external" if dataset.external else "virtual"
-        return (
-            "other_file",
-            f"the dataset is {kind}: its values are in other files, which are not opened; copy them into this one",
-        )
+        return "other_file", "its values are in other files, which are not opened; copy them into this one"
     num_bytes, stored = dataset.nbytes, dataset.id.get_storage_size()
     if num_bytes > MAX_VIDEO_BYTES or num_bytes > MAX_COMPRESSION * stored:
         return "too_large", (
@@ -148,19 +138,3 @@ def _refusal(dataset: h5py.Dataset) -> tuple[str, str]:
             f"{MAX_COMPRESSION} times what is stored"
         )
     return "", ""
-
-
-def _require_id(name: str, path: Path) -> None:
-    """Raise DataError for a dataset whose name cannot be a video's id."""
-    parts = name.split("/")
-    if not name.isprintable() or "" in parts or "." in parts or ".." in parts:
-        raise DataError(
-            f"{path}: the dataset {name!r} cannot be a video's id; wanted printable characters, and no empty part, '.' or '..' "
-            f"between slashes. Rename it"
-        )
-
-
-def _wanted_shape(num_regions: int | None, dims: int | None) -> str:
-    last = "dims" if dims is None else dims
-    by_region = f"[frames, {'regions' if num_regions is None else num_regions}, {last}]"
-    return f"floats {by_region} or [frames, {last}]" if num_regions in (None, 1) else f"floats {by_region}"

@@ -124,18 +124,15 @@ def decide(
     metric of `required_metrics`, was measured.
     """
     measured = [(task, difference) for one in differences for task, difference in one.items()]
-    unmeasured = sorted(set(config.required_metrics) - {task for task, _ in measured})
-    if unmeasured:
+    names = {task for task, _ in measured}
+    unmeasured = sorted(set(config.required_metrics) - names)
+    if unmeasured or not names & set(target_metrics):
+        key, missing = ("gate.required_metrics", unmeasured) if unmeasured else ("target_metrics", target_metrics)
         raise ConfigError(
-            f"evaluation.gate.required_metrics: {', '.join(unmeasured)} was measured on no benchmark; the benchmarks have "
-            f"{', '.join(sorted({task for task, _ in measured}))}"
+            f"evaluation.{key}: {', '.join(missing)} was measured on no benchmark; the benchmarks have "
+            f"{', '.join(sorted(names))}"
         )
     targets = [difference for task, difference in measured if task in target_metrics]
-    if not targets:
-        raise ConfigError(
-            f"evaluation.target_metrics: none of {', '.join(target_metrics)} was measured; the benchmarks have "
-            f"{', '.join(sorted({task for task, _ in measured}))}"
-        )
     required = config.required_metrics or tuple(target_metrics)
     metrics = tuple(difference for task, difference in measured if task in required)
     target = _difference(

@@ -16,7 +16,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.ground_truth import own_positions
 from hapvr.benchmark.metrics import (
     Floats,
     Ints,
@@ -29,7 +28,7 @@ from hapvr.benchmark.metrics import (
     ranks_at,
 )
 from hapvr.benchmark.pairs import ScoredPairs, read_pairs
-from hapvr.benchmark.ranking import Coverage, Judgement, Ranking, coverage, judge, rank_pairs
+from hapvr.benchmark.ranking import Coverage, Judgement, Ranking, coverage, judge, own_positions, rank_pairs
 from hapvr.benchmark.result import (
     CURVE_SCHEMA,
     PER_QUERY_SCHEMA,
@@ -78,44 +77,37 @@ def evaluate(
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
     judged: dict[Task, Judgement] = {}
-    results, curves, tables = [], [], []
-    samples: dict[str, Floats] = {}
+    measured: list[_Measured] = []
     for task in definition.tasks:
         # retrieval and detection tasks on the same labels share one judgement
         key = dataclasses.replace(task, name="", metric="mAP", average_precision="step")
         if key not in judged:
             judged[key] = judge(definition, task, ranking, covered, policy=policy)
-        measured = _measure(definition, task, judged[key], ranking, weights)
-        results.append(_task_result(task, judged[key], covered, measured))
-        if measured.samples is not None:
-            samples[task.name] = measured.samples
-        curves.append(
-            pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": measured.precision}, schema=CURVE_SCHEMA)
-        )
-        if measured.per_query is not None:
-            tables.append(measured.per_query)
+        measured.append(_measure(definition, task, judged[key], ranking, covered, weights))
+    tables = [one.per_query for one in measured if one.per_query is not None]
+    curves = [
+        pl.DataFrame({"task": one.result.task, "recall": RECALLS, "precision": one.precision}, schema=CURVE_SCHEMA)
+        for one in measured
+    ]
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
-        tasks=tuple(results),
+        tasks=tuple(one.result for one in measured),
         availability=_availability(definition, pairs, ranking, covered),
         per_query=pl.concat(tables) if tables else pl.DataFrame(schema=PER_QUERY_SCHEMA),
         curves=pl.concat(curves),
-        samples=samples,
+        samples={one.result.task: one.samples for one in measured if one.samples is not None},
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Measured:
-    """What one task gives: see TaskResult. samples: of the bootstrap, [B]; precision: interpolated, at RECALLS;
-    per_query: of mAP tasks only."""
+    """What one task gives. samples: of the bootstrap, [B]; precision: interpolated, at RECALLS; per_query: of mAP tasks."""
 
-    value: float
-    order_free: float
+    result: TaskResult
     samples: Floats | None
     precision: Floats
-    recall_at_precision_90: float | None = None
-    per_query: pl.DataFrame | None = None
+    per_query: pl.DataFrame | None
 
 
 def _measure(
@@ -123,42 +115,32 @@ def _measure(
     task: Task,
     truth: Judgement,
     ranking: Ranking,
+    covered: Coverage,
     weights: NDArray[np.float64] | None,
 ) -> _Measured:
+    table = recall_at_90 = None
     if task.metric == "micro-AP":
         value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
-        return _Measured(
-            value=value,
-            order_free=order_free,
-            samples=_pooled_samples(truth, ranking, weights),
-            precision=precision,
-            recall_at_precision_90=recall_at_90,
-        )
-    table, precision = _per_query(definition, task, truth, ranking)
-    return _Measured(
-        value=_mean(table["average_precision"]),
-        order_free=_mean(table["average_precision_order_free"]),
-        samples=_mean_samples(table["average_precision"].to_numpy(), truth, weights),
-        precision=precision,
-        per_query=table,
-    )
-
-
-def _task_result(task: Task, truth: Judgement, covered: Coverage, measured: _Measured) -> TaskResult:
-    return TaskResult(
+        samples = _pooled_samples(truth, ranking, weights)
+    else:
+        table, precision = _per_query(definition, task, truth, ranking)
+        value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
+        samples = _mean_samples(table["average_precision"].to_numpy(), truth, weights)
+    result = TaskResult(
         task=task.name,
         metric=task.metric,
-        value=measured.value,
-        order_free=measured.order_free,
-        interval=None if measured.samples is None else bootstrap_interval(measured.samples),
+        value=value,
+        order_free=order_free,
+        interval=None if samples is None else bootstrap_interval(samples),
         num_queries=int(truth.counted.sum()),
         num_queries_skipped=int((~truth.counted & covered.queries_in_scope).sum()),
         num_queries_missing=int((~covered.queries_scored & covered.queries_in_scope).sum()),
         num_relevant=int(truth.num_relevant.sum()),
         num_relevant_scored=int(truth.relevant.sum()),
         num_relevant_unavailable=int(truth.num_unavailable.sum()),
-        recall_at_precision_90=measured.recall_at_precision_90,
+        recall_at_precision_90=recall_at_90,
     )
+    return _Measured(result=result, samples=samples, precision=precision, per_query=table)
 
 
 def _mean(values: pl.Series) -> float:
@@ -202,14 +184,11 @@ def _per_query(
 def _values(task: Task, ranks: Ints, worst: Ints, *, num_relevant: int) -> tuple[float, float]:
     """The task's average precision with ties as published, and with tied scores at their worst rank."""
     kind = task.average_precision
-    if kind == "tie_grouped":
-        return (
-            average_precision(worst, num_relevant=num_relevant, kind=kind),
-            average_precision(worst, num_relevant=num_relevant, kind="step"),
-        )
+    legacy = worst if kind == "tie_grouped" else ranks
+    free = "step" if kind == "tie_grouped" else kind
     return (
-        average_precision(ranks, num_relevant=num_relevant, kind=kind),
-        average_precision(worst, num_relevant=num_relevant, kind=kind),
+        average_precision(legacy, num_relevant=num_relevant, kind=kind),
+        average_precision(worst, num_relevant=num_relevant, kind=free),
     )
 
 
@@ -238,8 +217,7 @@ def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.floa
     if weights is None or not truth.counted.any():
         return None
     ranked = []
-    for query in range(len(truth.counted)):
-        span = ranking.rows(query)
+    for span in map(ranking.rows, range(len(truth.counted))):
         candidate = truth.candidate[span]
         ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
     return bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)

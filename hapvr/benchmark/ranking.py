@@ -1,15 +1,16 @@
-"""Scored pairs in ranking order, and what each task's ground truth says of them under a policy."""
+"""Ground truth as [Q, N] tables, scored pairs in ranking order, and what a task says of these under a policy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.ground_truth import membership, ranked_pairs, relevant_pairs
 from hapvr.benchmark.metrics import descending_order
 from hapvr.benchmark.pairs import ScoredPairs
 from hapvr.config import Policy
@@ -18,6 +19,54 @@ from hapvr.errors import ArgumentError, DataError
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
+    """Pairs that the task ranks: its pool without exclusions and, unless it stays, the query itself. [Q, N] bool."""
+    ranked = np.full((len(definition.queries), len(definition.database)), task.pool == "database")
+    if task.pool != "database":
+        query, reference = _pair_codes(definition, definition.labels)
+        if task.pool == "labelled_and_unlabelled":
+            ranked[:, np.setdiff1d(np.arange(len(definition.database)), reference)] = True
+        ranked[query, reference] = True
+    if task.exclusion is not None:
+        listed = definition.exclusions.filter(pl.col("exclusion") == task.exclusion)
+        everywhere = listed.filter(pl.col("query_id").is_null())["reference_id"]
+        ranked[:, membership(everywhere, definition.database)] = False
+        query, reference = _pair_codes(definition, listed.filter(pl.col("query_id").is_not_null()))
+        ranked[query, reference] = False
+    if not task.query_stays:
+        own = own_positions(definition)
+        rows = np.flatnonzero(own >= 0)
+        ranked[rows, own[rows]] = False
+    return ranked
+
+
+def relevant_pairs(definition: BenchmarkDefinition, positives: Iterable[str]) -> Bools:
+    """Pairs that carry one of the labels in `positives`. [Q, N] bool."""
+    relevant = np.zeros((len(definition.queries), len(definition.database)), dtype=bool)
+    query, reference = _pair_codes(definition, definition.labels.filter(pl.col("label").is_in(list(positives))))
+    relevant[query, reference] = True
+    return relevant
+
+
+def _pair_codes(definition: BenchmarkDefinition, table: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of query_id in the queries and of reference_id in the database. Unknown pairs are left out."""
+    query = table["query_id"].cast(pl.Enum(definition.queries), strict=False).to_physical().cast(pl.Int64)
+    reference = table["reference_id"].cast(pl.Enum(definition.database), strict=False).to_physical().cast(pl.Int64)
+    known = pl.DataFrame({"query": query, "reference": reference}).drop_nulls()
+    return known["query"].to_numpy(), known["reference"].to_numpy()
+
+
+def own_positions(definition: BenchmarkDefinition) -> NDArray[np.int64]:
+    """Position of every query in the database, -1 where it is not there. int64 [Q]."""
+    position = {video: index for index, video in enumerate(definition.database)}
+    return np.array([position.get(video, -1) for video in definition.queries])
+
+
+def membership(ids: Iterable[str] | pl.Series, known: tuple[str, ...]) -> Bools:
+    """Which of `known` are in `ids`. bool [len(known)]."""
+    return pl.Series(known).is_in(pl.Series(list(ids), dtype=pl.String).implode()).to_numpy()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,14 +9,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 import shutil
-import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.errors import ArgumentError, DataError
+from hapvr.benchmark.protocol import evaluate
+from hapvr.benchmark.result import EvaluationResult
+from hapvr.config import Policy
+from hapvr.errors import DataError
 from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
-from hapvr.model.packed import Limits, PackedVideos
+from hapvr.model.packed import Limits
 from hapvr.tables import TABLE_ERRORS
 
 SIMILARITY_SCHEMA = pa.schema(
@@ -41,7 +41,6 @@ SIMILARITY_SCHEMA = pa.schema(
 )
 PLAN_KEY = b"hapvr.scoring_plan"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-DtypeChoice = Literal["auto", "float32", "bfloat16"]
 
 
 class FeatureReader(Protocol):
@@ -64,24 +63,58 @@ class FeatureReader(Protocol):
 class ScoringSettings:
     """How pairs are scored. The sizes of parts change only the order of rows.
 
-    dtype: of the features in their products and of the comparator. `auto` takes the faster one, which is measured on
-      the first video; a run that is killed may then go on in the other.
+    dtype: of the features in their products and of the comparator.
     symmetric: mean of score(query, reference) and score(reference, query).
     references_per_part, frames_per_part: a part ends when it holds this many references or frames; its features are
       in memory at once.
     """
 
-    dtype: DtypeChoice = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     symmetric: bool = False
     references_per_part: int = 128
     frames_per_part: int = 16384
 
-    def __post_init__(self) -> None:
-        if self.dtype not in get_args(DtypeChoice):
-            raise ArgumentError(f"dtype is {self.dtype!r}; wanted one of {', '.join(get_args(DtypeChoice))}")
-        for name in ("references_per_part", "frames_per_part"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} is {getattr(self, name)}; wanted 1 or more")
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """How a network is evaluated on a benchmark; see `evaluate` for policy, available and bootstrap_samples.
+
+    available: None takes the videos that have features, which the frozen policy does not accept.
+    """
+
+    policy: Policy = "strict"
+    available: frozenset[str] | None = None
+    bootstrap_samples: int = 0
+    scoring: ScoringSettings = ScoringSettings()
+    device: torch.device | str = "cpu"
+
+
+def evaluate_network(
+    network: VideoNetwork,
+    definition: BenchmarkDefinition,
+    reader: FeatureReader,
+    out_path: Path,
+    options: EvaluationOptions,
+) -> EvaluationResult:
+    """Score a benchmark with a network into `out_path`, see `score_benchmark`, and evaluate the similarities."""
+    score_benchmark(network, definition, reader, out_path, device=options.device, settings=options.scoring)
+    return evaluate_similarities(definition, reader, out_path, options)
+
+
+def evaluate_similarities(
+    definition: BenchmarkDefinition, reader: FeatureReader, similarities: Path, options: EvaluationOptions
+) -> EvaluationResult:
+    """Evaluate similarities that were scored on the features of `reader`."""
+    available = options.available
+    if available is None and options.policy != "frozen":
+        available = frozenset(reader.available())
+    return evaluate(
+        definition,
+        similarities,
+        policy=options.policy,
+        available=available,
+        bootstrap_samples=options.bootstrap_samples,
+    )
 
 
 def score_benchmark(
@@ -90,135 +123,67 @@ def score_benchmark(
     reader: FeatureReader,
     out_path: Path,
     *,
+    references: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
     settings: ScoringSettings | None = None,
-    limits: Limits | None = None,
-) -> Path:
-    """`score_videos` of every query of `definition` against every database video."""
-    return score_videos(
-        network,
-        definition.queries,
-        definition.database,
-        reader,
-        out_path,
-        name=f"benchmark {definition.name}",
-        device=device,
-        settings=settings,
-        limits=limits,
-    )
-
-
-def score_videos(
-    network: VideoNetwork,
-    queries: Sequence[str],
-    references: Sequence[str],
-    reader: FeatureReader,
-    out_path: Path,
-    *,
-    name: str = "scoring",
-    device: torch.device | str = "cpu",
-    settings: ScoringSettings | None = None,
-    limits: Limits | None = None,
 ) -> Path:
     """Score every query with features against every reference with features. Returns `out_path`.
 
-    network: not changed; a copy is moved to the device. Writes columns query_id, reference_id, similarity (float32,
-    [-1, 1]). Unfinished work lies in `<out_path>.parts`. It is continued only for the same weights, features, ids and
-    settings; anything else there is deleted. A finished out_path of the same run is kept. Memory grows with the
-    frames of the queries and of a part, not with the number of references.
-    limits: how much is computed at once; the default suits the device.
+    network: not changed; a copy is moved to the device. references: None for the benchmark's database. Writes columns
+    query_id, reference_id, similarity (float32, [-1, 1]). Unfinished work lies in `<out_path>.parts`. It is continued
+    only for the same weights, features, ids and settings; anything else there is deleted. A finished out_path of the
+    same run is kept. Memory grows with the frames of the queries and of a part, not with the number of references.
     Raises DataError where no query or no reference has features, or features do not fit the network.
     """
     settings, device = settings or ScoringSettings(), torch.device(device)
+    references = definition.database if references is None else references
     available = reader.available()
-    found = [[video for video in ids if video in available] for ids in (queries, references)]
+    found = [[video for video in ids if video in available] for ids in (definition.queries, references)]
     if not found[0] or not found[1]:
         raise DataError(
-            f"{name}: features of {len(found[0])} of {len(queries)} queries and {len(found[1])} of "
-            f"{len(references)} references; extract them first"
+            f"benchmark {definition.name}: features of {len(found[0])} of {len(definition.queries)} queries and "
+            f"{len(found[1])} of {len(references)} references; extract them first"
         )
     plan = _plan_digest(network, [found, reader.digests(), asdict(settings), network.scoring_settings()])
     parts = out_path.with_name(out_path.name + ".parts")
     if out_path.is_file() and _stored_plan(out_path) == plan:
-        if parts.exists():
-            shutil.rmtree(parts)
+        shutil.rmtree(parts, ignore_errors=True)
         return out_path
     scored = _finished_references(parts, plan)
-    scorer = _Scorer(network, device=device, settings=settings, limits=limits)
+    network, dtype = copy.deepcopy(network).to(device).eval(), DTYPES[settings.dtype]
+    compare = network.packed_scorer(dtype=dtype, limits=Limits.for_device(device))
+
+    def embed(video: str, features: Tensor) -> Tensor:
+        _require_usable(video, features, dims=network.dims)
+        return network.embed(features.to(device), dtype=dtype)
+
     with torch.inference_mode():
-        embedded = {
-            video: scorer.embed(video, features) for video, features in reader.read(found[0], side=network.needs_side)
-        }
+        embedded = {video: embed(video, one) for video, one in reader.read(found[0], side=network.needs_side)}
         query_ids = [video for video in found[0] if video in embedded]
-        query = scorer.network.pack([embedded.pop(video) for video in query_ids])
-        number = 1 + max((int(file.stem[5:]) for file in parts.glob("part-*.parquet")), default=-1)
+        query = network.pack([embedded.pop(video) for video in query_ids])
+        first = 1 + max((int(file.stem[5:]) for file in parts.glob("part-*.parquet")), default=-1)
         remaining = [video for video in found[1] if video not in scored]
-        for part in _parts(reader, remaining, settings, side=network.needs_side):
-            scores = scorer.score(
-                query, scorer.network.pack([scorer.embed(video, features) for video, features in part])
-            )
+        for number, part in enumerate(_parts(reader, remaining, settings, side=network.needs_side), start=first):
+            reference = network.pack([embed(video, features) for video, features in part])
+            scores = compare(query, reference)
+            if settings.symmetric:
+                scores = (scores + compare(reference, query).T) / 2
             table = similarity_table(query_ids, [video for video, _ in part], scores.cpu().numpy())
-            _write_table(table, parts / f"part-{number:06d}.parquet", plan=plan)
-            number += 1
+            with write_atomic(parts / f"part-{number:06d}.parquet") as file:
+                pq.write_table(table.replace_schema_metadata({PLAN_KEY: plan.encode()}), file, compression="zstd")
     _join_parts(parts, out_path, plan=plan)
     return out_path
 
 
-class _Scorer:
-    """The network on a device, scoring in the dtype of the settings."""
-
-    def __init__(
-        self, network: VideoNetwork, *, device: torch.device, settings: ScoringSettings, limits: Limits | None
-    ) -> None:
-        self.network = copy.deepcopy(network).to(device).eval()
-        self.settings = settings
-        self.device = device
-        self._limits = limits or Limits.for_device(device)
-        self._dtype: torch.dtype | None = None
-        if settings.dtype != "auto":
-            self._use(DTYPES[settings.dtype])
-
-    def _use(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._score_packed = self.network.packed_scorer(dtype=dtype, limits=self._limits)
-
-    def _fastest(self, features: Tensor) -> torch.dtype:
-        """By one video against eight of its copies; the first try of each dtype prepares it."""
-        seconds: dict[torch.dtype, float] = {}
-        for dtype in DTYPES.values():
-            self._use(dtype)
-            for _ in range(3):
-                start = time.perf_counter()
-                video = self.network.embed(features, dtype=dtype)
-                self.score(self.network.pack([video]), self.network.pack([video] * 8)).cpu()
-                seconds[dtype] = min(seconds.get(dtype, math.inf), time.perf_counter() - start)
-        return min(seconds, key=lambda dtype: seconds[dtype])
-
-    def embed(self, video: str, features: Tensor) -> Tensor:
-        """Embeddings [T, r, d] of one video. DataError unless its features fit the network."""
-        require_usable(video, features, dims=self.network.dims)
-        features = features.to(self.device)
-        if self._dtype is None:
-            self._use(self._fastest(features))
-        return self.network.embed(features, dtype=self._dtype)
-
-    def score(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
-        """[Q, N] float32."""
-        scores = self._score_packed(query, reference)
-        if self.settings.symmetric:
-            scores = (scores + self._score_packed(reference, query).T) / 2
-        return scores
-
-
-def require_usable(video: str, features: Tensor, *, dims: int) -> None:
+def _require_usable(video: str, features: Tensor, *, dims: int) -> None:
     """Raise DataError unless features are [T, R, dims], not empty, and finite."""
-    if features.ndim != 3 or features.shape[-1] != dims or 0 in features.shape:
+    fits = features.ndim == 3 and features.shape[-1] == dims and 0 not in features.shape
+    if not fits or not bool(torch.isfinite(features).all()):
+        found = f"shape {tuple(features.shape)}" if not fits else "some values are not finite"
         raise DataError(
-            f"features of {video}: shape {tuple(features.shape)}, wanted [frames, regions, {dims}]; "
-            "they are empty or were made for another model"
+            f"features of {video}: {found}, wanted [frames, regions, {dims}]; they are damaged, or were made for another "
+            "model. Extract the video again"
         )
-    if not bool(torch.isfinite(features).all()):
-        raise DataError(f"features of {video}: some values are not finite; extract the video again")
 
 
 def similarity_table(queries: Sequence[str], references: Sequence[str], scores: NDArray[np.float32]) -> pa.Table:
@@ -268,24 +233,19 @@ def _stored_plan(path: Path) -> str:
 
 
 def _finished_references(parts: Path, plan: str) -> set[str]:
-    files = sorted(parts.glob("part-*.parquet"))
-    if files and _stored_plan(files[0]) != plan:
-        shutil.rmtree(parts)
-        files = []
+    """References in the parts of this plan; parts of another one, and those that cannot be read, are deleted."""
     parts.mkdir(parents=True, exist_ok=True)
     scored: set[str] = set()
-    for file in files:
+    for file in sorted(parts.glob("part-*.parquet")):
         try:
-            scored.update(pq.read_table(file)["reference_id"].unique().to_pylist())
-        except (*TABLE_ERRORS, KeyError) as error:
-            warnings.warn(f"{file} is damaged ({error}); its videos are scored again", stacklevel=2)
+            table = pq.read_table(file)
+        except TABLE_ERRORS:
+            table = None
+        if table is not None and (table.schema.metadata or {}).get(PLAN_KEY) == plan.encode():
+            scored.update(table["reference_id"].unique().to_pylist())
+        else:
             file.unlink()
     return scored
-
-
-def _write_table(table: pa.Table, path: Path, *, plan: str) -> None:
-    with write_atomic(path) as part:
-        pq.write_table(table.replace_schema_metadata({PLAN_KEY: plan.encode()}), part, compression="zstd")
 
 
 def _join_parts(parts: Path, out_path: Path, *, plan: str) -> None:

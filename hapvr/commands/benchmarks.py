@@ -63,7 +63,7 @@ def show_(
 def _write_queries(definition: BenchmarkDefinition, path: Path) -> None:
     import polars as pl
 
-    from hapvr.benchmark.ground_truth import ranked_pairs, relevant_pairs
+    from hapvr.benchmark.ranking import ranked_pairs, relevant_pairs
 
     counts = {
         task.name: (relevant_pairs(definition, task.positives) & ranked_pairs(definition, task)).sum(axis=1)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, say, show
-from hapvr.installed import has_gpu
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
@@ -196,7 +195,7 @@ def _csv(pairs: list[dict[str, Any]]) -> str:
 
 def model_folder(model: str, tracking_uri: str) -> Path:
     """The local folder of a registered model, or the place itself."""
-    from hapvr.tracking.store import registered_bundle
+    from hapvr.tracking.client import registered_bundle
 
     return registered_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
 
@@ -206,5 +205,4 @@ def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
     folder = model_folder(model, tracking_uri)
     from hapvr.scorer.bundle import load_bundle
 
-    # importing torch takes longer than comparing two clips; many videos are worth it where there is a GPU
-    return load_bundle(folder, device="auto", engine="torch" if has_gpu() else "onnx")
+    return load_bundle(folder, device="auto")

@@ -11,7 +11,7 @@ from torch import Tensor
 from hapvr.augment.policy import View, strong_view, takes_donor, video_in_video, weak_view
 from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
-from hapvr.features.images import decode_frames
+from hapvr.features.backbone import decode_frames
 from hapvr.seeding import numpy_rng
 from hapvr.storage.frames import VideoFrames
 from hapvr.storage.views import ViewRow

@@ -5,21 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError
-
 BITS = 8
 _ONES = torch.tensor([number.bit_count() for number in range(2**BITS)], dtype=torch.int32)
 
 
 def binary_codes(vectors: Tensor, centre: Tensor) -> Tensor:
-    """The signs of vectors [N, D] less their centre [D], as packed bits: uint8 [N, ceil(D / 8)].
-
-    Raises ArgumentError for shapes that disagree.
-    """
-    if vectors.ndim != 2 or centre.shape != vectors.shape[1:]:
-        raise ArgumentError(
-            f"centre: got {tuple(centre.shape)} for vectors {tuple(vectors.shape)}, wanted [D] for [N, D]"
-        )
+    """The signs of vectors [N, D] less their centre [D], as packed bits: uint8 [N, ceil(D / 8)]."""
     bits = (vectors > centre).to(torch.uint8)
     padded = torch.nn.functional.pad(bits, (0, -vectors.shape[1] % BITS))
     return (padded.view(len(vectors), -1, BITS) << torch.arange(BITS, dtype=torch.uint8)).sum(-1).to(torch.uint8)

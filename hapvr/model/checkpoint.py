@@ -30,7 +30,7 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
     """
     settings = network.scoring_settings()
     sizes = {name: settings.pop(name) for name in ("dims", "side_dims") if name in settings}
-    description = {**sizes, "settings": settings, "metadata": dict(metadata)}
+    description: dict[str, Any] = {**sizes, "settings": settings, "metadata": dict(metadata)}
     text = json.dumps(description, indent=2, sort_keys=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     with write_atomic(folder / WEIGHTS_FILE) as part:

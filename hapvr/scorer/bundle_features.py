@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from hapvr.errors import DataError
-from hapvr.model.description import DESCRIPTION_FILE
+from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance, safetensors_sha256
-from hapvr.scorer.bundle import SCORER_FILE, WHITENING_FILE, read_description
-from hapvr.settings import explain
+from hapvr.scorer.description import REMEDY, WHITENING_FILE, read_description
 from hapvr.storage.side import without_side
-from hapvr.video.settings import SamplingConfig
 
 WHITENING_TENSORS = ("mean", "eigenvectors", "eigenvalues")
 """Those that `Whitening.sha256` is of."""
@@ -47,21 +42,16 @@ class BundleFeatures:
 
 
 def bundle_features(place: Path) -> BundleFeatures:
-    """What the features of a bundle are made with. Raises DataError for a folder that is none, saying what is wanted."""
-    if (place / SCORER_FILE).is_file():
-        read_description(place)
+    """What the features of a bundle are made with. Raises DataError as `read_description` does, and for no whitening."""
+    description = read_description(place)
     try:
-        description = json.loads((place / SCORER_FILE).read_text(encoding="utf-8"))
-        settings = {
-            "sampling": SamplingConfig.model_validate(description["sampling"]).content(),
-            "backbone": description["backbone"],
-            "crop_px": description["crop_px"],
-            "whitening": safetensors_sha256((place / WHITENING_FILE).read_bytes(), names=WHITENING_TENSORS),
-        }
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        reason = explain(error) if isinstance(error, ValidationError) else error
-        raise DataError(
-            f"model: {place} is no model ({reason}); wanted a bundle (with {SCORER_FILE}), a network folder (with "
-            f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
-        ) from error
+        whitening = safetensors_sha256((place / WHITENING_FILE).read_bytes(), names=WHITENING_TENSORS)
+    except (OSError, SafetensorError) as error:
+        raise DamagedError(f"model: {place / WHITENING_FILE} is missing or damaged ({error}); {REMEDY}") from error
+    settings = {
+        "sampling": description.sampling.content(),
+        "backbone": description.backbone.model_dump(exclude_defaults=True),
+        "crop_px": description.crop_px,
+        "whitening": whitening,
+    }
     return BundleFeatures(place=place, settings=settings)

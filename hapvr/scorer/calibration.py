@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -124,10 +124,6 @@ class Calibration:
         if reached if prior is None else probability >= precision:
             return "match"
         return "no match" if probability <= 1 - precision else "unsure"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON; `hapvr.scorer.bundle.read_calibration` reads them."""
-        return asdict(self)
 
 
 def frame_threshold(calibration: Calibration | None) -> float:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,43 @@ from hapvr.features.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration, frame_threshold
-from hapvr.scorer.deadline import Deadline, Turns
-from hapvr.scorer.networks import Embedding, Networks
-from hapvr.scorer.request import RequestVideos
+from hapvr.scorer.deadline import ComputeLock, Deadline
 from hapvr.scorer.segments import Clock, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
-from hapvr.scorer.videos import SampledFeatures, VideoReader
+from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.video.settings import SamplingConfig
 
 NEVER = Deadline(None)
+
+Embedding = Any
+"""[T, r, d] of one video: a numpy array or a tensor on the engine's device, with a length and slices."""
+
+
+class Networks(Protocol):
+    """The frozen network with its whitening, and the similarity network. `hapvr.scorer.onnx_networks` and
+    `hapvr.scorer.torch_bundle` have one each."""
+
+    @property
+    def needs_side(self) -> bool:
+        """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.side`."""
+
+    def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """[B, 3, S, S] crops -> whitened region vectors [B, R, D]."""
+
+    def embed(self, regions: NDArray[np.floating]) -> Embedding:
+        """Region features [T, R, D] -> what is compared."""
+
+    def vectors(self, video: Embedding) -> NDArray[np.float32]:
+        """An embedding as an array [T, r, d]."""
+
+    def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]:
+        """Video similarities [N] in [-1, 1] of one query with each reference."""
+
+    def frame_similarity(self, query: Embedding, reference: Embedding) -> NDArray[np.float32]:
+        """[T, T'] in [-1, 1], before the comparator."""
+
+    def self_similarity(self, video: Embedding) -> NDArray[np.float32]:
+        """[T]: `frame_similarity` of each frame with itself."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +107,7 @@ class VideoScorer:
     ) -> None:
         self.networks = networks
         self.sampling = sampling
-        self._computing = Turns()
+        self._computing = ComputeLock()
         self.limits = limits or ServingConfig()
         self.description = description
         self.calibration = calibration
@@ -107,11 +135,6 @@ class VideoScorer:
         """Video similarity in [-1, 1]. Raises VideoError."""
         first, second = (self.embed(self._video(path)) for path in (query, reference))
         return self.similarities(first, [second])[0]
-
-    def segments(self, query: Path, reference: Path) -> tuple[Segment, ...]:
-        """Parts of the query and of the reference that show the same, the longest and surest first. Raises VideoError."""
-        first, second = (self.embed(self._video(path)) for path in (query, reference))
-        return self.matching_segments(first, second)
 
     def score_pairs(
         self,
@@ -187,7 +210,7 @@ class VideoScorer:
 
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
-        with self._computing.turn(deadline):
+        with self._computing.hold(deadline):
             return EmbeddedVideo(self.networks.embed(video.regions), video.clock)
 
     def similarities(
@@ -196,7 +219,7 @@ class VideoScorer:
         """Video similarities in [-1, 1] of one query with each reference. Raises ArgumentError where one is not finite."""
         if not references:
             return []
-        with self._computing.turn(deadline):
+        with self._computing.hold(deadline):
             scores = self.networks.similarities(query.regions, [reference.regions for reference in references])
         if not np.isfinite(scores).all():
             raise ArgumentError("the similarity is not finite")
@@ -211,7 +234,7 @@ class VideoScorer:
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> NDArray[np.float64]:
         """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found in."""
-        with self._computing.turn(deadline):
+        with self._computing.hold(deadline):
             matrix = self.networks.frame_similarity(query.regions, reference.regions)
             own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
         return relative_similarity(matrix, *own)

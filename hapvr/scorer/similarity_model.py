@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.model.family import VideoNetwork
 from hapvr.model.released import import_released
-from hapvr.scorer.bundle import NETWORK_FOLDER, read_calibration
 from hapvr.scorer.bundle_features import BundleFeatures, bundle_features
 from hapvr.scorer.calibration import Calibration, frame_threshold
+from hapvr.scorer.description import NETWORK_FOLDER, SCORER_FILE, read_calibration
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +48,11 @@ def load_similarity_model(place: Path) -> SimilarityModel:
         return SimilarityModel(network=import_released(place)[0], place=place, feature_settings=None)
     if (place / DESCRIPTION_FILE).is_file():
         return SimilarityModel(network=load_network(place)[0], place=place, feature_settings=None)
+    if not (place / SCORER_FILE).exists():
+        raise DataError(
+            f"model: {place} is no model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
+            f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
+        )
     features = bundle_features(place)
     return SimilarityModel(
         network=load_network(place / NETWORK_FOLDER)[0],

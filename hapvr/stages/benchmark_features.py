@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import DataError
+from hapvr.seeding import numpy_rng
 from hapvr.storage.features import STAGE, FeatureStore
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard
@@ -19,9 +20,10 @@ from hapvr.video.sources import VIDEO_SUFFIXES
 class BenchmarkFeatures:
     """The features in `store` of a benchmark's videos, by the benchmark's own ids."""
 
-    def __init__(self, store: FeatureStore, definition: BenchmarkDefinition) -> None:
+    def __init__(self, store: FeatureStore, definition: BenchmarkDefinition, *, others: Sequence[str] = ()) -> None:
+        """others: further videos of the store that can be read, by the ids that they have there."""
         self._store = store
-        self._stored_ids = stored_ids(definition, store.available())
+        self._stored_ids = stored_ids(definition, store.available()) | dict(zip(others, others, strict=True))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -75,6 +77,25 @@ def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> lis
             f"{definition.name}; its ids are e.g. {definition.queries[0]!r}. See `hapvr extract` and `hapvr features import`"
         )
     return chosen
+
+
+def background_features(
+    root: DataRoot, definition: BenchmarkDefinition, source: str, *, max_videos: int = 1000
+) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
+    """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed seed, and their ids.
+
+    Videos of the benchmark are no background. Raises DataError where the source has no features, or has others than the
+    benchmark's.
+    """
+    keys = sorted(key for key in root.list_folders(STAGE) if key.rpartition("-")[0] == source)
+    if not keys:
+        raise DataError(f"{root.url}/{STAGE} has no shards of a source {source!r}; extract its features first")
+    available = FeatureStore(root, keys).available()
+    usable = sorted(available - set(stored_ids(definition, available).values()))
+    order = numpy_rng(0, "normalization background").permutation(len(usable))[:max_videos]
+    background = tuple(usable[number] for number in sorted(order.tolist()))
+    store = FeatureStore(root, dict.fromkeys([*shards_with_features(root, definition), *keys]))
+    return BenchmarkFeatures(store, definition, others=background), background
 
 
 def own_names(stored_id: str) -> Iterator[str]:

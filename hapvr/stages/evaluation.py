@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,18 +18,15 @@ from pydantic import BaseModel, Field, model_validator
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.distributions import relevant_and_irrelevant
-from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.report import (
     metrics_markdown,
     per_query_figure,
     pr_curve_figure,
-    retrieved_figure,
     similarity_distribution_figure,
     similarity_matrix_figure,
 )
 from hapvr.benchmark.result import EvaluationResult
-from hapvr.benchmark.retrieved import retrieved_videos
-from hapvr.benchmark.scoring import score_benchmark
+from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
 from hapvr.files import read_json_as, write_atomic
@@ -38,36 +35,26 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.benchmark_features import BenchmarkFeatures, stored_ids
-from hapvr.stages.normalization import normalized_similarities
 from hapvr.stages.project import Project, full_disk_is_named
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.thumbnails import thumbnails
 from hapvr.stages.training import TrainingRun, require_trained_backbone, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
-from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
+from hapvr.storage.manifest import available_videos, read_availability
 from hapvr.tables import read_frame, write_frame
 from hapvr.train.run_folder import read_record
 
-Pictures = Callable[..., dict[str, list[Image]]]
-"""`thumbnails` of one benchmark."""
-
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
-NORMALIZED = "normalised scores of the trained model"
-SIMILARITIES = {
-    BASELINE: "similarities-untrained.parquet",
-    TRAINED: "similarities-trained.parquet",
-    NORMALIZED: "similarities-normalised.parquet",
-}
+SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
+Pictures = Callable[..., dict[str, list[Image]]]
+"""`thumbnails` of one benchmark."""
 
 
 @dataclass(frozen=True)
 class BenchmarkScores:
-    """results: of BASELINE, TRAINED and, where `evaluation.normalization` names a background, NORMALIZED.
-
-    folder: where similarities, JSON and Markdown lie; figures: by name.
-    """
+    """results: of BASELINE and TRAINED. folder: where similarities, JSON and Markdown lie; figures: by name."""
 
     run: TrainingRun
     folder: Path
@@ -86,50 +73,33 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     """
     definition = load_definition(str(benchmark_folder(project, name) or name))
     store = FeatureStore(project.root, benchmark_shards(project, name))
-    _refuse_other_features(project, run, store)
+    _refuse_other_features(run, store)
     features = BenchmarkFeatures(store, definition)
     trained, _ = load_network(run.network_folder)
-    baseline = _nothing_learned(trained)
+    networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
-    folder.mkdir(parents=True, exist_ok=True)
-    available = _available(project, definition, features)
+    policy, available = project.config.evaluation.policy, None
+    if policy == "frozen":
+        had = available_videos(read_availability(project.root, definition.name))
+        available = frozenset(stored_ids(definition, had))
+    options = EvaluationOptions(
+        policy=policy, available=available, bootstrap_samples=1000, device=choose_device(project.config.device)
+    )
     files = {row: folder / file for row, file in SIMILARITIES.items()}
-    device = choose_device(project.config.device)
-    for row, network in ((BASELINE, baseline), (TRAINED, trained)):
-        score_benchmark(network, definition, features, files[row], device=device)
-    rows = [BASELINE, TRAINED]
-    normalization = project.config.evaluation.normalization
-    if normalization.source is not None:
-        normalized_similarities(
-            trained,
-            definition,
-            features,
-            project.root,
-            files[TRAINED],
-            files[NORMALIZED],
-            config=normalization,
-            device=device,
-        )
-        rows.append(NORMALIZED)
-    results = {
-        row: evaluate(
-            definition,
-            files[row],
-            policy=project.config.evaluation.policy,
-            available=available,
-            bootstrap_samples=1000,
-        )
-        for row in rows
-    }
-    means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
-    markdown = metrics_markdown({row: result.metrics for row, result in results.items()})
+    results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
     shown = partial(thumbnails, project, definition, list(store.digests()))
-    figures = {
-        **_figures(definition, results, files[TRAINED]),
-        **_retrieved(definition, results[TRAINED], files[TRAINED], shown),
-        **_heat_map(definition, trained, features, files[TRAINED], shown),
-    }
-    scores = BenchmarkScores(run, folder, results, means, figures, markdown, definition_digest(definition))
+    scores = BenchmarkScores(
+        run=run,
+        folder=folder,
+        results=results,
+        target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
+        figures={
+            **_figures(definition, results, files[TRAINED]),
+            **_heat_maps(definition, trained, features, files[TRAINED], shown),
+        },
+        markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
+        digest=definition_digest(definition),
+    )
     _write(scores)
     _log(project, definition.name, scores)
     return scores
@@ -144,14 +114,6 @@ def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
     return SimilarityNetwork(frozen, dims=trained.dims)
 
 
-def _available(project: Project, definition: BenchmarkDefinition, features: BenchmarkFeatures) -> frozenset[str]:
-    """Under the policy `frozen` the videos that could be had, by the availability manifest; else those with features."""
-    if project.config.evaluation.policy != "frozen":
-        return frozenset(features.available())
-    table = read_availability(project.root, definition.name)
-    return frozenset(stored_ids(definition, available_videos(table)))
-
-
 def definition_digest(definition: BenchmarkDefinition) -> str:
     """Changes when queries, database or labels do."""
     hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
@@ -161,12 +123,13 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 """A metric, which may be rounded."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class StoredTask(BaseModel, extra="allow"):
     metric: str
-    num_queries: Annotated[int, Field(ge=0, lt=2**63)]
-    num_relevant: Annotated[int, Field(ge=0, lt=2**63)]
+    num_queries: Count
+    num_relevant: Count
 
 
 class StoredResult(BaseModel, extra="allow"):
@@ -204,32 +167,26 @@ class StoredScores(StoredDigest):
 
 
 def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:
-    """What `make_benchmark_scores` wrote for a run. Raises DataError if it has not been run."""
-    path = run.folder / "benchmarks" / name / "scores.json"
-    if not path.is_file():
-        raise DataError(f"evaluation: model {run.key} has no scores on {name}; materialise benchmark_scores for it")
-    remedy = "materialise benchmark_scores for that model again"
-    return read_json_as(path, StoredScores, remedy=remedy).model_dump()
+    """What `make_benchmark_scores` wrote for a run. Raises DamagedError if it has not been run."""
+    remedy = f"materialise benchmark_scores for model {run.key}"
+    return read_json_as(run.folder / "benchmarks" / name / "scores.json", StoredScores, remedy=remedy).model_dump()
 
 
 def stored_similarities(run: TrainingRun, name: str) -> Path:
     """The run's own similarities on a benchmark, as Parquet. Raises DataError if it has not been evaluated on it."""
     path = run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
     if not path.is_file():
-        raise DataError(
-            f"evaluation: model {run.key} has no similarities on {name}; materialise benchmark_scores for it"
-        )
+        raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
     return path
 
 
-def _refuse_other_features(project: Project, run: TrainingRun, store: FeatureStore) -> None:
+def _refuse_other_features(run: TrainingRun, store: FeatureStore) -> None:
     """The model must have been trained on views of the same features."""
-    record = read_record(run.folder)
-    found = store.settings
-    if found["whitening"] != record["data_digests"]["whitening"]:
+    trained_on, found = read_record(run.folder)["data_digests"]["whitening"], store.settings
+    if found["whitening"] != trained_on:
         raise DataError(
-            f"evaluation: model {run.key} was trained with whitening {record['data_digests']['whitening'][:12]}, the features "
-            f"have {found['whitening'][:12]}; train again, or restore the features"
+            f"evaluation: model {run.key} was trained with whitening {trained_on[:12]}, the features have "
+            f"{found['whitening'][:12]}; train again, or restore the features"
         )
     require_trained_backbone(run, found["backbone"], what="the features were made")
 
@@ -251,22 +208,7 @@ def _figures(
     return figures
 
 
-def _retrieved(
-    definition: BenchmarkDefinition, result: EvaluationResult, similarities: Path, shown: Pictures
-) -> dict[str, Figure]:
-    """What some queries of the first task retrieved, where the frames of a query are there to be shown."""
-    task = definition.tasks[0].name
-    rows = retrieved_videos(definition, similarities, result, task=task)
-    videos = {row.query_id for row in rows}
-    videos |= {video.video_id for row in rows for video in (*row.first, row.last_relevant) if video is not None}
-    pictures = {video_id: frames[0] for video_id, frames in shown(videos, count=1).items()}
-    if not pictures.keys() & {row.query_id for row in rows}:
-        return {}
-    title = f"{task}: queries from the lowest average precision to the highest; green is relevant"
-    return {f"retrieved-{task}": retrieved_figure(rows, pictures, title=title)}
-
-
-def _heat_map(
+def _heat_maps(
     definition: BenchmarkDefinition,
     network: VideoNetwork,
     features: BenchmarkFeatures,
@@ -274,9 +216,9 @@ def _heat_map(
     shown: Pictures,
 ) -> dict[str, Figure]:
     """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
-    scores = read_frame(similarities)
     labelled = definition.labels.unique(["query_id", "reference_id"], keep="first", maintain_order=True)
-    pairs = scores.join(labelled, on=["query_id", "reference_id"]).sort("similarity", "query_id", "reference_id")
+    pairs = read_frame(similarities).join(labelled, on=["query_id", "reference_id"])
+    pairs = pairs.sort("similarity", "query_id", "reference_id")
     figures = {}
     for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
         for query, reference in row.select("query_id", "reference_id").iter_rows():
@@ -312,24 +254,14 @@ def _write(scores: BenchmarkScores) -> None:
 
 def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
     tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
-    availability = scores.results[TRAINED].availability
-    tracker.dataset(
-        run_id,
-        name=name,
-        digest=scores.digest,
-        place=project.root.url,
-        profile={
-            "queries": availability.num_queries,
-            "queries_scored": availability.num_queries_scored,
-            "references": availability.num_references,
-            "references_scored": availability.num_references_scored,
-        },
-        context="evaluation",
-    )
+    counts = asdict(scores.results[TRAINED].availability)
+    kept = ("queries", "queries_scored", "references", "references_scored")
+    profile = {count: counts[f"num_{count}"] for count in kept}
+    place = project.root.url
+    tracker.dataset(run_id, name=name, digest=scores.digest, place=place, profile=profile, context="evaluation")
     for row, result in scores.results.items():
-        prefix = f"{name}/{row.split()[0]}"
-        tracker.metrics(run_id, {f"{prefix}/{task}": value for task, value in result.metrics.items()})
-        tracker.metrics(run_id, {f"{prefix}/mean": scores.target_means[row]})
+        values = {**result.metrics, "mean": scores.target_means[row]}
+        tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})
     for figure_name, figure in scores.figures.items():
         tracker.figure(run_id, figure, f"{name}/{figure_name}")
     for path in sorted(scores.folder.iterdir()):

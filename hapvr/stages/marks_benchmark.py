@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,19 +97,16 @@ def write_marks_benchmark(project: Project, marked: MarkedPairs) -> Path:
     return write_definition(marked.definition, folder, source="marks of people", licence="")
 
 
-def _places(project: Project, contents: set[str], *, tests: bool) -> Mapping[str, tuple[str, str]]:
-    """SHA-256 -> id and shard of a video that has features."""
+def _places(project: Project, contents: set[str], *, tests: bool) -> dict[str, tuple[str, str]]:
+    """SHA-256 -> id and shard of a video that has features; of equal files the first id."""
     manifest = read_manifest(project.root)
     chosen = manifest if tests else manifest.filter(pl.col("split") != "test")
-    found: dict[str, tuple[str, str]] = {}
-    for key in chosen["shard"].unique().sort() if contents else ():
+    found: list[tuple[str, tuple[str, str]]] = []
+    for key in chosen["shard"].unique() if contents else ():
         videos = Shard(project.root, VIDEOS_STAGE, key).finished_index()
         features = Shard(project.root, FEATURES_STAGE, key).finished_index()
-        if videos is None or features is None:
-            continue
-        usable = set(features[1].filter(pl.col("status") == STATUS_OK)["video_id"])
-        rows = videos[1].filter(pl.col("sha256").is_in(sorted(contents))).select("video_id", "sha256")
-        for video_id, sha256 in rows.iter_rows():
-            if video_id in usable and (sha256 not in found or video_id < found[sha256][0]):
-                found[sha256] = (video_id, key)
-    return found
+        if videos is not None and features is not None:
+            usable = features[1].filter(pl.col("status") == STATUS_OK).select("video_id")
+            rows = videos[1].filter(pl.col("sha256").is_in(sorted(contents))).join(usable, on="video_id", how="semi")
+            found += [(sha256, (video_id, key)) for video_id, sha256 in rows.select("video_id", "sha256").iter_rows()]
+    return dict(sorted(found, reverse=True))

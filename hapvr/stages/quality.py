@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from hapvr.stages.project import Project
-from hapvr.stages.shard_check import verify_shards
+from hapvr.stages.shard_check import check_shard
 from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.features import FeatureFile
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.manifest import VIDEOS_STAGE, shard_keys
-from hapvr.storage.rows import VideoTensors
 from hapvr.storage.shards import STATUS_OK, Shard
 
 MAX_NAMED = 10
@@ -38,6 +38,12 @@ def check_videos(project: Project, key: str) -> list[Finding]:
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
+    usable = index.filter(pl.col("status") == STATUS_OK)
+    indexes = [project.shard(VIDEOS_STAGE, other).finished_index() for other in shard_keys(project.root)]
+    everywhere = pl.concat([found[1].select("status", "sha256") for found in indexes if found is not None])
+    repeated = (
+        everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique("sha256")
+    )
     return [
         _share(
             "unavailable_videos",
@@ -52,10 +58,17 @@ def check_videos(project: Project, key: str) -> list[Finding]:
             failed,
             index,
             limits.max_failed_rate,
-            "The column `reason` says why. Materialise the shard again to retry what may pass; what is damaged has to be "
-            "fetched anew or left out.",
+            "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or "
+            "leave them out.",
         ),
-        _duplicates(project, index, limits.max_duplicate_rate),
+        _share(
+            "duplicate_videos",
+            usable.join(repeated, on="sha256", how="semi").sort("video_id"),
+            usable,
+            limits.max_duplicate_rate,
+            "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
+            "that copies are negatives: remove all but one of each.",
+        ),
     ]
 
 
@@ -63,19 +76,18 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     """undecodable_videos, frame_rate and stored_bytes of a shard."""
     limits, sampling = project.config.quality, project.config.sampling
     shard = project.shard(FRAMES_STAGE, key)
-    index = shard.index()
-    before = project.shard(VIDEOS_STAGE, key).index()
-    usable = before.filter(pl.col("status") == STATUS_OK)["video_id"]
-    lost = index.filter(pl.col("video_id").is_in(usable.to_list()) & (pl.col("status") != STATUS_OK))
+    index, before = shard.index(), project.shard(VIDEOS_STAGE, key).index()
+    usable = before.filter(pl.col("status") == STATUS_OK)
+    lost = index.filter(pl.col("status") != STATUS_OK).join(usable, on="video_id", how="semi")
     # Of one-second clips a frame more or less is nothing to worry about.
     expected = (pl.col("duration_s") * sampling.fps).clip(upper_bound=sampling.max_frames)
     rates = (
         index.filter(pl.col("status") == STATUS_OK)
         .join(before.select("video_id", "duration_s"), on="video_id")
         .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
-        .with_columns(off=(pl.col("num_rows") - expected).abs() - 1, allowed=limits.max_frame_rate_error * expected)
     )
-    off = rates.filter(pl.col("off") > pl.col("allowed"))
+    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > limits.max_frame_rate_error * expected)
+    unstored = Finding("stored_bytes", True, "error", {"state": "not stored"})
     return [
         _share(
             "undecodable_videos",
@@ -93,27 +105,24 @@ def check_frames(project: Project, key: str) -> list[Finding]:
             "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
             "of them; if the frames are right, raise quality.max_frame_rate_error.",
         ),
-        check_stored(shard)
-        if sampling.store_frames
-        else Finding("stored_bytes", True, "error", {"state": "not stored"}),
+        check_stored(shard) if sampling.store_frames else unstored,
     ]
 
 
 def check_features(project: Project, key: str) -> list[Finding]:
     """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
     shard = project.shard(FEATURES_STAGE, key)
-    stored = VideoTensors(shard, "regions")
+    stored = FeatureFile(shard)
     bad_values, bad_norms, worst = [], [], 0.0
     for video_id in stored.video_ids:
-        regions = stored.read(video_id).astype(np.float32)
-        norms = np.linalg.norm(regions, axis=-1)
-        if not np.isfinite(regions).all() or (norms == 0).any():
-            bad_values.append(video_id)
-            continue
+        norms = np.linalg.norm(stored.regions(video_id).astype(np.float32), axis=-1)
         error = float(np.abs(norms - 1).max())
-        worst = max(worst, error)
-        if error > project.config.quality.max_norm_error:
-            bad_norms.append(video_id)
+        if not np.isfinite(norms).all() or (norms == 0).any():
+            bad_values.append(video_id)
+        else:
+            worst = max(worst, error)
+            if error > project.config.quality.max_norm_error:
+                bad_norms.append(video_id)
     return [
         Finding(
             "feature_values",
@@ -137,7 +146,7 @@ def check_features(project: Project, key: str) -> list[Finding]:
 
 def check_stored(shard: Shard) -> Finding:
     """stored_bytes: whether the data file still has the digest that was written down."""
-    (found,) = verify_shards(shard.root, shard.stage, [shard.key])
+    found = check_shard(shard)
     return Finding("stored_bytes", found.state == "ok", "error", {"state": found.state}, found.message)
 
 
@@ -151,22 +160,3 @@ def _share(name: str, rows: pl.DataFrame, of: pl.DataFrame, limit: float, remedy
         "examples": rows["video_id"].head(MAX_NAMED).to_list(),
     }
     return Finding(name, rate <= limit, "warn", values, remedy)
-
-
-def _duplicates(project: Project, index: pl.DataFrame, limit: float) -> Finding:
-    usable = index.filter(pl.col("status") == STATUS_OK)
-    tables = []
-    for key in shard_keys(project.root):
-        shard = project.shard(VIDEOS_STAGE, key)
-        if (found := shard.finished_index()) is not None:
-            tables.append(found[1].filter(pl.col("status") == STATUS_OK).select("video_id", "sha256"))
-    counts = pl.concat(tables).group_by("sha256").agg(pl.len().alias("copies"))
-    repeated = usable.join(counts.filter(pl.col("copies") > 1), on="sha256").sort("video_id")
-    return _share(
-        "duplicate_videos",
-        repeated,
-        usable,
-        limit,
-        "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
-        "that copies are negatives: remove all but one of each.",
-    )

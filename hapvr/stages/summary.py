@@ -12,8 +12,12 @@ from hapvr.stages.project import Project
 from hapvr.stages.training import current_run, tracker_of
 from hapvr.storage.manifest import shard_keys
 from hapvr.storage.shards import STATUS_OK
-from hapvr.tracking.champions import CHAMPION, champion_of
-from hapvr.tracking.registry import headline
+from hapvr.tracking.registry import CHAMPION, champion_of, headline
+
+RANDOM_WEIGHTS = (
+    "WARNING: the published weights could not be had, and this demo goes on with seeded random ones: it shows that the "
+    "chain works, and its scores say nothing about videos"
+)
 
 
 @dataclass(frozen=True)
@@ -40,39 +44,26 @@ def summarize(project: Project) -> Summary:
     videos = video_status(project)
     failed = videos.filter(pl.col("status") != STATUS_OK)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
-    run = current_run(project)
-    tracker = tracker_of(project)
+    sources = sorted(Counter(videos["shard"].str.replace(r"-\d{5}$", "")).items())
+    run, tracker = current_run(project), tracker_of(project)
     tags = tracker.client.get_run(run.mlflow_run_id).data.tags
+    weights = {part: tags[f"{part}.weights"] for part in ("backbone", "teacher") if f"{part}.weights" in tags}
     name = project.config.tracking.registered_model
     versions = tracker.client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
     champion = champion_of(tracker.client, name)
     lines = [
         f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}"
-        + (f" ({reasons})" if reasons else "")
-    ]
-    lines += [
-        f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)
-    ]
-    counts = sorted(Counter(videos["shard"].str.replace(r"-\d{5}$", "")).items())
-    lines.append("by source: " + ", ".join(f"{source} {count}" for source, count in counts))
-    weights = {part: tags[f"{part}.weights"] for part in ("backbone", "teacher") if f"{part}.weights" in tags}
-    lines.append(", ".join(f"{part} weights: {source}" for part, source in weights.items()) + _random_note(weights))
-    lines += [f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions]
-    lines.append(
+        + (f" ({reasons})" if reasons else ""),
+        *(f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)),
+        "by source: " + ", ".join(f"{source} {count}" for source, count in sources),
+        ", ".join(f"{part} weights: {source}" for part, source in weights.items()),
+        *([RANDOM_WEIGHTS] if "random" in weights.values() else []),
+        *(f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions),
         f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
         if champion
-        else f"champion: none; `hapvr models promote VERSION` makes one of {name}"
-    )
-    lines.append(f"data: {project.root.url}; model: {run.folder}")
-    lines.append(f"MLflow run {run.mlflow_run_id} in {tracker.uri}; `make ui` shows it and the Dagster graph")
-    lines.append("versions: " + ", ".join(f"{library} {number}" for library, number in environment().items()))
+        else f"champion: none; `hapvr models promote VERSION` makes one of {name}",
+        f"data: {project.root.url}; model: {run.folder}",
+        f"MLflow run {run.mlflow_run_id} in {tracker.uri}; `make ui` shows it and the Dagster graph",
+        "versions: " + ", ".join(f"{library} {number}" for library, number in environment().items()),
+    ]
     return Summary(videos, tuple(lines))
-
-
-def _random_note(weights: dict[str, str]) -> str:
-    if "random" not in weights.values():
-        return ""
-    return (
-        "\nWARNING: the published weights could not be had, and this demo goes on with seeded random ones: it shows that the "
-        "chain works, and its scores say nothing about videos"
-    )

@@ -29,9 +29,8 @@ from hapvr.storage.frames import frames_digest
 from hapvr.storage.manifest import read_manifest, training_shard_keys
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
-from hapvr.tracking.lineage import LINEAGE_FILE, data_digest
-from hapvr.tracking.runs import Tracker
-from hapvr.tracking.training import LATE_TAG, Outbox
+from hapvr.tracking.registry import LINEAGE_FILE, data_digest
+from hapvr.tracking.runs import PendingReports, Tracker
 from hapvr.train.labelled_pairs import write_labelled_pairs
 from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_record
@@ -215,9 +214,7 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
     result = training_result(run)
     tracker = tracker_of(project)
-    late = Outbox(run.folder).deliver(tracker, run.mlflow_run_id)
-    if late:
-        tracker.tag(run.mlflow_run_id, {LATE_TAG: f"{late} entries"})
+    PendingReports(run.folder).deliver(tracker, run.mlflow_run_id)
     for name in (RUN_NAME, HISTORY_NAME):
         tracker.file(run.mlflow_run_id, run.folder / name, "training")
     tracker.metrics(

@@ -14,8 +14,7 @@ from hapvr.labels.pseudo import pseudo_labels
 from hapvr.model.settings import needs_side
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.open_files import allow_open_files
+from hapvr.storage.filesystem import DataRoot, allow_open_files
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import (
     DRAWING_VERSION,

@@ -17,8 +17,7 @@ from hapvr.model.settings import needs_side
 from hapvr.seeding import numpy_rng
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureFile, FeatureStore
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.open_files import allow_open_files
+from hapvr.storage.filesystem import DataRoot, allow_open_files
 from hapvr.storage.rows import places_of_videos
 from hapvr.storage.shards import Shard
 from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource

@@ -87,8 +87,6 @@ class OnlineViews(BatchSource):
         self.side_dims = len(whitening.mean) if side else 0
         self._embed_regions = region_embedder(backbone, whitening, device, side=side)
         self._embed_frames = teacher_embedder(teacher, device)
-        for embed in (self._embed_regions, self._embed_frames):
-            embed.executor.decide()  # so that a resumed run sees the values of an uninterrupted one
         self._networks = {
             "backbone": _network_identity(backbone.settings),
             "teacher": _network_identity(teacher.settings),

@@ -10,7 +10,7 @@ from hapvr.labels.saliency import saliency_labels
 from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
 from hapvr.model.clips import check_clips
 from hapvr.model.side import Side, split_side
-from hapvr.model.vvs.injection import Injection, draw_injection
+from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import Batch
@@ -83,14 +83,12 @@ class SuppressionTraining(FamilyTraining):
         parts = (self._settings.seed, "injection", batch_number, first_row)
         injection = draw_injection(regions.shape[1], rules, numpy_rng(*parts))
         easy = easy_frames(side.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
-        chosen = draw_distractors(
-            easy, labels[rows], count=int(injection.inserted.sum()), several=rules.frames == "several", parts=parts
-        )
+        chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int(injection.inserted.sum()))
         clips = injection.apply(regions[rows], regions.flatten(0, 1)[chosen])
         pooled = injection.apply(side.pooled[rows], side.pooled.flatten(0, 1)[chosen])
-        return self.network.anchors(clips, pooled), _frame_labels(
-            injection, easy[rows] if rules.ignore_own else None, rows
-        )
+        # An own frame that may be a distractor too has no label.
+        own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
+        return self.network.anchors(clips, pooled), injection.labels(own)
 
     def _terms(
         self,
@@ -146,13 +144,11 @@ def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: fl
     return easy | (magnitude == magnitude.min()) if not bool(easy.any()) else easy
 
 
-def draw_distractors(
-    easy: Tensor, labels: Tensor, *, count: int, several: bool, parts: tuple[int | str, ...]
-) -> Tensor:
-    """Frames to insert into each anchor, as indices int64 [A, count] into the frames of all clips in order.
+def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ...]) -> Tensor:
+    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order.
 
     easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none.
-    several: each is drawn by itself; otherwise one is repeated. parts: seed the draw.
+    parts: seed the draw.
     """
     rng = numpy_rng(*parts, "frames")
     rows = []
@@ -160,15 +156,6 @@ def draw_distractors(
         candidates = (easy & (label < 0)[:, None]).flatten().nonzero().flatten()
         if not len(candidates):
             candidates = easy.flatten().nonzero().flatten()
-        drawn = torch.from_numpy(rng.integers(len(candidates), size=count if several else 1)).to(candidates.device)
-        rows.append(candidates[drawn].expand(count))
+        drawn = torch.from_numpy(rng.integers(len(candidates), size=1)).to(candidates.device)
+        rows.append(candidates[drawn])
     return torch.stack(rows)
-
-
-def _frame_labels(injection: Injection, easy: Tensor | None, rows: Tensor) -> Tensor:
-    """Labels int8 [A, T + n]: 1 content, 0 inserted, -1 an own frame that may be a distractor too."""
-    length = int((~injection.inserted).sum())
-    own = torch.ones(len(rows), length, dtype=torch.int8, device=rows.device)
-    if easy is not None:
-        own = own.masked_fill(easy, -1)
-    return injection.labels(own)

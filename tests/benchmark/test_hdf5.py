@@ -95,5 +95,5 @@ def test_read_hdf5_features_refuses_other_files(tmp_path):
     with pytest.raises(DataError, match="not a readable HDF5 file"):
         list(read_hdf5_features(tmp_path / "text.hdf5"))
     h5py.File(tmp_path / "empty.hdf5", "w").close()
-    with pytest.raises(DataError, match="no datasets"):
-        list(read_hdf5_features(tmp_path / "empty.hdf5"))
+    with pytest.raises(DataError, match="none of 0 datasets holds features"):
+        survey_hdf5(tmp_path / "empty.hdf5")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import polars as pl
 import pytest
 
@@ -9,45 +11,37 @@ from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.pairs import read_pairs
 from hapvr.errors import DataError
 
-
-@pytest.fixture
-def definition():
-    return BenchmarkDefinition(
-        name="small",
-        kind="clips",
-        queries=("a", "b"),
-        database=("x", "y"),
-        labels=pl.DataFrame({"query_id": ["a"], "reference_id": ["x"], "label": ["yes"]}),
-        tasks=(Task(name="mAP", metric="mAP", positives=frozenset({"yes"})),),
-    )
+DEFINITION = BenchmarkDefinition(
+    name="small",
+    kind="clips",
+    queries=("a", "b"),
+    database=("x", "y"),
+    labels=pl.DataFrame({"query_id": ["a"], "reference_id": ["x"], "label": ["yes"]}),
+    tasks=(Task(name="mAP", metric="mAP", positives=frozenset({"yes"})),),
+)
 
 
 def table(query=("a", "b"), reference=("x", "y"), similarity=(0.1, 0.2)):
     return pl.DataFrame({"query_id": list(query), "reference_id": list(reference), "similarity": list(similarity)})
 
 
-def test_read_pairs_of_a_file_equals_the_table(tmp_path, definition):
-    """A Parquet file with dictionary-encoded ids gives the pairs of the table it was written from."""
+def test_read_pairs_of_a_file_equals_the_table(tmp_path):
+    """A Parquet file of several row groups with dictionary-encoded ids gives the pairs of the table it was written from."""
     scores = table(similarity=(0.25, 0.5)).with_columns(pl.col("query_id", "reference_id").cast(pl.Categorical))
-    scores.write_parquet(tmp_path / "s.parquet")
-    for source in (scores, tmp_path / "s.parquet", str(tmp_path / "s.parquet")):
-        pairs = read_pairs(definition, source)
-        assert pairs.query.tolist() == [0, 1]
-        assert pairs.reference.tolist() == [0, 1]
+    scores.write_parquet(tmp_path / "s [1].parquet", row_group_size=1)
+    for source in (scores, tmp_path / "s [1].parquet", str(tmp_path / "s [1].parquet")):
+        pairs = read_pairs(DEFINITION, source)
+        assert pairs.query.tolist() == pairs.reference.tolist() == [0, 1]
         assert pairs.similarity.tolist() == [0.25, 0.5]
 
 
-def test_read_pairs_counts_unknown_ids(definition):
-    """Rows of videos that the benchmark does not have, or without an id, are left out and counted."""
+def test_read_pairs_counts_unknown_ids_and_marks_scores_that_are_not_finite():
+    """Rows of videos that the benchmark does not have, or without an id, are left out; bad scores are marked, not dropped."""
     for other in ("z", None):
-        pairs = read_pairs(definition, table(query=("b", other), reference=("x", "x")))
+        pairs = read_pairs(DEFINITION, table(query=("b", other), reference=("x", "x")))
         assert (pairs.num_rows, pairs.num_outside, pairs.query.tolist()) == (2, 1, [1])
-
-
-def test_read_pairs_marks_scores_that_are_not_finite(definition):
-    """NaN, infinite and null scores are marked, not dropped."""
     for bad in (float("nan"), float("inf"), float("-inf"), None):
-        assert read_pairs(definition, table(similarity=(bad, 0.2))).invalid.tolist() == [True, False]
+        assert read_pairs(DEFINITION, table(similarity=(bad, 0.2))).invalid.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -56,22 +50,23 @@ def test_read_pairs_marks_scores_that_are_not_finite(definition):
         (table(similarity=("0.1", "0.2")), "'similarity' is .*string.*, wanted floats"),
         (table(query=(1, 2)), "'query_id' is int64, wanted video ids as strings"),
         (table().drop("similarity"), "no column 'similarity'"),
-        (table().clear(), "no rows"),
+        (table().clear(), "none of 0 rows"),
         (table(query=("z", "z"), reference=("x", "y")), "none of 2 rows"),
         (table(query=("a", "a"), reference=("x", "x")), "1 pairs are repeated, e.g. query 'a' with reference 'x'"),
     ],
 )
-def test_read_pairs_refuses(definition, scores, message, tmp_path):
+def test_read_pairs_refuses(scores, message, tmp_path):
     """A table or file that cannot be evaluated is an error that names what is wrong."""
     scores.write_parquet(tmp_path / "s.parquet")
     for source in (scores, tmp_path / "s.parquet"):
         with pytest.raises(DataError, match=message):
-            read_pairs(definition, source)
+            read_pairs(DEFINITION, source)
 
 
-def test_read_pairs_refuses_what_is_no_parquet_file(definition, tmp_path):
-    """A missing file and a text file are named."""
+def test_read_pairs_refuses_what_is_no_parquet_file(tmp_path):
+    """A missing file, a text file and a pipe are named; nothing waits for a pipe."""
     (tmp_path / "text.parquet").write_text("query_id,reference_id,similarity\n")
-    for name, message in (("text.parquet", "not a readable Parquet file"), ("none.parquet", "no such file")):
-        with pytest.raises(DataError, match=message):
-            read_pairs(definition, tmp_path / name)
+    os.mkfifo(tmp_path / "pipe.parquet")
+    for name in ("text.parquet", "none.parquet", "pipe.parquet"):
+        with pytest.raises(DataError, match=rf"{name}: not a readable Parquet file"):
+            read_pairs(DEFINITION, tmp_path / name)

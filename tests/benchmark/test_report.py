@@ -17,11 +17,9 @@ from hapvr.benchmark.report import (
     per_query_figure,
     pr_curve_figure,
     published_markdown,
-    retrieved_figure,
     similarity_distribution_figure,
     similarity_matrix_figure,
 )
-from hapvr.benchmark.retrieved import retrieved_videos
 from hapvr.errors import ArgumentError
 from hapvr.seeding import numpy_rng
 
@@ -81,45 +79,6 @@ def test_figures_are_drawn_from_results(definition):
     for figure in (curves, scatter, densities, heat_map, with_frames):
         assert isinstance(figure, Figure)
         figure.canvas.draw()
-
-
-def test_retrieved_videos_are_those_of_the_ranking_with_hits_and_misses(definition):
-    """Queries come from the lowest average precision on; relevant and other videos have other frames; a miss has its rank."""
-    table = similarities(1)
-    result = evaluate(definition, table)
-    rows = retrieved_videos(definition, table, result, task="DSVR", num_first=1)
-    precisions = [row.average_precision for row in rows]
-    assert precisions == sorted(precisions)
-    relevant = set(
-        definition.labels.filter(pl.col("label").is_in(["ND", "DS"])).select("query_id", "reference_id").rows()
-    )
-    for row in rows:
-        ranking = table.filter(query_id=row.query_id).filter(pl.col("reference_id") != row.query_id)
-        ranking = ranking.sort("similarity", descending=True)["reference_id"].to_list()
-        (first,) = row.first
-        assert (first.video_id, first.rank) == (ranking[0], 1)
-        assert first.relevant == ((row.query_id, first.video_id) in relevant)
-        places = [place for place, video in enumerate(ranking, start=1) if (row.query_id, video) in relevant]
-        assert (row.last_relevant.rank if row.last_relevant else 1) == max(places)
-    figure = retrieved_figure(rows, {rows[0].query_id: Image.new("RGB", (160, 90))}, title="retrieved")
-    figure.canvas.draw()
-    shown = [axes for axes in figure.axes if axes.images]
-    assert len(shown) == sum(1 + len(row.first) + (row.last_relevant is not None) for row in rows)
-    with pytest.raises(ArgumentError, match="no query"):
-        retrieved_figure([], {}, title="none")
-
-
-def test_figures_refuse_what_they_cannot_show(definition):
-    """An unknown task, no similarities, and no matrix are errors that say what was wanted."""
-    result = evaluate(definition, similarities(1))
-    with pytest.raises(ArgumentError, match="no task 'CSVD'"):
-        pr_curve_figure({"x": result}, task="CSVD")
-    with pytest.raises(ArgumentError, match="0 relevant and 1 irrelevant"):
-        similarity_distribution_figure(np.zeros(0), np.zeros(1))
-    with pytest.raises(ArgumentError, match=r"shape \(3,\)"):
-        similarity_matrix_figure(np.zeros(3))
-    with pytest.raises(ArgumentError, match="no query has an average precision"):
-        per_query_figure(result, result, task="DSVD", names=("a", "b"))
 
 
 def test_metrics_markdown_by_hand():

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ import torch
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.scoring import ScoringSettings, score_benchmark
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
@@ -104,87 +103,93 @@ def test_score_benchmark_equals_one_pair_at_a_time(tmp_path, symmetric):
     np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
 
 
-def test_score_benchmark_continues_to_the_same_bytes(tmp_path):
-    """A run that was stopped and started again gives the file of a run that was not."""
-    definition, network = make_definition(), make_network()
-    features, settings = random_features(definition.video_ids), ScoringSettings(references_per_part=3)
-    whole = score_benchmark(network, definition, Features(features), tmp_path / "whole.parquet", settings=settings)
-    reader, stopped = Features(features), tmp_path / "stopped.parquet"
-    reader.fail_after = 7
+def stop_after(network, definition, reader, path, settings, *, videos=7):
+    """Scores until the reader has read this many videos, as a killed run would."""
+    reader.fail_after = videos
     with pytest.raises(KeyboardInterrupt):
-        score_benchmark(network, definition, reader, stopped, settings=settings)
-    assert not stopped.exists()
-    assert len(list((tmp_path / "stopped.parquet.parts").glob("part-*"))) == 2
+        score_benchmark(network, definition, reader, path, settings=settings)
     reader.fail_after = None
-    score_benchmark(network, definition, reader, stopped, settings=settings)
-    assert stopped.read_bytes() == whole.read_bytes()
-    assert not (tmp_path / "stopped.parquet.parts").exists()
+    assert not path.exists()
+    return sorted(path.with_name(path.name + ".parts").glob("part-*"))
 
 
-def test_damaged_scores_are_scored_again(tmp_path):
-    """A cut part, the first or a later one, and a cut file at the end of it do not stop the call that goes on."""
+def test_a_stopped_run_continues_with_what_is_whole(tmp_path):
+    """To the same bytes as a run that was not stopped; a damaged part or file costs its own videos."""
     definition, network = make_definition(), make_network()
-    features, settings = random_features(definition.video_ids), ScoringSettings(references_per_part=3)
-    whole = score_benchmark(network, definition, Features(features), tmp_path / "whole.parquet", settings=settings)
+    reader, settings = Features(random_features(definition.video_ids)), ScoringSettings(references_per_part=3)
+    whole = score_benchmark(network, definition, reader, tmp_path / "whole.parquet", settings=settings)
     wanted = as_matrix(whole, definition)
-    for damaged in (0, 1):
-        reader, stopped = Features(features), tmp_path / f"stopped {damaged}.parquet"
-        reader.fail_after = 7
-        with pytest.raises(KeyboardInterrupt):
-            score_benchmark(network, definition, reader, stopped, settings=settings)
-        part = sorted(stopped.with_name(stopped.name + ".parts").glob("part-*"))[damaged]
-        part.write_bytes(part.read_bytes()[:100])
-        reader.fail_after = None
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            score_benchmark(network, definition, reader, stopped, settings=settings)
-        assert damaged == 0 or any(f"{part} is damaged" in str(one.message) for one in said)
-        np.testing.assert_array_equal(as_matrix(stopped, definition), wanted)
+    for damaged in (None, 0, 1):
+        path = tmp_path / f"stopped {damaged}.parquet"
+        parts = stop_after(network, definition, reader, path, settings)
+        assert len(parts) == 2
+        if damaged is not None:
+            parts[damaged].write_bytes(parts[damaged].read_bytes()[:100])
+        score_benchmark(network, definition, reader, path, settings=settings)
+        np.testing.assert_array_equal(as_matrix(path, definition), wanted)
+        assert damaged is not None or path.read_bytes() == whole.read_bytes()
+        assert not path.with_name(path.name + ".parts").exists()
     whole.write_bytes(whole.read_bytes()[:100])
-    score_benchmark(network, definition, Features(features), whole, settings=settings)
+    score_benchmark(network, definition, reader, whole, settings=settings)
     np.testing.assert_array_equal(as_matrix(whole, definition), wanted)
 
 
-def test_score_benchmark_refuses_features_of_another_model(tmp_path):
-    """Features of another dimension are named, with what was wanted."""
-    definition, network = make_definition(), make_network()
-    features = random_features(definition.video_ids, dims=DIMS * 2)
-    with pytest.raises(DataError, match=r"features of q0: shape .*32.*wanted.*16"):
-        score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
+def test_score_benchmark_starts_over_with_other_weights_and_features(tmp_path):
+    """Parts of another network are not mixed in; a finished file is kept for the same network and features alone."""
+    definition, other = make_definition(), make_network(temporal_rate=0.5)
+    reader, path = Features(random_features(definition.video_ids)), tmp_path / "s.parquet"
+    stop_after(make_network(), definition, reader, path, ScoringSettings(references_per_part=3))
+    for network in (other, make_network()):
+        score_benchmark(network, definition, reader, path)
+        wanted = pairwise_scores(network, definition, reader.features)
+        np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
+    reader.fail_after = 0
+    assert score_benchmark(make_network(), definition, reader, path) == path
+    reader.digest = "1"
+    with pytest.raises(KeyboardInterrupt):
+        score_benchmark(make_network(), definition, reader, path)
 
 
-def test_score_benchmark_refuses_a_store_without_queries(tmp_path):
-    """A feature store without any query is an error that counts what is there."""
-    definition, network = make_definition(), make_network()
-    features = random_features(definition.database)
-    with pytest.raises(DataError, match="0 of 3 queries and 11 of 11 references"):
-        score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda features: random_features(features, dims=DIMS * 2), r"features of q0: shape .*32.*wanted.*16"),
+        (
+            lambda features: features | {"r3": features["r3"] * float("nan")},
+            "features of r3: some values are not finite",
+        ),
+        (lambda features: {"r0": features["r0"]}, "0 of 3 queries and 1 of 11 references"),
+    ],
+)
+def test_score_benchmark_refuses_features_that_cannot_be_scored(tmp_path, change, message):
+    """Features of another model, damaged ones, and a store without any query are errors and never rows."""
+    definition = make_definition()
+    features = change(random_features(definition.video_ids))
+    with pytest.raises(DataError, match=message):
+        score_benchmark(make_network(), definition, Features(features), tmp_path / "s.parquet")
 
 
 CHILD = """
-import importlib.util, sys, time
-from pathlib import Path
-spec = importlib.util.spec_from_file_location("scoring_test", sys.argv[1])
-test = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(test)
-test.score_slowly(Path(sys.argv[2]), delay_s=float(sys.argv[3]))
-"""
-
-
-MEMORY_CHILD = """
 import importlib.util, resource, sys
 from pathlib import Path
 spec = importlib.util.spec_from_file_location("scoring_test", sys.argv[1])
 test = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(test)
-test.score_made_on_reading(Path(sys.argv[2]), num_references=int(sys.argv[3]))
+getattr(test, sys.argv[2])(Path(sys.argv[3]), float(sys.argv[4]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def score_made_on_reading(path, *, num_references):
+def child(function, path, number):
+    """A process that calls a function of this file and prints its peak memory."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", CHILD, __file__, function.__name__, str(path), str(number)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def score_made_on_reading(path, num_references):
     """Scores videos of 60 frames whose features exist only while they are read."""
-    definition = make_definition(num_references=num_references)
+    definition = make_definition(num_references=int(num_references))
     reader = Features(dict.fromkeys(definition.video_ids))
 
     def read(video_ids, *, side=False):
@@ -196,7 +201,7 @@ def score_made_on_reading(path, *, num_references):
     score_benchmark(network, definition, reader, path, settings=ScoringSettings(references_per_part=64))
 
 
-def score_slowly(path, *, delay_s):
+def score_slowly(path, delay_s):
     """Scores the small benchmark, one reference per part, waiting before each read."""
     definition = make_definition()
     features = Features(random_features(definition.video_ids))
@@ -213,50 +218,19 @@ def score_slowly(path, *, delay_s):
 
 def test_score_benchmark_survives_being_killed(tmp_path):
     """After kill -9 between two parts, the next run leaves the bytes of an uninterrupted one."""
-    score_slowly(tmp_path / "whole.parquet", delay_s=0)
+    score_slowly(tmp_path / "whole.parquet", 0)
     killed = tmp_path / "killed.parquet"
     parts = tmp_path / "killed.parquet.parts"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", CHILD, __file__, str(killed), "0.2"], env=environment) as child:
+    with child(score_slowly, killed, 0.2) as process:
         deadline = time.monotonic() + 120
-        while len(list(parts.glob("part-*"))) < 3 and child.poll() is None and time.monotonic() < deadline:
+        while len(list(parts.glob("part-*"))) < 3 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        child.send_signal(signal.SIGKILL)
-    assert child.returncode == -signal.SIGKILL
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
     assert not killed.exists()
     assert 3 <= len(list(parts.glob("part-*"))) < 11
-    score_slowly(killed, delay_s=0)
+    score_slowly(killed, 0)
     assert killed.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-
-
-def test_score_benchmark_starts_over_with_other_weights(tmp_path):
-    """Parts of another network are not mixed in, and a finished file of another network is made again."""
-    definition = make_definition()
-    reader = Features(random_features(definition.video_ids))
-    path, settings = tmp_path / "s.parquet", ScoringSettings(references_per_part=3)
-    reader.fail_after = 7
-    with pytest.raises(KeyboardInterrupt):
-        score_benchmark(make_network(), definition, reader, path, settings=settings)
-    reader.fail_after = None
-    other = make_network(temporal_rate=0.5)
-    score_benchmark(other, definition, reader, path, settings=settings)
-    wanted = pairwise_scores(other, definition, reader.features)
-    np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
-    score_benchmark(make_network(), definition, reader, path, settings=settings)
-    wanted = pairwise_scores(make_network(), definition, reader.features)
-    np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
-
-
-def test_score_benchmark_keeps_a_finished_file(tmp_path):
-    """The same run again reads no feature; other features do."""
-    definition, network = make_definition(), make_network()
-    reader = Features(random_features(definition.video_ids))
-    path = score_benchmark(network, definition, reader, tmp_path / "s.parquet")
-    reader.fail_after = 0
-    assert score_benchmark(network, definition, reader, path) == path
-    reader.digest = "1"
-    with pytest.raises(KeyboardInterrupt):
-        score_benchmark(network, definition, reader, path)
 
 
 def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
@@ -269,15 +243,6 @@ def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
     assert "r4" not in table["reference_id"]
 
 
-def test_score_benchmark_refuses_features_that_are_not_finite(tmp_path):
-    """A video with NaN features is named."""
-    definition, network = make_definition(), make_network()
-    features = random_features(definition.video_ids)
-    features["r3"] = features["r3"] * float("nan")
-    with pytest.raises(DataError, match="features of r3: some values are not finite"):
-        score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_score_benchmark_leaves_the_network_alone(tmp_path, dtype):
     """The caller's network keeps mode, dtype and weights, whatever the settings."""
@@ -287,29 +252,6 @@ def test_score_benchmark_leaves_the_network_alone(tmp_path, dtype):
     score_benchmark(network, definition, reader, tmp_path / "s.parquet", settings=ScoringSettings(dtype=dtype))
     assert network.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
-
-
-@pytest.mark.parametrize("faster", ["float32", "bfloat16"])
-def test_auto_scores_in_the_faster_dtype(tmp_path, monkeypatch, faster):
-    """Bytes are those of the dtype that took less time on the first video; the other is slowed here."""
-    definition, network = make_definition(), make_network()
-    reader = Features(random_features(definition.video_ids))
-    make_scorer = type(network).packed_scorer
-
-    def slowed(self, *, dtype, limits):
-        score = make_scorer(self, dtype=dtype, limits=limits)
-
-        def score_late(*arguments):
-            if dtype is not getattr(torch, faster):
-                time.sleep(0.2)
-            return score(*arguments)
-
-        return score_late
-
-    monkeypatch.setattr(type(network), "packed_scorer", slowed)
-    found = score_benchmark(network, definition, reader, tmp_path / "auto", settings=ScoringSettings(dtype="auto"))
-    wanted = score_benchmark(network, definition, reader, tmp_path / faster, settings=ScoringSettings(dtype=faster))
-    assert pl.read_parquet(found).equals(pl.read_parquet(wanted))
 
 
 def test_bfloat16_keeps_the_metrics(tmp_path):
@@ -341,18 +283,6 @@ def test_memory_does_not_grow_with_the_number_of_references(tmp_path):
     """Peak memory of a process that scores four times as many references is the same within a tenth."""
     peaks = []
     for num_references in (200, 800):
-        command = [sys.executable, "-c", MEMORY_CHILD, __file__, str(tmp_path / f"{num_references}.parquet")]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        output = subprocess.run(
-            [*command, str(num_references)], env=environment, check=True, capture_output=True, text=True
-        ).stdout
-        peaks.append(int(output.split()[-1]))
+        with child(score_made_on_reading, tmp_path / f"{num_references}.parquet", num_references) as process:
+            peaks.append(int(process.stdout.read().split()[-1]))
     assert peaks[1] < 1.1 * peaks[0]
-
-
-def test_scoring_settings_refuse_wrong_values():
-    """Unknown dtypes and empty parts are named with what is allowed."""
-    with pytest.raises(ArgumentError, match="dtype is 'float16'; wanted one of auto, float32, bfloat16"):
-        ScoringSettings(dtype="float16")
-    with pytest.raises(ArgumentError, match="references_per_part is 0"):
-        ScoringSettings(references_per_part=0)

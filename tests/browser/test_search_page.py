@@ -36,7 +36,7 @@ def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Ite
     collection, folder = make_once("served collection", fill_collection), tmp_path_factory.mktemp("page")
     write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[20:28], 501])
     lists = [{"name": "leaked", "path": str(folder / "watched")}]
-    project = copied(collection, folder, **{"service.refresh_s": 0, "watch.lists": lists})
+    project = copied(collection, folder, **{"watch.lists": lists})
     searcher = Searcher.open(project)
     for key in searcher.shards():
         make_watch_matches(project, searcher, key)

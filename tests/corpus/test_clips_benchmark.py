@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.corpus.clips_benchmark import CopyTask, build_benchmark, make_clips_benchmark, make_copies
-from hapvr.corpus.edits import EDITS
+from hapvr.corpus.clips_benchmark import Copies, build_benchmark, find_clips, load_frames, make_clips_benchmark
+from hapvr.corpus.edits import EDITS, HARD_EDITS
 from hapvr.corpus.output import write_mp4
-from hapvr.corpus.user_clips import find_clips, load_frames
-from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.progress import no_progress
+from hapvr.corpus.user_videos import MIN_CLIPS, held_out_counts, read_scenes, split_user_videos
+from hapvr.errors import ArgumentError, DataError
 from hapvr.provenance import file_sha256
 from hapvr.video.decode import probe_video
+from hapvr.video.settings import OwnVideosSource
 from tests.corpus.conftest import moving_square
 
 
@@ -85,22 +86,6 @@ def test_parts_are_shown_in_longer_footage(tmp_path: Path) -> None:
         make_clips_benchmark(clips, tmp_path / "none", name="own", edits="parts", distractor_rate=0, workers=1)
 
 
-def test_benchmark_of_before_there_were_true_times_gets_them(clips: Path, tmp_path: Path) -> None:
-    """A folder of format 1 gets segments.parquet; no video and no label changes."""
-    options: dict[str, Any] = {"name": "own", "copies_per_clip": 3, "workers": 1}
-    folder = make_clips_benchmark(clips, tmp_path / "made", **options).folder
-    wanted = load_definition(folder)
-    head = json.loads((folder / "benchmark.json").read_text())
-    (folder / "benchmark.json").write_text(json.dumps(head | {"format_version": 1}))
-    (folder / "segments.parquet").unlink()
-    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.mp4") if "copies" in path.parts}
-    make_clips_benchmark(clips, folder, **options)
-    again = load_definition(folder)
-    assert again.segments.equals(wanted.segments)
-    assert again.labels.equals(wanted.labels)
-    assert {path: path.stat().st_mtime_ns for path in times} == times
-
-
 def test_make_clips_benchmark_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:
     """Broken files are listed with a reason, a repeated file is a near duplicate, odd names become ids."""
     made = make_clips_benchmark(awkward_clips, tmp_path / "made", name="own", distractor_rate=0.0, workers=1)
@@ -143,30 +128,6 @@ def test_make_clips_benchmark_repeats_itself(clips: Path, tmp_path: Path) -> Non
     assert other.num_database < first.num_database
 
 
-def test_make_copies_says_why_a_clip_fails(clips: Path, tmp_path: Path) -> None:
-    """A file that breaks after it was listed gives its reason, and the others are made."""
-    listed = find_clips(clips, out=tmp_path / "made", name="own", workers=1).clips
-    listed[0].path.write_text("gone bad")
-    with pytest.raises(VideoError, match=listed[0].path.name) as caught:
-        make_copies(CopyTask(listed[0], None, tmp_path, ("flip",), 0))
-    assert caught.value.reason == "not_video"
-    made = build_benchmark(
-        tmp_path / "made",
-        name="own",
-        queries=[[clip] for clip in listed[:3]],
-        distractors=[],
-        donors=[],
-        copies_per_clip=1,
-        edits="usual",
-        max_queries=9,
-        seed=0,
-        workers=2,
-        progress=no_progress,
-    )
-    assert made.num_queries == 2
-    assert [(file.path, file.reason) for file in made.unusable] == [(listed[0].path, "not_video")]
-
-
 @pytest.mark.slow
 def test_copies_that_combine_two_videos_show_another_clip_of_the_user(clips: Path, tmp_path: Path) -> None:
     """The second video is a clip that is no query; where all clips are queries, no copy combines two."""
@@ -190,37 +151,6 @@ def test_copies_that_combine_two_videos_show_another_clip_of_the_user(clips: Pat
     assert not {kind for kind in edits & set(EDITS) if EDITS[kind].combines}
 
 
-def test_make_clips_benchmark_needs_two_clips(clips: Path, tmp_path: Path) -> None:
-    """A missing folder, an empty one and one with a single clip say what is wanted."""
-    single = tmp_path / "single"
-    single.mkdir()
-    with pytest.raises(DataError, match="no videos in"):
-        make_clips_benchmark(single, tmp_path / "made", name="own")
-    for name in ("one.mp4", "same.mp4"):
-        shutil.copy(clips / "clip 0.mp4", single / name)
-        with pytest.raises(DataError, match=r"1 different decodable clips.*wanted at least 2"):
-            make_clips_benchmark(single, tmp_path / "made", name="own")
-    with pytest.raises(DataError, match="is no folder"):
-        make_clips_benchmark(tmp_path / "none", tmp_path / "made", name="own")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"copies_per_clip": 0}, "copies_per_clip: got 0; wanted 1 to 14"),
-        ({"copies_per_clip": 15}, "copies_per_clip: got 15"),
-        ({"distractor_rate": 1.0}, "distractor_rate: got 1.0"),
-        ({"max_queries": 0}, "max_queries: got 0"),
-    ],
-)
-def test_make_clips_benchmark_refuses_numbers_out_of_range(
-    clips: Path, tmp_path: Path, options: dict[str, float], message: str
-) -> None:
-    """The error names the argument, its value and the limits."""
-    with pytest.raises(ArgumentError, match=message):
-        make_clips_benchmark(clips, tmp_path / "made", name="own", **options)
-
-
 def test_find_clips_refuses_output_among_the_input(clips: Path) -> None:
     """Results inside the folder of clips would be taken for clips by the next call."""
     with pytest.raises(ArgumentError, match="lies inside the folder of clips"):
@@ -235,3 +165,108 @@ def test_load_frames_bounds_length_and_size(clips: Path) -> None:
     assert 15 <= len(frames) <= 20
     single, _ = load_frames(clips / "clip 5.mp4")
     assert len(single) == 1
+
+
+def test_a_clip_that_fails_later_gives_its_reason(clips: Path, tmp_path: Path) -> None:
+    """A file that breaks after it was listed, and the others are made."""
+    listed, _ = find_clips(clips, out=tmp_path / "made", name="own")
+    listed[0][0].path.write_text("gone bad")
+    made = build_benchmark(
+        tmp_path / "made", name="own", queries=listed[:3], distractors=[], donors=[], copies=Copies(per_clip=1)
+    )
+    assert made.num_queries == 2
+    assert [(file.path, file.reason) for file in made.unusable] == [(listed[0][0].path, "not_video")]
+
+
+def originals(folder: Path) -> set[str]:
+    """Names of the user's files in a benchmark."""
+    definition = load_definition(folder)
+    prefix = f"{definition.name}/originals/"
+    return {video.removeprefix(prefix) for video in definition.video_ids if video.startswith(prefix)}
+
+
+def own(videos: Path, **settings: Any) -> OwnVideosSource:
+    return OwnVideosSource(kind="own_videos", name="own", path=videos, **settings)
+
+
+def test_split_user_videos_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:
+    """Each input file is in exactly one part; broken ones are among the training files and listed with a reason."""
+    source = own(awkward_clips, validation_rate=0.3, test_rate=0.3)
+    files, unusable = split_user_videos(awkward_clips, tmp_path, source)
+    train = {path.relative_to(awkward_clips).as_posix() for path in files}
+    test, validation = originals(tmp_path / "own-test"), originals(tmp_path / "own-validation")
+    everything = {path.relative_to(awkward_clips).as_posix() for path in awkward_clips.rglob("*.mp4") if path.is_file()}
+    assert not test & validation
+    assert train | test | validation == everything
+    assert {file.path.name for file in unusable} == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.mp4"}
+    assert {file.path for file in unusable} <= set(files)
+
+
+@pytest.mark.slow
+def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> None:
+    """Renaming a clip or adding others moves no clip between the parts; identical files stay together."""
+    source = own(clips, validation_rate=0.4, test_rate=0.4)
+    before, _ = split_user_videos(clips, tmp_path / "a", source)
+    for path in before:
+        path.rename(path.with_name(f"renamed {path.name}"))
+    shutil.copy(clips / f"renamed {before[0].name}", clips / "again.mp4")
+    after, _ = split_user_videos(clips, tmp_path / "b", source)
+    held_out = {f"clip {index}.mp4" for index in range(6)} - {path.name for path in before}
+    assert {path.name for path in after} == {f"renamed {path.name}" for path in before} | {"again.mp4"}
+    assert held_out <= originals(tmp_path / "b" / "own-test") | originals(tmp_path / "b" / "own-validation")
+
+
+@pytest.mark.slow
+def test_split_user_videos_keeps_scenes_whole(clips: Path, tmp_path: Path) -> None:
+    """Clips of one scene are all trained on or all held out on one side, whatever the seed; hard edits alter every copy."""
+    scenes = {"clip 0.mp4": "park", "clip 1.mp4": "park", "clip 2.mp4": "park"}
+    table = tmp_path / "scenes.csv"
+    table.write_text("file,scene\n" + "".join(f"{file},{scene}\n" for file, scene in scenes.items()))
+    for seed in range(3):
+        out = tmp_path / f"out {seed}"
+        source = own(clips, test_rate=0.4, edits="hard", seed=seed)
+        files, _ = split_user_videos(clips, out, source, scenes=read_scenes(table))
+        parts = [{path.name for path in files}]
+        for part in ("test", "validation"):
+            parts.append({Path(query).name for query in load_definition(out / f"own-{part}").queries})
+        assert sorted(len(part & scenes.keys()) for part in parts) == [0, 0, 3]
+    kinds = {video.split("/")[2] for video in load_definition(out / "own-test").video_ids if "/copies/" in video}
+    assert kinds == set(HARD_EDITS)
+
+
+def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(clips: Path, tmp_path: Path) -> None:
+    """Four clips are enough: two to train, and one query each with borrowed distractors; three are refused."""
+    for index in (4, 5):
+        (clips / f"clip {index}.mp4").unlink()
+    files, _ = split_user_videos(clips, tmp_path, own(clips))
+    assert len(files) == 2
+    assert [len(load_definition(tmp_path / f"own-{part}").queries) for part in ("test", "validation")] == [1, 1]
+    assert len(load_definition(tmp_path / "own-test").database) == 2 + 4
+    (clips / "clip 3.mp4").unlink()
+    with pytest.raises(DataError, match=r"3 different decodable clips.*wanted at least 4"):
+        split_user_videos(clips, tmp_path, own(clips))
+    (tmp_path / "scenes.csv").write_text("a,b\n1,2\n")
+    for name in ("scenes.csv", "missing.csv"):
+        with pytest.raises(DataError, match=f"{name} cannot be read as scenes .*columns file"):
+            read_scenes(tmp_path / name)
+    for name in ("clip 1.mp4", "clip 2.mp4"):
+        (clips / name).unlink()
+    with pytest.raises(DataError, match=r"1 different decodable clips.*wanted at least 2"):
+        make_clips_benchmark(clips, tmp_path / "made", name="own")
+
+
+@given(
+    draws=st.lists(st.floats(0, 1, exclude_max=True), min_size=MIN_CLIPS, max_size=40).map(sorted),
+    validation_rate=st.floats(0, 0.5),
+    test_rate=st.floats(0, 0.49),
+)
+def test_held_out_counts_leave_something_everywhere(
+    draws: list[float], validation_rate: float, test_rate: float
+) -> None:
+    """However the draws fall, one clip is for test, one for validation, and two are for training; many follow the rates."""
+    num_test, num_validation = held_out_counts(draws, validation_rate=validation_rate, test_rate=test_rate)
+    assert num_test >= 1
+    assert num_validation >= 1
+    assert len(draws) - num_test - num_validation >= 2
+    many = [index / 100 for index in range(100)]
+    assert held_out_counts(many, validation_rate=0.15, test_rate=0.3) == (30, 15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from hapvr.errors import ArgumentError, WeightsUnavailableError
 from hapvr.features.backbone import center_crop, load_backbone, region_vectors
@@ -74,18 +76,97 @@ def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, su
         torch.testing.assert_close(backbone.network(pixels)[-1], source.forward_features(pixels))
 
 
-def test_file_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """Missing files, other networks' tensors and pickled objects are refused by name; nothing is unpickled."""
+def state_of(architecture: str) -> dict[str, Tensor]:
+    return dict(timm.create_model(architecture, pretrained=False).state_dict())
+
+
+def without(state: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
+    return {name: values for name, values in state.items() if not name.startswith(parts)}
+
+
+WRONG_STATES = {
+    "another network, smaller": (
+        lambda: state_of("resnet18.tv_in1k"),
+        "resnet34.tv_in1k",
+        r"missing, e\.g\. layer1\.2",
+    ),
+    "another network, larger": (
+        lambda: state_of("resnet34.tv_in1k"),
+        "resnet18.tv_in1k",
+        r"unexpected, e\.g\. layer1\.2",
+    ),
+    "one tensor": (lambda: {"conv1.weight": torch.rand(64, 3, 7, 7)}, "resnet18.tv_in1k", r"missing, e\.g\. bn1"),
+    "no last stage": (
+        lambda: without(state_of("resnet18.tv_in1k"), "layer4"),
+        "resnet18.tv_in1k",
+        r"missing, e\.g\. layer4",
+    ),
+    "another shape": (
+        lambda: state_of("resnet18.tv_in1k") | {"conv1.weight": torch.rand(1)},
+        "resnet18.tv_in1k",
+        r"1 mismatched, e\.g\. conv1\.weight",
+    ),
+    "whole numbers": (
+        lambda: {name: values.to(torch.int8) for name, values in state_of("resnet18.tv_in1k").items()},
+        "resnet18.tv_in1k",
+        r"mismatched, e\.g\. conv1\.weight",
+    ),
+    "not finite": (
+        lambda: state_of("resnet18.tv_in1k") | {"layer2.0.conv1.weight": torch.full((128, 64, 3, 3), torch.nan)},
+        "resnet18.tv_in1k",
+        r"1 mismatched, e\.g\. layer2\.0\.conv1\.weight",
+    ),
+    "a transformer of no finite numbers": (
+        lambda: {name: values / 0 for name, values in state_of("vit_tiny_patch16_224").items()},
+        "vit_tiny_patch16_224",
+        "mismatched, e\\.g\\. cls_token",
+    ),
+    "half a transformer": (
+        lambda: without(state_of("vit_tiny_patch16_224"), *(f"blocks.{number}." for number in range(6, 12))),
+        "vit_tiny_patch16_224",
+        r"missing, e\.g\. blocks\.6",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "architecture", "message"), WRONG_STATES.values(), ids=WRONG_STATES.keys())
+@pytest.mark.parametrize("kind", [BackboneConfig, TeacherConfig])
+def test_weights_that_do_not_fill_the_network_are_refused(
+    kind: type[BackboneConfig] | type[TeacherConfig],
+    make: Callable[[], dict[str, Tensor]],
+    architecture: str,
+    message: str,
+    tmp_path: Path,
+) -> None:
+    """Every tensor of a backbone or teacher comes from the file; nothing stays random without a word."""
+    torch.save(make(), tmp_path / "weights.pth")
+    config = kind(architecture=architecture, weights=FileWeights(source="file", path=tmp_path / "weights.pth"))
+    with pytest.raises(WeightsUnavailableError, match=rf"weights\.pth does not fit {architecture}.*{message}"):
+        load_backbone(config) if isinstance(config, BackboneConfig) else load_teacher(config, crop_px=224)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.encoder.", "model."])
+def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) -> None:
+    """Beside other parts such as a projection head, with or without a classifier."""
+    state = state_of("resnet18.tv_in1k")
+    path = tmp_path / "weights.pth"
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
+    torch.save(state, path)
+    wanted = load_backbone(config).identity
+    inner = {f"{prefix}{name}": values for name, values in without(state, "fc").items()}
+    torch.save({"state_dict": inner | {"projection.weight": torch.zeros(3)}}, path)
+    assert load_backbone(config).identity == wanted
+
+
+def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
+    """Missing files and pickled objects are refused by name; nothing is unpickled."""
     path = tmp_path / "weights.pth"
     config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
     with pytest.raises(WeightsUnavailableError, match="does not exist"):
-        create_network(config)
-    torch.save({"conv1.weight": torch.zeros(1)}, path)
-    with pytest.raises(WeightsUnavailableError, match=r"weights\.pth does not fit resnet18.*Missing key"):
-        create_network(config)
+        load_backbone(config)
     torch.save({"state_dict": {}, "args": Path("an object")}, path)
     with pytest.raises(WeightsUnavailableError, match="cannot be read"):
-        create_network(config)
+        load_backbone(config)
 
 
 @pytest.fixture

@@ -45,12 +45,6 @@ def test_positive_pairs_with_and_without_self() -> None:
     assert positive_pairs(labels, include_self=True).tolist() == [[0, 0], [0, 2], [1, 1], [2, 0], [2, 2]]
 
 
-def test_positive_pairs_refuse_a_matrix_that_is_not_square() -> None:
-    """The error gives the shape."""
-    with pytest.raises(ArgumentError, match=r"labels: got shape \(2, 3\)"):
-        positive_pairs(torch.ones(2, 3, dtype=torch.int8))
-
-
 def test_known_pairs_are_positive_and_chains_are_ignored() -> None:
     """a and b, b and c are pairs: a and c are neither positive nor negative; d is a negative of all; pairs elsewhere do nothing."""
     sources = [("a",), ("b",), ("c",), ("d",), ("a", "d")]

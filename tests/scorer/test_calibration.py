@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.scorer.bundle import CALIBRATION_FILE, read_calibration
 from hapvr.scorer.calibration import (
     MIN_PAIRS,
     check_calibration,
@@ -19,6 +19,7 @@ from hapvr.scorer.calibration import (
     fit_calibration,
     precision_thresholds,
 )
+from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.seeding import numpy_rng
 from tests.hostile_json import believed
 
@@ -112,7 +113,7 @@ def test_json_keeps_everything(tmp_path: Path) -> None:
     """Written and read again it is equal, threshold for threshold; a bundle may have none."""
     fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={"benchmark": "own"})
     assert read_calibration(tmp_path) is None
-    (tmp_path / CALIBRATION_FILE).write_text(json.dumps(fitted.to_json()))
+    (tmp_path / CALIBRATION_FILE).write_text(json.dumps(asdict(fitted)))
     read = read_calibration(tmp_path)
     assert read == fitted
     assert read.threshold(0.85) == fitted.thresholds[2]
@@ -120,7 +121,7 @@ def test_json_keeps_everything(tmp_path: Path) -> None:
 
 def test_damaged_values_are_refused(tmp_path: Path) -> None:
     """Otherwise the first answer would fail, or be believed."""
-    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7).to_json()
+    fitted = asdict(fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7))
     path = tmp_path / CALIBRATION_FILE
     numbers = ("frame_threshold", "thresholds.0.similarity", "thresholds.1.similarity")
     allowed = {f"{name}={value}" for name in numbers for value in ("None", "-1", "1e+308")}
@@ -130,9 +131,7 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
     assert believed(path, lambda: read_calibration(tmp_path), fitted) == allowed
     for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("thresholds", fitted["thresholds"][::-1])):
         path.write_text(json.dumps(fitted | {name: value}))
-        with pytest.raises(
-            DataError, match=rf"calibration\.json is damaged \({name}.*fetch or register the model again"
-        ):
+        with pytest.raises(DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"):
             read_calibration(tmp_path)
 
 

@@ -22,12 +22,11 @@ from hapvr.stages.duplicates import duplicate_pairs, make_duplicate_pairs
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
-from hapvr.tracking.packaging import log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import log_model, register
 from hapvr.tracking.runs import Tracker
 from tests.scorer.bundles import make_bundle, write_scenes
-from tests.stages.search_projects import LONG, bundle_of, copied
-from tests.tracking.test_training_tracking import free_port, mlflow_server
+from tests.stages.search_projects import LONG, bundle_of, copied, register_bundle
+from tests.tracking.empty_store import free_port, mlflow_server
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
@@ -224,10 +223,21 @@ def test_the_slim_installation_searches_as_the_full_one(searching: Path, searcha
 def test_the_slim_installation_asks_a_live_registry(
     searching: Path, searchable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores, and searches an index that names a version, with what it fetches from MLflow's server by plain HTTP."""
+    """Without MLflow it reads the listing of a database; with `hapvr[registry]` it scores, and searches an index that names a
+    version, with what MLflow's client fetches from a server."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31]])
     part = write_scenes(tmp_path / "part.mp4", list(LONG[20:30]))
+    local = copied(searchable, tmp_path / "local")
+    bundle = bundle_of(local, tmp_path / "local", onnx=True)
+    register_bundle(local, bundle)
+    (row,) = load_bundle(bundle).score_pairs([(clip, part)])
+    registered = ["--model", "models:/hapvr@champion", "--tracking-uri", local.tracking_uri]
+    (pair,) = answered(searching / "hapvr", "score", clip, part, *registered)["pairs"]
+    assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
+    (wheel,) = searching.parent.parent.glob("*.whl")
+    install(searching / "python", wheel, "registry")
+    assert packages(searching) & LEFT_OUT == set()
     with mlflow_server(tmp_path, free_port()) as address:
         project = copied(searchable, tmp_path, **{"tracking.uri": address})
         tracker = Tracker(address, "hapvr")
@@ -243,11 +253,10 @@ def test_the_slim_installation_asks_a_live_registry(
         assert_same(answer_values([Searcher.open(project).search(clip)])[0], found)
         registered = ["--model", "models:/hapvr@champion", "--tracking-uri", address]
         (pair,) = answered(searching / "hapvr", "score", clip, part, *registered)["pairs"]
-        (row,) = load_bundle(bundle).score_pairs([(clip, part)])
         assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
         done = run(searching / "hapvr", "score", clip, part, "--model", "models:/hapvr/9", "--tracking-uri", address)
-        assert done.returncode == 2
-        assert "models:/hapvr/9 cannot be had" in done.stderr
+        assert done.returncode == 1
+        assert "models:/hapvr/9 is not in the registry" in done.stderr
     done = run(searching / "hapvr", "score", clip, part, *registered)
     assert done.returncode in (1, 2)
     assert "no MLflow server answers" in done.stderr

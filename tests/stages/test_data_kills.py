@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.filesystem import LOCKS_FOLDER, DataRoot
+from hapvr.storage.manifest import available_videos, read_availability
 from tests.conftest import write_clip, write_settings
 from tests.stages.data_projects import digests, folder_settings
 from tests.stages.kills import StageServer, kill_after, kill_often, run_elsewhere, stage_server

@@ -13,11 +13,11 @@ from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames, open_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
-from hapvr.stages.shard_check import verify_shards
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.frames import FrameFile, contact_sheet, frames_digest
+from hapvr.upkeep import verify_root
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
 
@@ -53,7 +53,7 @@ def test_unstored_frames_are_those_that_are_stored(clips: Path, tmp_path: Path) 
     assert second.index().equals(first.index())
     assert frames_digest(first) == frames_digest(second)
     assert not streamed.root.exists(second.data_name)
-    assert [check.state for check in verify_shards(streamed.root, "frames")] == ["ok"]
+    assert [check.state for check in verify_root(streamed.root, kinds=("frames",))] == ["ok"]
     with pytest.raises(DataError, match=r"set sampling\.store_frames to true"):
         FrameFile(second)
     file = FrameFile(first)

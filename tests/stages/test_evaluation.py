@@ -17,17 +17,13 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.benchmark_features import stored_ids
 from hapvr.stages.evaluation import (
-    BASELINE,
-    NORMALIZED,
-    SIMILARITIES,
-    TRAINED,
     make_benchmark_scores,
     stored_scores,
 )
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
-from hapvr.stages.training import prepare_training, tracker_of
-from hapvr.storage.availability import read_availability, write_availability
+from hapvr.stages.training import prepare_training
+from hapvr.storage.manifest import read_availability, write_availability
 from tests.conftest import write_settings
 
 
@@ -87,35 +83,3 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
     forget_availability(frozen)
     with pytest.raises(DataError, match="run `hapvr download` for the source 'own-test', or choose another"):
         make_benchmark_scores(frozen, run, "own-test")
-
-
-def test_normalised_scores_are_a_row_beside_the_raw_ones(small_project: Project, tmp_path: Path) -> None:
-    """`evaluation.normalization.source` adds a row to the report, the stored scores and the tracked metrics."""
-    shutil.copytree(small_project.folder / "data", tmp_path / "data")
-    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
-    wanted = settings["evaluation"] | {
-        "normalization": {"source": "own-train", "max_videos": 3, "top_k": 2, "weight": 2}
-    }
-    project = Project.open(
-        write_settings(tmp_path / "normalized.yaml", settings | {"evaluation": wanted}), folder=tmp_path
-    )
-    run = prepare_training(project, "normalized", tags={})
-    save_network(
-        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("normalized")),
-        run.network_folder,
-        metadata={},
-    )
-    scores = make_benchmark_scores(project, run, "own-test")
-    assert list(scores.results) == [BASELINE, TRAINED, NORMALIZED]
-    assert f"| {NORMALIZED} |" in scores.markdown
-    stored = stored_scores(project, run, "own-test")
-    assert stored["results"][NORMALIZED]["metrics"] == scores.results[NORMALIZED].metrics
-    raw, normalized = (pl.read_parquet(scores.folder / SIMILARITIES[row]) for row in (TRAINED, NORMALIZED))
-    background = pl.read_parquet(scores.folder / f"background-{SIMILARITIES[NORMALIZED]}")
-    assert background["reference_id"].n_unique() == 3
-    levels = background.group_by("query_id").agg(pl.col("similarity").top_k(2).mean().alias("level"))
-    expected = raw.join(levels, on="query_id").select(pl.col("similarity") - 2 * pl.col("level")).to_series()
-    assert normalized["similarity"].to_list() == pytest.approx(expected.to_list(), abs=1e-6)
-    tracked = tracker_of(project).client.get_run(run.mlflow_run_id).data.metrics
-    for task, value in scores.results[NORMALIZED].metrics.items():
-        assert tracked[f"own-test/normalised/{task}"] == pytest.approx(value)

@@ -22,9 +22,9 @@ from hapvr.benchmark.definitions.vcdb import COPY, vcdb_tasks
 from hapvr.errors import ConfigError, DataError
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.stages.labelled_pairs import find_labelled_pairs, labelled_file_sha256
+from hapvr.stages.pending_training import pending_data
 from hapvr.stages.project import Project
 from hapvr.stages.training import finish_training, prepare_training, run_training, training_shards
-from hapvr.stages.watch import pending_data
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_labelled_pairs
 from tests.train.runs import training_ids, with_pairs

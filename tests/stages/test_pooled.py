@@ -9,9 +9,8 @@ from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.features.backbone import frame_side, load_backbone, pooled_maps
-from hapvr.features.execution import run_network
 from hapvr.features.settings import BackboneConfig
-from hapvr.features.weights import normalize_pixels
+from hapvr.features.weights import normalize_pixels, run_network
 from hapvr.model.side import Side, join_side, side_rows, split_side
 from hapvr.stages.features import make_features
 from hapvr.stages.project import Project
@@ -56,7 +55,7 @@ def test_the_backbone_gives_both_at_once() -> None:
     mean = regions.mean(1)
     assert_close(side.pooled, mean / mean.norm(dim=-1, keepdim=True))
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
-    maps = pooled_maps(run_network(backbone.network, pixels, "float32", section="backbone"))
+    maps = pooled_maps(run_network(backbone.network, pixels, "float32"))
     raw = torch.cat([values.flatten(2) for values in maps], dim=1)
     assert raw.shape == (3, CHANNELS, 9)
     assert_close(side.magnitude, raw.mean(2).square().sum(1).sqrt())

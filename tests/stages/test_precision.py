@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -16,9 +15,8 @@ from hapvr.features.whitening import load_whitening, whitening_provenance
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.provenance import Provenance
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.evaluation import make_benchmark_scores
 from hapvr.stages.features import make_features
@@ -32,7 +30,7 @@ from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, VIEWS_STAGE
 from hapvr.train.cached_views import CachedViews
-from tests.conftest import MakeOnce, write_settings
+from tests.conftest import write_settings
 
 
 @pytest.fixture
@@ -58,51 +56,6 @@ def run_of(project: Project) -> TrainingRun:
     )
     project.root.write_json("models/current.json", {"key": run.key})
     return run
-
-
-@pytest.mark.slow
-def test_data_from_before_there_was_a_choice_stays_valid(project: Project) -> None:
-    """In float32 provenances are what they were, and nothing is made again, also where compiling is switched on."""
-    backbone = load_backbone(project.config.backbone)
-    assert set(backbone.identity.as_dict()) == {"architecture", "source", "sha256"}
-    for key in shard_keys(project.root):
-        found = Shard(project.root, STAGE, key).require({})
-        before = {
-            "sampling": project.config.sampling.content(),
-            "backbone": backbone.identity.as_dict(),
-            "crop_px": 128,
-            "whitening": load_whitening(project.root).sha256,
-        }
-        assert found.fingerprint == Provenance(STAGE, before, found.inputs).fingerprint
-    compiled = changed(project, project.folder, backbone={"compile": True}, teacher={"compile": True})
-    training = training_shards(compiled)
-    assert not make_whitening(compiled, training).done
-    assert not any(make_features(compiled, key).done for key in shard_keys(compiled.root))
-    for key in training:
-        assert not make_training_views(compiled, key).done
-        assert not make_pseudo_labels(compiled, key).done
-
-
-def test_features_of_another_executor_are_the_same_features(
-    project: Project, make_once: MakeOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A finished shard is left alone; one made by OpenVINO has torch's values to rounding, and says what made it."""
-    monkeypatch.setenv("HAPVR_CACHE", str(make_once("conversions", lambda folder: None)))
-    other = changed(project, project.folder, backbone={"executor": "openvino"})
-    key = shard_keys(project.root)[0]
-    shard = Shard(project.root, STAGE, key)
-    assert not make_features(other, key).done
-    before = shard.require({})
-    exact = {video: FeatureFile(shard).read(video)[0] for video in FeatureStore(project.root, [key]).available()}
-    shard.root.delete(shard.index_name)
-    assert make_features(other, key).done
-    found = shard.require({})
-    assert found.fingerprint == before.fingerprint
-    assert before.environment["backbone.executor"] == "torch"
-    assert found.environment["backbone.executor"].startswith("openvino 20")
-    for video, values in exact.items():
-        np.testing.assert_allclose(FeatureFile(shard).read(video)[0], values, atol=2e-3)
-    assert not make_features(project, key).done
 
 
 def test_features_of_another_precision_are_close_made_anew_and_never_mixed(project: Project) -> None:
@@ -174,12 +127,12 @@ def test_a_model_goes_with_its_own_precision_only(project: Project, tmp_path: Pa
     for owner, fits in ((project, False), (half, True)):
         bundle = write_bundle(
             tmp_path / f"bundle {fits}",
-            network_folder=run.network_folder,
-            backbone=load_backbone(owner.config.backbone),
-            backbone_config=owner.config.backbone,
-            whitening=load_whitening(half.root),
-            sampling=half.config.sampling,
-            provenance={},
+            BundleParts(
+                network_folder=run.network_folder,
+                backbone=load_backbone(owner.config.backbone),
+                whitening=load_whitening(half.root),
+                sampling=half.config.sampling,
+            ),
         )
         model = load_similarity_model(bundle)
         if fits:

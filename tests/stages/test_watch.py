@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from hapvr.stages.watch import pending_data
 
 from hapvr.errors import DataError
 from hapvr.stages.project import Project
-from hapvr.stages.snapshot import snapshot_sources
+from hapvr.stages.sources import snapshot_sources
 from hapvr.stages.training import prepare_training
-from hapvr.stages.watch import pending_data
 from hapvr.storage.features import STAGE
 from hapvr.train.run_folder import read_record
 from tests.conftest import small_settings, write_clip, write_settings

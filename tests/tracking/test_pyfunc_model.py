@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -151,22 +150,3 @@ def test_fresh_process_without_the_checkout(registered: Registered, tmp_path: Pa
     (wanted,) = load_bundle(registered.bundle).score_pairs([(a, b)], segments=True)
     assert row["similarity"] == pytest.approx(wanted.similarity, abs=1e-6)
     assert len(row["segments"]) == len(wanted.segments or ()) == 1
-
-
-@pytest.mark.slow
-def test_batch_predict_of_mlflows_command_line(registered: Registered, tmp_path: Path) -> None:
-    """`mlflow models predict` reads a CSV of pairs and writes the rows."""
-    pairs = [(registered.clips / "a.mp4", registered.clips / name) for name in ("copy.mp4", "bad.mp4")]
-    pd.DataFrame([(str(q), str(r)) for q, r in pairs], columns=["query", "reference"]).to_csv(
-        tmp_path / "in.csv", index=False
-    )
-    environment = os.environ | {"MLFLOW_TRACKING_URI": registered.uri, "MLFLOW_REGISTRY_URI": registered.uri}
-    done = subprocess.run(
-        [sys.executable, "-m", "mlflow", "models", "predict", "-m", "models:/hapvr@champion", "--env-manager", "local",
-         "-t", "csv", "-i", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.json")],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "out.json").read_text())["predictions"]
-    assert rows[0]["similarity"] == pytest.approx(load_bundle(registered.bundle).score(*pairs[0]), abs=1e-6)
-    assert rows[1]["error"].startswith("not_video: ")

@@ -8,18 +8,21 @@ from importlib import resources
 from pathlib import Path
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.cc_web_video import cc_web_video_tasks, read_cc_web_video
-from hapvr.benchmark.definitions.clips import FORMATS as CLIPS_FORMATS
-from hapvr.benchmark.definitions.clips import read_clips
-from hapvr.benchmark.definitions.evve import evve_tasks, read_evve
+from hapvr.benchmark.definitions.clips import CLIPS, read_clips
 from hapvr.benchmark.definitions.files import read_head
 from hapvr.benchmark.definitions.fivr import fivr_tasks, read_fivr
 from hapvr.benchmark.definitions.marks import MARKS, marks_tasks
-from hapvr.benchmark.definitions.segment_sets import read_vcsl, read_vsc2022
-from hapvr.benchmark.definitions.stored import FORMAT_VERSION, TaskMaker, read_definition
-from hapvr.benchmark.definitions.svd import read_svd, svd_tasks
-from hapvr.benchmark.definitions.vcdb import read_vcdb, vcdb_tasks
-from hapvr.errors import DataError
+from hapvr.benchmark.definitions.retrieval_sets import (
+    cc_web_video_tasks,
+    evve_tasks,
+    read_cc_web_video,
+    read_evve,
+    read_svd,
+    svd_tasks,
+)
+from hapvr.benchmark.definitions.stored import TaskMaker, read_definition
+from hapvr.benchmark.definitions.vcdb import read_vcdb, read_vcsl, read_vsc2022, vcdb_tasks
+from hapvr.errors import DamagedError, DataError
 
 KINDS: dict[str, TaskMaker] = {
     "fivr": fivr_tasks,
@@ -31,85 +34,64 @@ KINDS: dict[str, TaskMaker] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CatalogEntry:
-    """A benchmark known by name. shipped: its ids and labels are in this package; read: reads its published files."""
+    """A benchmark known by name. read: reads its published files; shipped: its ids and labels are in this package."""
 
     name: str
-    description: str
-    published_files: str
-    shipped: bool
     read: Callable[..., BenchmarkDefinition]
+    published_files: str
+    description: str
+    shipped: bool = True
 
 
-CATALOG = {
-    entry.name: entry
-    for entry in (
-        CatalogEntry(
-            name="fivr-5k",
-            description="FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard",
-            published_files="annotation.json, fivr_5k.json, easy_duplicates.txt",
-            shipped=True,
-            read=read_fivr,
-        ),
-        CatalogEntry(
-            name="fivr-200k",
-            description="FIVR-200K: 100 queries, 225,960 videos; the same tasks",
-            published_files="annotation.json, youtube_ids.txt, easy_duplicates.txt",
-            shipped=True,
-            read=read_fivr,
-        ),
-        CatalogEntry(
-            name="evve",
-            description="EVVE: 620 queries, 2,373 videos of 13 events",
-            published_files="annots/*.dat or evve.json",
-            shipped=True,
-            read=read_evve,
-        ),
-        CatalogEntry(
-            name="svd",
-            description="SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
-            published_files="test_groundtruth, unlabeled-data-id",
-            shipped=True,
-            read=read_svd,
-        ),
-        CatalogEntry(
-            name="cc_web_video",
-            description="CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
-            published_files="cc_web_video.json or Video_List.txt, Seed.txt, GT/GT_*.rst",
-            shipped=True,
-            read=read_cc_web_video,
-        ),
-        CatalogEntry(
-            name="vcdb",
-            description="VCDB core: 528 videos, each a query against the others",
-            published_files="annotation/*.txt, core_dataset/",
-            shipped=False,
-            read=read_vcdb,
-        ),
-        CatalogEntry(
-            name="vcdb-distractors",
-            description="VCDB core against core and 100,000 distractors",
-            published_files="annotation/*.txt, core_dataset/, distractors.txt or background_dataset/",
-            shipped=False,
-            read=read_vcdb,
-        ),
-        CatalogEntry(
-            name="vcsl",
-            description="VCSL: pairs of videos with the true times of every copied part, for --segments",
-            published_files="label_file*.json, pair_file*.csv",
-            shipped=False,
-            read=read_vcsl,
-        ),
-        CatalogEntry(
-            name="vsc2022",
-            description="VSC2022: copied parts within videos, with true times, for --segments",
-            published_files="*ground_truth*.csv, *query_metadata.csv, *reference_metadata.csv",
-            shipped=False,
-            read=read_vsc2022,
-        ),
-    )
-}
+SIX = "DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard"
+FIVR_FILES = "annotation.json, easy_duplicates.txt"
+VCDB_FILES = "annotation/*.txt, core_dataset/"
+CC_FILES = "cc_web_video.json or Video_List.txt, Seed.txt, GT/GT_*.rst"
+VSC_FILES = "*ground_truth*.csv, *query_metadata.csv, *reference_metadata.csv"
+ENTRIES = (
+    CatalogEntry("fivr-5k", read_fivr, f"{FIVR_FILES}, fivr_5k.json", f"FIVR-5K: 50 queries, 5,000 videos; {SIX}"),
+    CatalogEntry(
+        "fivr-200k",
+        read_fivr,
+        f"{FIVR_FILES}, youtube_ids.txt",
+        "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
+    ),
+    CatalogEntry("evve", read_evve, "annots/*.dat or evve.json", "EVVE: 620 queries, 2,373 videos of 13 events"),
+    CatalogEntry(
+        "svd",
+        read_svd,
+        "test_groundtruth, unlabeled-data-id",
+        "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
+    ),
+    CatalogEntry(
+        "cc_web_video", read_cc_web_video, CC_FILES, "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP"
+    ),
+    CatalogEntry("vcdb", read_vcdb, VCDB_FILES, "VCDB core: 528 videos, each a query against the others", False),
+    CatalogEntry(
+        "vcdb-distractors",
+        read_vcdb,
+        f"{VCDB_FILES}, distractors.txt or background_dataset/",
+        "VCDB core against core and 100,000 distractors",
+        False,
+    ),
+    CatalogEntry(
+        "vcsl",
+        read_vcsl,
+        "label_file*.json, pair_file*.csv",
+        "VCSL: pairs of videos with the true times of every copied part, for --segments",
+        False,
+    ),
+    CatalogEntry(
+        "vsc2022",
+        read_vsc2022,
+        VSC_FILES,
+        "VSC2022: copied parts within videos, with true times, for --segments",
+        False,
+    ),
+)
+CATALOG = {entry.name: entry for entry in ENTRIES}
 
 
 def list_definitions() -> dict[str, str]:
@@ -132,15 +114,13 @@ def load_definition(name_or_folder: str | Path, *, published_files: Path | None 
     if entry is not None and entry.shipped:
         with resources.as_file(resources.files("hapvr.benchmark") / "data" / entry.name) as folder:
             return _from_folder(folder)
-    if entry is not None:
+    folder = Path(name_or_folder)
+    if entry is not None or not (folder / "benchmark.json").is_file():
         raise DataError(
             f"benchmark {entry.name}: its ids are not shipped; give the folder of its published files "
             f"({entry.published_files})"
-        )
-    folder = Path(name_or_folder)
-    if not (folder / "benchmark.json").is_file():
-        raise DataError(
-            f"benchmark {str(name_or_folder)!r}: neither a known name ({', '.join(CATALOG)}) nor a folder with a "
+            if entry is not None
+            else f"benchmark {str(name_or_folder)!r}: neither a known name ({', '.join(CATALOG)}) nor a folder with a "
             "benchmark.json"
         )
     return _from_folder(folder)
@@ -148,12 +128,10 @@ def load_definition(name_or_folder: str | Path, *, published_files: Path | None 
 
 def _from_folder(folder: Path) -> BenchmarkDefinition:
     head = read_head(folder / "benchmark.json")
-    kind, version = head["kind"], head["format_version"]
-    if kind == "clips" and version in CLIPS_FORMATS:
+    if head["kind"] == CLIPS:
         return read_clips(folder, head=head)
-    if kind in KINDS and version == FORMAT_VERSION:
-        return read_definition(folder, head=head, make_tasks=KINDS[kind])
-    raise DataError(
-        f"{folder / 'benchmark.json'}: kind {kind!r:.60} in format {version}; this version reads "
-        f"clips in formats {CLIPS_FORMATS[0]} to {CLIPS_FORMATS[-1]}, and {', '.join(KINDS)} in format {FORMAT_VERSION}"
+    if head["kind"] in KINDS:
+        return read_definition(folder, head=head, make_tasks=KINDS[head["kind"]])
+    raise DamagedError(
+        f"{folder / 'benchmark.json'}: kind {head['kind']!r:.60}; wanted {CLIPS}, {', '.join(KINDS)}. Write it again"
     )

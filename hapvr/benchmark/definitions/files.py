@@ -1,55 +1,102 @@
-"""Reading the text and JSON files in which benchmarks are published."""
+"""Reading the text, JSON, CSV and Parquet files of benchmarks. Each reader raises DataError with the file and what was found."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import polars as pl
 from pydantic import BaseModel, Field
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, require_regular
+from hapvr.tables import TABLE_ERRORS, read_frame
+
+Value = TypeVar("Value")
+
+REMEDY = "is this the folder of the data set?"
+FORMAT_VERSION = 1
 
 
 class _Head(BaseModel, extra="allow"):
     """benchmark.json. name: also of folders, so it leads nowhere else; that of the folder where it is absent."""
 
     kind: str
-    format_version: Annotated[int, Field(ge=0, lt=2**31)]
+    format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
     name: Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]{0,199}$")] = ""
     provenance: dict[str, Any] = {}
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """The benchmark.json of a folder. Raises DamagedError for one that cannot be used."""
+    """The benchmark.json of a folder."""
     return read_json_as(path, _Head, remedy="write the benchmark again").model_dump(exclude_unset=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises DataError if there is none."""
-    try:
-        require_regular(path)
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error}); is this the folder of the data set?") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: holds a {type(content).__name__}, wanted a JSON object")
-    return content
+def read_json(path: Path, kind: type[Value]) -> Value:
+    """The value in a JSON file that its authors published. kind: its type, as pydantic knows it."""
+    return read_json_as(path, kind, remedy=REMEDY)
 
 
 def read_lines(path: Path) -> list[str]:
-    """The stripped lines of `path` without empty ones. Raises DataError if it cannot be read."""
+    """The stripped lines of a text file without empty ones."""
     try:
+        require_regular(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as text ({error}); is this the folder of the data set?") from error
+        raise DamagedError(f"{path}: cannot be read as text ({error}); {REMEDY}") from error
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def split_line(line: str, *, path: Path, columns: int, separator: str | None = None) -> list[str]:
-    """The fields of a line. Raises DataError if there are fewer than `columns`."""
+    """The fields of a line of a file, which must be `columns` or more."""
     fields = [field.strip() for field in line.split(separator)]
     if len(fields) < columns:
-        raise DataError(f"{path}: line {line!r} has {len(fields)} fields, wanted {columns} or more")
+        raise DataError(f"{path}: line {line!r:.200} has {len(fields)} fields, wanted {columns} or more")
     return fields
+
+
+def read_rows(
+    path: Path, *, columns: int, separator: str | None = None, values: Sequence[str] = (), at: int = 0
+) -> list[list[str]]:
+    """The first `columns` fields of each line. values: those that the field `at` may have; none for any."""
+    rows = [split_line(line, path=path, columns=columns, separator=separator)[:columns] for line in read_lines(path)]
+    wrong = next((row for row in rows if values and row[at] not in values), None)
+    if wrong is not None:
+        raise DataError(f"{path}: line {' '.join(wrong)!r:.200} has {wrong[at]!r:.50}, wanted {', '.join(values)}")
+    return rows
+
+
+def read_csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
+    """These columns of a CSV file, as text."""
+    try:
+        require_regular(path)
+        return pl.read_csv(path.read_bytes(), infer_schema=False).select(columns)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DamagedError(
+            f"{path}: cannot be read as CSV with columns {', '.join(columns)} ({error}); {REMEDY}"
+        ) from error
+
+
+def read_stored(path: Path, schema: Mapping[str, type[pl.DataType]], *, may_lack: Sequence[str] = ()) -> pl.DataFrame:
+    """The columns of a table that this package wrote. may_lack: columns that have no value in some rows."""
+    try:
+        table = read_frame(path).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+        for column, dtype in schema.items():
+            if table.schema.get(column) != dtype:
+                raise ValueError(
+                    f"its column {column} is {table.schema.get(column, 'absent')}, wanted {dtype.__name__}"
+                )
+            if column not in may_lack and table[column].null_count():
+                raise ValueError(f"some rows have no {column}")
+    except TABLE_ERRORS as error:
+        raise DamagedError(f"{path}: {error}; write the benchmark again, or install the package again") from error
+    return table.select(list(schema))
+
+
+def only_file(folder: Path, pattern: str) -> Path:
+    """The one file of a folder whose name has this pattern."""
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise DataError(f"{folder}: {len(found)} files {pattern}, wanted one; {REMEDY}")
+    return found[0]

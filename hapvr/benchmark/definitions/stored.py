@@ -7,41 +7,28 @@ both); labels.parquet and exclusions.parquet are the tables of `BenchmarkDefinit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hapvr.benchmark.definition import (
-    EXCLUSION_SCHEMA,
-    LABEL_SCHEMA,
-    BenchmarkDefinition,
-    Task,
-    require_columns,
-)
-from hapvr.errors import DataError
+from hapvr.benchmark.definition import EXCLUSION_SCHEMA, LABEL_SCHEMA, BenchmarkDefinition, Task
+from hapvr.benchmark.definitions.files import FORMAT_VERSION, read_stored
 from hapvr.files import write_atomic
-from hapvr.tables import TABLE_ERRORS, read_frame
 
-FORMAT_VERSION = 1
-ROLES = ("query", "database", "both")
+ROLES = {"video_id": pl.String, "role": pl.String}
 TaskMaker = Callable[[Collection[str], Collection[str]], tuple[Task, ...]]
 
 
 def write_definition(definition: BenchmarkDefinition, folder: Path, *, source: str, licence: str) -> Path:
     """Writes the compact form into `folder`, benchmark.json last, and returns the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     queries, database = set(definition.queries), set(definition.database)
-    videos = pl.DataFrame(
-        {
-            "video_id": definition.video_ids,
-            "role": [
-                "both" if video in queries and video in database else "query" if video in queries else "database"
-                for video in definition.video_ids
-            ],
-        }
-    )
+    roles = [
+        "both" if video in queries and video in database else "query" if video in queries else "database"
+        for video in definition.video_ids
+    ]
+    videos = pl.DataFrame({"video_id": definition.video_ids, "role": roles})
     tables = {"videos": videos, "labels": definition.labels, "exclusions": definition.exclusions}
     for name, table in tables.items():
         if not table.is_empty():
@@ -50,27 +37,24 @@ def write_definition(definition: BenchmarkDefinition, folder: Path, *, source: s
                 table.sort(table.columns).write_parquet(
                     part, compression="zstd", compression_level=19, statistics=False
                 )
-    head = {
-        "name": definition.name,
-        "kind": definition.kind,
-        "format_version": FORMAT_VERSION,
-        "source": source,
-        "licence": licence,
-    }
-    with write_atomic(folder / "benchmark.json") as part:
-        part.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+    write_head(folder, {"name": definition.name, "kind": definition.kind, "source": source, "licence": licence})
     return folder
+
+
+def write_head(folder: Path, head: Mapping[str, object]) -> None:
+    """Write benchmark.json, which makes the folder a benchmark."""
+    with write_atomic(folder / "benchmark.json") as part:
+        text = json.dumps({**head, "format_version": FORMAT_VERSION}, indent=2, ensure_ascii=False)
+        part.write_text(text + "\n", encoding="utf-8")
 
 
 def read_definition(folder: Path, *, head: dict[str, Any], make_tasks: TaskMaker) -> BenchmarkDefinition:
     """The definition in `folder`. head: its parsed benchmark.json; make_tasks: (labels, exclusion lists) -> tasks."""
-    videos = _read(folder / "videos.parquet")
-    labels = _read(folder / "labels.parquet").with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    file = folder / "exclusions.parquet"
-    exclusions = _read(file) if file.is_file() else pl.DataFrame(schema=EXCLUSION_SCHEMA)
-    require_columns(videos, {"video_id": pl.String, "role": pl.String}, what=str(folder / "videos.parquet"))
-    require_columns(labels, LABEL_SCHEMA, what=str(folder / "labels.parquet"))
-    require_columns(exclusions, EXCLUSION_SCHEMA, what=str(file), may_lack=("query_id",))
+    videos = read_stored(folder / "videos.parquet", ROLES)
+    labels = read_stored(folder / "labels.parquet", LABEL_SCHEMA)
+    exclusions, file = pl.DataFrame(schema=EXCLUSION_SCHEMA), folder / "exclusions.parquet"
+    if file.is_file():
+        exclusions = read_stored(file, EXCLUSION_SCHEMA, may_lack=("query_id",))
     return BenchmarkDefinition(
         name=head.get("name", folder.name),
         kind=head["kind"],
@@ -81,10 +65,3 @@ def read_definition(folder: Path, *, head: dict[str, Any], make_tasks: TaskMaker
         tasks=make_tasks(set(labels["label"].unique()), set(exclusions["exclusion"].unique())),
         provenance={"source": head.get("source", ""), "licence": head.get("licence", "")},
     )
-
-
-def _read(path: Path) -> pl.DataFrame:
-    try:
-        return read_frame(path)
-    except TABLE_ERRORS as error:
-        raise DataError(f"{path}: {error}; install the package again or write the definition again") from error

@@ -70,17 +70,7 @@ class ContextNetwork(VideoNetwork):
 
         features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector.
         mask: bool [..., T], real frames, at least one per video; padding is never attended to. dtype: of the result.
-        Raises ArgumentError for other shapes and for videos without frames.
         """
-        if features.ndim < 3 or features.shape[-1] != self.dims or 0 in features.shape:
-            raise ArgumentError(
-                f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.dims}] with a frame or more"
-            )
-        if mask is not None and (mask.shape != features.shape[:-2] or not bool(mask.any(-1).all())):
-            raise ArgumentError(
-                f"mask: got shape {tuple(mask.shape)} with {int((~mask.any(-1)).sum())} videos without a real frame, wanted "
-                f"{tuple(features.shape[:-2])} and a real frame or more per video"
-            )
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
         features = features.to(self._dtype)

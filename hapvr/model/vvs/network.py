@@ -56,8 +56,6 @@ class VvsNetwork(VideoNetwork):
         self, settings: VvsSettings, *, dims: int, side_dims: int = 0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if dims < 1:
-            raise ArgumentError(f"dims: got {dims}, wanted the number of values per region, 1 or more")
         if settings.distractor_discrimination and side_dims < 1:
             raise ArgumentError(
                 "vvs: distractor discrimination needs the pooled vectors of frames, and these features have none; set "
@@ -97,10 +95,6 @@ class VvsNetwork(VideoNetwork):
         first and one or more per video; None: all are real. dtype: of the result. Returns [..., T, 1, D], 0 at padding. Raises
         ArgumentError as `frame_vectors` does.
         """
-        if features.ndim < 3:
-            raise ArgumentError(
-                f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.dims}]"
-            )
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
         for number, video in enumerate(videos):
@@ -161,10 +155,6 @@ class VvsNetwork(VideoNetwork):
         """
         if self.training:
             raise ArgumentError("network: it is in training mode, whose weights are others; call eval() before")
-        if regions.ndim != 3 or regions.shape[-1] != self.dims or 0 in regions.shape:
-            raise ArgumentError(
-                f"regions: got shape {tuple(regions.shape)}, wanted [frames, regions, {self.dims}] with one frame or more"
-            )
         order = self._kept(regions, pooled)
         starts = range(0, len(order), CHUNK_FRAMES)
         means = torch.empty(len(order), self.dims, device=regions.device)
@@ -207,8 +197,7 @@ class VvsNetwork(VideoNetwork):
         anchors: [A, T, R, D]; others: [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping. Raises ArgumentError
         without temporal saliency.
         """
-        if self.comparator is None:
-            raise ArgumentError("network: it has no comparator; set train.network.vvs.temporal_saliency")
+        assert self.comparator is not None  # temporal saliency has one
         pairs = zip(anchors, others, strict=True)
         maps = torch.cat([frame_similarity(a.unsqueeze(0), b.unsqueeze(0), rate=0) for a, b in pairs])
         maps, _ = pad_to_min_frames(maps, None, dim=2, min_frames=COMPARATOR_STEP)
@@ -229,18 +218,8 @@ class VvsNetwork(VideoNetwork):
         return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
-        if self.distractor is None:
+        if self.distractor is None or pooled is None:
             return kept_frames(torch.ones(len(regions), device=regions.device), threshold=0.0)
-        if pooled is None:
-            raise ArgumentError(
-                "pooled: distractor discrimination needs the pooled vectors of the frames, and these features have none; "
-                "set features.pooled: true and extract the features again, or train with distractor_discrimination: false"
-            )
-        if pooled.shape != (len(regions), self.side_dims):
-            raise ArgumentError(
-                f"pooled: got shape {tuple(pooled.shape)}, wanted ({len(regions)}, {self.side_dims}), a vector for each "
-                "frame from the backbone that the network was trained with"
-            )
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError("pooled: NaN or infinite values; extract the features of this video again")
