@@ -49,11 +49,14 @@ class Logger(Protocol):
     """Gets the metrics of a step (losses unweighted, learning rate, validation), batches to look at, and messages; what a
     subclass does not override is dropped."""
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        return
 
-    def batch(self, step: int, report: BatchReport) -> None: ...
+    def batch(self, step: int, report: BatchReport) -> None:
+        return
 
-    def message(self, text: str) -> None: ...
+    def message(self, text: str) -> None:
+        return
 
 
 class _Line(BaseModel, extra="allow"):
