@@ -32,8 +32,7 @@ REMEDY = (
             "vector": "fixed_size_binary: [whitening.dims] float16, a unit vector; shape and dtype in the field's metadata",
         }
     ),
-    description="A vector per frame, and one per region of a video, from the regions that the champion weighs; another champion "
-    "gets descriptors of its own.",
+    description="A vector per frame, from the regions that the champion weighs; another champion gets descriptors of its own.",
 )
 def frame_descriptors(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines

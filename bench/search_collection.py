@@ -34,7 +34,7 @@ from hapvr.seeding import numpy_rng
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
-from hapvr.stages.searcher import Searcher, Wanted
+from hapvr.stages.searcher import Searcher, SearchOptions
 
 COPIES = ("ND", "DS")
 # of Cormack et al.: how much the first ranks count
@@ -88,7 +88,7 @@ def exhaustive(
 
 
 def searched(searcher: Searcher, queries: Sequence[str]) -> dict[str, list[str]]:
-    wanted = Wanted(top=10_000, segments=False)
+    wanted = SearchOptions(top=10_000, segments=False)
     return {query: [match.reference for match in searcher.search_id(query, wanted).matches] for query in queries}
 
 

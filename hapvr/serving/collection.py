@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hapvr.errors import HapvrError, VideoError
+from hapvr.search.collection import VideoMetadata
 from hapvr.search.current import CURRENT, current_index
-from hapvr.search.facts import VideoFacts
 from hapvr.stages.pictures import StoredPictures
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher
@@ -29,26 +29,25 @@ class OpenIndex:
 
     @cached_property
     def pictures(self) -> StoredPictures:
-        ids = self.searcher.video_ids()
-        return StoredPictures(self.project, {video_id: self.searcher.shard_of(video_id) for video_id in ids})
+        return StoredPictures(self.project, self.searcher.collection.shard_of)
 
     @cached_property
     def video_ids(self) -> list[str]:
-        return self.searcher.video_ids()
+        return self.searcher.collection.video_ids()
 
     @cached_property
     def sources(self) -> list[str]:
         """The parts of ids before the first slash."""
         return sorted({video_id.partition("/")[0] for video_id in self.video_ids})
 
-    def facts(self, video_id: str) -> VideoFacts:
+    def facts(self, video_id: str) -> VideoMetadata:
         """What is known of a video. Raises VideoError `unknown_id`."""
         self.check(video_id)
-        return self.searcher.facts.of(video_id)
+        return self.searcher.collection.metadata.of(video_id)
 
     def check(self, video_id: str) -> None:
         """Raise VideoError `unknown_id` unless the index has the video."""
-        if not self.searcher.has(video_id):
+        if video_id not in self.searcher.collection.shard_of:
             raise VideoError("unknown_id", f"search: the index has no video {video_id!r:.200}; GET /videos lists them")
 
 
@@ -64,6 +63,7 @@ class Collection:
         self._open: OpenIndex | None = None
         self._problem: HapvrError | None = None
         self._looked_s = -float("inf")
+        self._verified: set[str] = set()
 
     @property
     def problem(self) -> str:
@@ -93,6 +93,7 @@ class Collection:
             state = self._state()
             if self._open is None or state != self._open.state:
                 self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
+                self._open.searcher.verify_in_background(self._verified)
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
             else:
                 self._open.searcher.look_at_registry()

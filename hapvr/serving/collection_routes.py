@@ -39,7 +39,7 @@ def index(service: ServiceOf) -> dict[str, Any]:
     calibration = found.searcher.scorer.calibration
     return value | {
         "videos": found.searcher.num_videos,
-        "shards": len(found.searcher.shards()),
+        "shards": len(found.searcher.collection.shards()),
         "sources": found.sources,
         "model": current.model if current.model.startswith("models:/") else Path(current.model).name,
         "since": current.since,
@@ -73,7 +73,7 @@ def matches(
     pairs, searched = service.pairs.read(index)
     rows = matches_of((pair for pair in pairs if rejected or pair.mark != "not_a_match"), video_id)
     shown = rows[offset : offset + limit]
-    return {"total": len(rows), "searched": index.searcher.shard_of(video_id) in searched, "matches": shown}
+    return {"total": len(rows), "searched": index.searcher.collection.shard_of[video_id] in searched, "matches": shown}
 
 
 @router.get("/videos/{video_id:path}")
@@ -113,5 +113,5 @@ def duplicates(
         "groups": shown,
         "next": following,
         "shards_searched": len(searched),
-        "shards": len(index.searcher.shards()),
+        "shards": len(index.searcher.collection.shards()),
     }

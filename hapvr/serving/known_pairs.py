@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hapvr.errors import ArgumentError
+from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import KINDS, DuplicatePair, GroupMember, group_copies
-from hapvr.search.facts import VideoFacts
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.serving.collection import OpenIndex
 from hapvr.stages.duplicates import (
@@ -71,7 +71,7 @@ class KnownPairs:
                     index.project, index.searcher, min_probability=LEAST_PROBABILITY, rejected=True
                 )
                 missing = outdated_duplicates(index.project).uncompared
-                self._searched, self._state = set(index.searcher.shards()) - missing.keys(), state
+                self._searched, self._state = set(index.searcher.collection.shards()) - missing.keys(), state
             return self._pairs, self._searched
 
 
@@ -87,7 +87,7 @@ def listed(pairs: Sequence[DuplicatePair], index: OpenIndex, filters: Filters) -
     apart = {frozenset((pair.first, pair.second)) for pair in pairs if pair.mark == "not_a_match"}
     wanted = [pair for pair in pairs if pair.mark != "not_a_match"]
     wanted = [pair for pair in wanted if pair.mark or pair.probability >= filters.min_probability]
-    facts = {one: index.searcher.facts.of(one) for pair in wanted for one in (pair.first, pair.second)}
+    facts = {one: index.searcher.collection.metadata.of(one) for pair in wanted for one in (pair.first, pair.second)}
     found: list[tuple[Key, dict[str, Any]]] = []
     if filters.kind in ("", "copy"):
         by_ids = {(pair.first, pair.second): pair for pair in wanted}
@@ -128,12 +128,12 @@ def _group(
     name: str,
     members: Sequence[GroupMember],
     by_ids: Mapping[tuple[str, str], DuplicatePair],
-    facts: Mapping[str, VideoFacts],
+    facts: Mapping[str, VideoMetadata],
 ) -> tuple[Key, dict[str, Any]]:
     medoid = next(member.video_id for member in members if member.medoid)
     rows, chances = [], []
     for member in members:
-        row = video_row(member.video_id, member.facts) | {"keep": member.keep, "reason": member.reason, "mark": ""}
+        row = video_row(member.video_id, member.metadata) | {"keep": member.keep, "reason": member.reason, "mark": ""}
         if not member.medoid:
             pair = by_ids[min(medoid, member.video_id), max(medoid, member.video_id)]
             row |= {"probability": pair.probability, "mark": pair.mark, **_seen_from(pair, medoid)}
@@ -144,7 +144,7 @@ def _group(
     return [0, -len(rows), -probability, name], value
 
 
-def _pair(pair: DuplicatePair, facts: Mapping[str, VideoFacts]) -> tuple[Key, dict[str, Any]]:
+def _pair(pair: DuplicatePair, facts: Mapping[str, VideoMetadata]) -> tuple[Key, dict[str, Any]]:
     first = video_row(pair.first, facts[pair.first]) | {"medoid": True}
     second = video_row(pair.second, facts[pair.second]) | {"medoid": False, "probability": pair.probability}
     second |= {"mark": pair.mark, **_seen_from(pair, pair.first)}
@@ -188,7 +188,7 @@ def _seen_from(pair: DuplicatePair, video_id: str) -> dict[str, Any]:
     }
 
 
-def video_row(video_id: str, facts: VideoFacts) -> dict[str, Any]:
+def video_row(video_id: str, facts: VideoMetadata) -> dict[str, Any]:
     """What a page shows of a video. playable: whether its file was there when it was looked into."""
     return {
         "id": video_id,

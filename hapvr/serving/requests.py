@@ -12,7 +12,7 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.query import Part
 from hapvr.settings import explain
-from hapvr.stages.searcher import Wanted
+from hapvr.stages.searcher import SearchOptions
 
 MAX_TOP = 10_000
 MAX_JSON_BYTES = 2**16
@@ -63,7 +63,7 @@ class Asked(BaseModel):
     folder: Annotated[str, Field(max_length=4096)] = ""
     segments: bool = True
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> SearchOptions:
         """Raises ArgumentError for a part that ends before it begins."""
         if self.at is not None and (self.from_ is not None or self.to is not None):
             raise ArgumentError("at and from/to: wanted one of the two")
@@ -72,7 +72,7 @@ class Asked(BaseModel):
             part = Part.around(self.at)
         elif self.from_ is not None or self.to is not None:
             part = Part(start_s=self.from_ or 0.0, end_s=self.to)
-        return Wanted(
+        return SearchOptions(
             top=self.top,
             part=part,
             min_probability=self.min_probability,
@@ -98,7 +98,7 @@ class SearchAsked(Asked):
     url: Text | None = None
     id: Text | None = None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> SearchOptions:
         """Raises ArgumentError also where not exactly one query is named."""
         if sum(query is not None for query in (self.path, self.url, self.id)) != 1:
             raise ArgumentError("search: wanted one of path, url and id, or a file as the body of the request")

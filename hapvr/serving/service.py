@@ -12,8 +12,7 @@ from fastapi import Depends, Request
 from hapvr.errors import VideoError
 from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
 from hapvr.scorer.settings import ServingConfig
-from hapvr.search.match import SearchAnswer
-from hapvr.search.rows import answer_values
+from hapvr.search.match import SearchAnswer, answer_values
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.jobs import Job, SearchJobs
 from hapvr.serving.known_pairs import KnownPairs
@@ -22,7 +21,7 @@ from hapvr.serving.requests import SearchAsked
 from hapvr.serving.settings import ServiceSettings
 from hapvr.serving.uploads import Upload
 from hapvr.stages.project import Project
-from hapvr.stages.searcher import Wanted
+from hapvr.stages.searcher import SearchOptions
 
 READS_AT_ONCE = 4
 
@@ -65,7 +64,7 @@ class Service:
             names={place: name for place, name in names.items() if len(place) > 1},
         )
 
-    def search(self, job: Job, asked: SearchAsked, wanted: Wanted) -> SearchAnswer:
+    def search(self, job: Job, asked: SearchAsked, wanted: SearchOptions) -> SearchAnswer:
         """Answer a query that is named; in a job's own thread."""
         index = self.collection.current()
         if asked.id is not None:
@@ -81,7 +80,7 @@ class Service:
             job.query = index.searcher.read(name, access=self.access, limits=self.limits, deadline=job.deadline)
         return index.searcher.answer(job.query, wanted, deadline=job.deadline)
 
-    def search_upload(self, job: Job, upload: Upload, wanted: Wanted) -> SearchAnswer:
+    def search_upload(self, job: Job, upload: Upload, wanted: SearchOptions) -> SearchAnswer:
         """Answer a file that was sent; in a job's own thread."""
         try:
             index = self.collection.current()

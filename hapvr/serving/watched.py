@@ -16,12 +16,12 @@ def watched(index: OpenIndex, *, watch_list: str = "") -> list[dict[str, Any]]:
     """
     marks = read_marks(index.project.root)
     rows = [row for row in all_matches(index.project) if watch_list in ("", row["watch_list"])]
-    rows = [row for row in rows if index.searcher.has(row["video_id"])]
+    rows = [row for row in rows if row["video_id"] in index.searcher.collection.shard_of]
     return [
         {
             "watch_list": row["watch_list"],
             "query": row["query"],
-            "query_id": row["query"] if index.searcher.has(row["query"]) else "",
+            "query_id": row["query"] if row["query"] in index.searcher.collection.shard_of else "",
             "query_sha256": row["query_sha256"],
             "reference": row["video_id"],
             "similarity": row["similarity"],

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hapvr.search.current import CURRENT, FOLDER, current_index, model_place, read_blank
-from hapvr.search.duplicate_tables import groups_fingerprint, read_pairs
+from hapvr.errors import DamagedError
+from hapvr.search.current import CURRENT, FOLDER, model_place, verify_index
+from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
-from hapvr.search.outbox import PLACE as OUTBOX_PLACE
-from hapvr.search.outbox import Outbox
-from hapvr.search.settings import SearchSettings
+from hapvr.stages.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.stages.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE
 from hapvr.stages.watch_lists import STAGE as WATCH_STAGE
 from hapvr.stages.watch_lists import check_watch_matches
@@ -36,9 +35,8 @@ def derived_places(root: DataRoot) -> list[tuple[str, str]]:
 def check_derived(root: DataRoot, stage: str, key: str) -> None:
     """Read what lies at one of `derived_places`, but for descriptors, which are a shard. Raises DataError for damage."""
     if stage == FOLDER:
-        current = current_index(root)
-        read_blank(root, current.digest)
-        current.open(root, SearchSettings()).verify(probes=1)
+        if wrong := verify_index(root):
+            raise DamagedError("; ".join(wrong))
     elif stage == PAIRS_STAGE:
         read_pairs(root, f"{PAIRS_STAGE}/{key}/rows.parquet")
     elif stage == GROUPS:
@@ -47,6 +45,6 @@ def check_derived(root: DataRoot, stage: str, key: str) -> None:
     elif stage == WATCH_STAGE:
         check_watch_matches(root, key)
     elif stage == OUTBOX:
-        Outbox(root).check()
+        AlertOutbox(root).check()
     else:
         read_marks(root)

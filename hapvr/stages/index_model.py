@@ -6,8 +6,7 @@ from pathlib import Path
 
 from hapvr.errors import DataError, HapvrError, RegistryError
 from hapvr.scorer.bundle import NETWORK_FOLDER, read_description
-from hapvr.search.current import CurrentIndex, serving_index
-from hapvr.search.network_digest import stored_network_digest
+from hapvr.search.current import CurrentIndex, serving_index, stored_network_digest
 from hapvr.stages.project import Project
 from hapvr.tracking.store import pinned_uri, registered_bundle, require_store
 

@@ -35,7 +35,7 @@ def find_mined_pairs(project: Project, shards: Sequence[str]) -> MinedPairs:
             f"training: the videos of shard {not_compared[0]} are not compared with the collection yet; run `hapvr "
             "duplicates`, or set train.mined_pairs to false"
         )
-    training = {video_id for key in shards for video_id in searcher.videos_of(key)}
+    training = {video_id for key in shards for video_id in searcher.collection.video_ids(key)}
     found = sorted(
         duplicate_pairs(project, searcher, min_probability=settings.mined_probability), key=lambda pair: -_surety(pair)
     )

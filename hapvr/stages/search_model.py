@@ -8,7 +8,7 @@ from pathlib import Path
 from hapvr.errors import DataError
 from hapvr.model.family import VideoNetwork
 from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
-from hapvr.search.network_digest import network_digest
+from hapvr.search.current import network_digest
 from hapvr.stages.project import Project
 from hapvr.tracking.store import pinned_uri, registered_bundle
 

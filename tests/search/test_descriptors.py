@@ -30,7 +30,7 @@ from hapvr.search.descriptors import (
     region_descriptors,
     video_descriptor,
 )
-from hapvr.search.network_digest import network_digest, stored_network_digest
+from hapvr.search.current import network_digest, stored_network_digest
 from hapvr.seeding import torch_rng
 from hapvr.storage.filesystem import DataRoot
 from tests.scorer.bundles import BACKBONE, scene

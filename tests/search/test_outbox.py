@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.errors import DamagedError
-from hapvr.search.outbox import Outbox
+from hapvr.stages.alerts import AlertOutbox
 from hapvr.storage.filesystem import DataRoot
 
 
@@ -27,7 +27,7 @@ from hapvr.storage.filesystem import DataRoot
 )
 def test_what_are_no_messages_is_named(tmp_path: Path, change: str) -> None:
     """An id becomes a header of a request, so it holds no line break."""
-    outbox = Outbox(DataRoot(tmp_path))
+    outbox = AlertOutbox(DataRoot(tmp_path))
     outbox.put({"a": "{}"})
     assert [message.id for message in outbox.due(0)] == ["a"]
     with sqlite3.connect(tmp_path / "watch" / "outbox.db") as database:

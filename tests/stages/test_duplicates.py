@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, Task
 from hapvr.cli import app
 from hapvr.errors import DamagedError, DataError
-from hapvr.search.duplicate_tables import read_pairs, write_pairs
+from hapvr.search.duplicates import read_pairs, write_pairs
 from hapvr.stages.duplicates import (
     GROUPS_PLACE,
     PAIRS_STAGE,
@@ -47,7 +47,7 @@ def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Proje
 def make_all(project: Project) -> list[bool]:
     """Whether each shard was looked through."""
     searcher = Searcher.open(project)
-    return [make_duplicate_pairs(project, searcher, key).done for key in searcher.shards()]
+    return [make_duplicate_pairs(project, searcher, key).done for key in searcher.collection.shards()]
 
 
 def kinds(project: Project) -> dict[tuple[str, str], str]:
@@ -143,7 +143,7 @@ def test_scores_of_another_way_look_through_all_shards(grown: Project, monkeypat
     """A version of this package that scores candidates otherwise does not keep the pairs of before."""
     assert outdated_duplicates(grown).uncompared == {}
     monkeypatch.setattr("hapvr.stages.duplicates.SCORES_FORMAT", 0)
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
 
 
 def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
@@ -153,12 +153,12 @@ def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Pat
     assert set(kinds(grown).values()) == {"copy", "overlap", "contained"}
     first = Searcher.open(grown).current.model
     update_index(grown, search_model(grown, str(bundle_of(grown, tmp_path, seed=1))))
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
     assert kinds(grown) == {("in/other 1.mp4", "in/z same bytes.mp4"): "copy"}  # equal bytes need no model
     assert all(make_all(grown))
     assert outdated_duplicates(grown).uncompared == {}
     update_index(grown, search_model(grown, first))
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
 
 
 def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
@@ -166,13 +166,13 @@ def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     make_all(grown)
     pair = ("in/short.mp4", "in/z new excerpt.mp4")
     searcher = Searcher.open(grown)
-    theirs = make_duplicate_pairs(grown, searcher, searcher.shard_of("in/short.mp4")).pairs
+    theirs = make_duplicate_pairs(grown, searcher, searcher.collection.shard_of["in/short.mp4"]).pairs
     assert pair in {(one.first, one.second) for one in theirs}
     assert pair in kinds(grown)
     write_scenes(grown.folder / "videos" / "z new excerpt.mp4", list(range(700, 706)))
     index(grown, Path(searcher.current.model))
     assert pair not in kinds(grown)
-    assert list(outdated_duplicates(grown).uncompared) == [searcher.shard_of("in/z new excerpt.mp4")]
+    assert list(outdated_duplicates(grown).uncompared) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
     assert sum(make_all(grown)) == 1
     assert set(kinds(grown).values()) == {"copy", "overlap"}
 
@@ -208,7 +208,7 @@ def test_pairs_are_mined_for_training(project: Project) -> None:
     """Sure pairs, the surest first; a person's "no match" is never mined; shards that were not compared are named."""
     evaluation = project.config.evaluation.model_copy(update={"validation": None})
     project = replace(project, config=project.config.model_copy(update={"evaluation": evaluation}))
-    keys = Searcher.open(project).shards()
+    keys = Searcher.open(project).collection.shards()
     copies, part = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
     found = find_mined_pairs(project, keys)
     assert found.pairs[0] == copies
@@ -230,20 +230,20 @@ def test_pairs_of_a_test_video_or_another_model_are_not_mined(project: Project) 
     evaluation = project.config.evaluation.model_copy(update={"validation": None})
     project = replace(project, config=project.config.model_copy(update={"evaluation": evaluation}))
     searcher = Searcher.open(project)
-    shard_of = {video_id: key for key in searcher.shards() for video_id in searcher.videos_of(key)}
-    every = find_mined_pairs(project, searcher.shards()).pairs
+    shard_of = {video_id: key for key in searcher.collection.shards() for video_id in searcher.collection.video_ids(key)}
+    every = find_mined_pairs(project, searcher.collection.shards()).pairs
     assert all(one != other for one, other in every)
-    for held_out in searcher.shards():
+    for held_out in searcher.collection.shards():
         kept = [pair for pair in every if held_out not in {shard_of[video_id] for video_id in pair}]
-        assert list(find_mined_pairs(project, [key for key in searcher.shards() if key != held_out]).pairs) == kept
-    key = searcher.shards()[0]
+        assert list(find_mined_pairs(project, [key for key in searcher.collection.shards() if key != held_out]).pairs) == kept
+    key = searcher.collection.shards()[0]
     place = f"{PAIRS_STAGE}/{key}/rows.parquet"
     stored = read_pairs(project.root, place)
     assert stored is not None
     write_pairs(project.root, place, replace(stored, fingerprint="of another model", network="another"))
     try:
         with pytest.raises(DataError, match=rf"shard {key} are not compared with the collection yet"):
-            find_mined_pairs(project, searcher.shards())
+            find_mined_pairs(project, searcher.collection.shards())
     finally:
         write_pairs(project.root, place, stored)
 

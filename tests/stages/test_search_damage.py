@@ -10,9 +10,9 @@ import pytest
 
 from hapvr.errors import DamagedError
 from hapvr.search.current import CURRENT, current_index
-from hapvr.search.duplicate_tables import read_pairs
+from hapvr.search.duplicates import read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.outbox import PLACE as OUTBOX_PLACE
+from hapvr.stages.alerts import OUTBOX_PLACE
 from hapvr.stages.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.marking import mark
 from hapvr.stages.project import Project
@@ -39,7 +39,7 @@ def project(searchable: Path, tmp_path: Path) -> Project:
     made = copied(searchable, tmp_path, **{"watch.lists": lists, "watch.webhook": webhook})
     mark(made, "in/short.mp4", "in/long.mp4", "match")
     searcher = Searcher.open(made)
-    for key in searcher.shards():
+    for key in searcher.collection.shards():
         make_duplicate_pairs(made, searcher, key)
         make_watch_matches(made, searcher, key)
     make_duplicate_groups(made, searcher, min_probability=0.5)

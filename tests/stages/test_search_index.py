@@ -13,7 +13,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
-from hapvr.search.shard_index import ShardIndex
+from hapvr.search.shards import ShardIndex
 from hapvr.search.shards import INDEX_COLUMNS, descriptor_shard, searchable
 from hapvr.stages.descriptors import make_descriptors
 from hapvr.stages.features import make_features
@@ -183,7 +183,7 @@ def test_a_shard_that_is_made_again_is_replaced_in_one_version(project: Project)
     changed = Project.open(
         project.folder / "config.yaml",
         folder=project.folder,
-        overrides={"search.descriptors.max_frozen_similarity": 0.5},
+        overrides={"search.max_frozen_similarity": 0.5},
     )
     others = [name for name in project.root.list_folders("features") if name != key]
     for name in others:  # so that only one shard differs

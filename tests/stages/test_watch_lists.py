@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hapvr.cli import app
 from hapvr.errors import ConfigError
-from hapvr.search.outbox import Outbox
+from hapvr.stages.alerts import AlertOutbox
 from hapvr.stages.duplicates import make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.marking import mark, unmark
 from hapvr.stages.project import Project
@@ -73,7 +73,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert all(["text.mp4" in name for name in one.failed] == [True] for one in made)
     (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
     assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 20, 28)
-    assert Outbox(project.root).counts() == (0, len(found))
+    assert AlertOutbox(project.root).counts() == (0, len(found))
     (watched.folder / "queries" / "text.mp4").unlink()
     assert set(unwatched_shards(project)) == {one.key for one in made}
     since = {row["video_id"]: row["since"] for row in all_matches(project)}
@@ -98,7 +98,7 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     """Marked as no match: gone; taken back: there again. It is not announced a second time."""
     project = leaked(watched, webhook=WEBHOOK)
     compare(project)
-    before, counts = pairs(project), Outbox(project.root).counts()
+    before, counts = pairs(project), AlertOutbox(project.root).counts()
     mark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4", "not_a_match")
     assert unwatched_shards(project)
     compare(project)
@@ -106,13 +106,13 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     unmark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4")
     compare(project)
     assert pairs(project) == before
-    assert Outbox(project.root).counts() == counts
+    assert AlertOutbox(project.root).counts() == counts
 
 
 def test_a_group_is_a_list(watched: Project) -> None:
     """Each member is a query, and does not find itself."""
     searcher = Searcher.open(watched)
-    for key in searcher.shards():
+    for key in searcher.collection.shards():
         make_duplicate_pairs(watched, searcher, key)
     members = make_duplicate_groups(watched, searcher, min_probability=0.5)
     project = lists(watched, {"name": "masters", "group": members[0].group, "min_probability": 0.5})
