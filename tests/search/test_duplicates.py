@@ -7,11 +7,11 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
+from hapvr.search.facts import VideoFacts
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.search.duplicates import DuplicatePair, best_of_each, group_copies, kind_of
-from hapvr.search.facts import VideoFacts
 
 
 def facts(name: str, **changes: object) -> VideoFacts:

@@ -17,8 +17,7 @@ import pytest
 
 from hapvr.errors import DamagedError
 from hapvr.stages.alerts import OUTBOX_PLACE as PLACE
-from hapvr.stages.alerts import AlertOutbox
-from hapvr.stages.alerts import deliver_alerts
+from hapvr.stages.alerts import AlertOutbox, deliver_alerts
 from hapvr.stages.project import Project
 from tests.conftest import CHECKOUT, small_settings, write_settings
 

@@ -13,8 +13,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
-from hapvr.search.shards import ShardIndex
-from hapvr.search.shards import INDEX_COLUMNS, descriptor_shard, searchable
+from hapvr.search.shards import INDEX_COLUMNS, ShardIndex, descriptor_shard, searchable
 from hapvr.stages.descriptors import make_descriptors
 from hapvr.stages.features import make_features
 from hapvr.stages.project import Project

@@ -351,7 +351,9 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     assert short.path is not None
     elsewhere = tmp_path / "renamed.mp4"
     shutil.copy(short.path, elsewhere)
-    copy, other = (searcher.collection.metadata.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4"))
+    copy, other = (
+        searcher.collection.metadata.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4")
+    )
     mark_pair(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
     mark_pair(copied.root, short.sha256, other, "match", names=("a", "c"))
     answer = searcher.search(elsewhere)
@@ -367,7 +369,9 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
 def test_a_page_stands_alone(searcher: Searcher, tmp_path: Path) -> None:
     """The page has pictures of both sides within it, and no name becomes markup."""
     clip = write_scenes(tmp_path / "<b>query.mp4", list(LONG[10:18]))
-    page = searcher.page([searcher.search(clip, SearchOptions(top=2)), searcher.try_search(tmp_path / "absent.mp4", SearchOptions())])
+    page = searcher.page(
+        [searcher.search(clip, SearchOptions(top=2)), searcher.try_search(tmp_path / "absent.mp4", SearchOptions())]
+    )
     assert page.count("data:image/jpeg;base64,") >= 4
     assert "<b>query" not in page
     assert "&lt;b&gt;query" in page
