@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from hapvr.cli import app
 from hapvr.errors import ConfigError
+from hapvr.search.engine import SearchEngine
 from hapvr.stages.alerts import AlertOutbox
 from hapvr.stages.duplicates import make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.marking import mark, unmark
@@ -30,7 +32,7 @@ WEBHOOK: dict[str, object] = {"url": "http://127.0.0.1:9/nobody"}
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A list of a clip, a still, and a file that is no video; all shards are compared."""
+    """A list of a clip, a still, a file that is no video, a link to nothing, and a name that is no UTF-8."""
     folder = tmp_path_factory.mktemp("watched")
     project = searchable_project(folder)
     queries = folder / "queries"
@@ -38,6 +40,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Project:
     write_scenes(queries / "nothing.mp4", list(range(900, 906)))
     Image.fromarray(scene(303)).resize((300, 250)).save(queries / "still.jpg", quality=80)
     (queries / "text.mp4").write_text("no video")
+    (queries / "gone.mp4").symlink_to("nowhere.mp4")
+    write_scenes(queries / "bytes.mp4", [700, *LONG[2:9]]).rename(queries / os.fsdecode(b"b\xff.mp4"))
     return project
 
 
@@ -70,11 +74,14 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert ("leak.mp4", "in/long.mp4") in found
     assert {("still.jpg", "in/short.mp4"), ("still.jpg", "in/trips/copy of short.mp4")} <= found
     assert not any(query == "nothing.mp4" for query, _ in found)
-    assert all(["text.mp4" in name for name in one.failed] == [True] for one in made)
+    assert (r"b\xff.mp4", "in/long.mp4") in found
+    for one in made:
+        assert sorted(Path(name).name for name in one.failed) == ["gone.mp4", "text.mp4"]
     (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
     assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 20, 28)
     assert AlertOutbox(project.root).counts() == (0, len(found))
-    (watched.folder / "queries" / "text.mp4").unlink()
+    for name in ("text.mp4", "gone.mp4"):
+        (watched.folder / "queries" / name).unlink()
     assert set(unwatched_shards(project)) == {one.key for one in made}
     since = {row["video_id"]: row["since"] for row in all_matches(project)}
     assert all(since.values())
@@ -82,7 +89,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert {row["video_id"]: row["since"] for row in all_matches(project)} == since
     assert unwatched_shards(project) == {}
     with pytest.MonkeyPatch.context() as another_way:
-        another_way.setattr("hapvr.stages.watch_lists.SCORES_FORMAT", 0)
+        another_way.setattr("hapvr.stages.searcher.SCORES_FORMAT", 0)
         assert set(unwatched_shards(project)) == {one.key for one in made}
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
@@ -91,6 +98,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert len(unwatched_shards(project)) == 1
     again = compare(project)
     assert [one.announced for one in again if one.done] == [1]
+    assert all(row["query_start_s"] is not None for row in all_matches(project) if row["query"].endswith("leak.mp4"))
     assert ("leak.mp4", "in/z new.mp4") in pairs(project)
 
 
@@ -107,6 +115,19 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     compare(project)
     assert pairs(project) == before
     assert AlertOutbox(project.root).counts() == counts
+
+
+def test_each_query_is_searched_for_once(watched: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that matches: segments come from the same search."""
+    project, calls = leaked(watched), []
+    rank = SearchEngine.rank
+    monkeypatch.setattr(SearchEngine, "rank", lambda *given, **named: (calls.append(1), rank(*given, **named))[1])
+    searcher = Searcher.open(project)
+    key = searcher.collection.shard_of["in/long.mp4"]
+    place = project.root.local_path(f"watch_matches/{key}/rows.parquet")
+    place.unlink(missing_ok=True)
+    assert len(make_watch_matches(project, searcher, key).table)
+    assert len(calls) == len(list((watched.folder / "queries").iterdir()))
 
 
 def test_a_group_is_a_list(watched: Project) -> None:
