@@ -27,13 +27,10 @@ if TYPE_CHECKING:
 @exit_codes
 def duplicates(
     config: ConfigOption,
-    shard: Annotated[
-        list[str] | None, typer.Option("--shard", help="Look for the videos of these shards; default all.")
-    ] = None,
     min_probability: Annotated[
         float | None,
         typer.Option(
-            help="Pairs below this probability do not count, in [0.5, 1]; default search.duplicates.min_probability."
+            min=0.5, max=1, help="Pairs below this probability do not count; default search.duplicates.min_probability."
         ),
     ] = None,
     pairs: Annotated[
@@ -55,7 +52,6 @@ def duplicates(
     from hapvr.errors import ArgumentError
     from hapvr.search.duplicates import KINDS, group_rows
     from hapvr.stages.duplicates import (
-        LEAST_PROBABILITY,
         duplicate_pairs,
         make_duplicate_groups,
         make_duplicate_pairs,
@@ -65,22 +61,14 @@ def duplicates(
     from hapvr.stages.searcher import Searcher
     from hapvr.tables import export_table
 
-    if min_probability is not None and not LEAST_PROBABILITY <= min_probability <= 1:
-        raise ArgumentError(f"--min-probability is {min_probability}; wanted a number in [{LEAST_PROBABILITY:g}, 1]")
     unknown = sorted(set(kind or ()) - set(KINDS))
     if unknown:
         raise ArgumentError(f"--kind {unknown[0]!r:.100}: wanted {', '.join(KINDS)}")
-    if kind and not pairs:
-        raise ArgumentError("--kind goes with --pairs; groups hold copies alone")
     check_out(out, ".csv", ".parquet", ".json")
     project = Project.open(config, overrides=overrides(set_))
     likely = project.config.search.duplicates.min_probability if min_probability is None else min_probability
     searcher = Searcher.open(project, model=model)
-    keys = searcher.collection.shards()
-    absent = sorted(set(shard or ()) - set(keys))
-    if absent:
-        raise ArgumentError(f"--shard {absent[0]!r:.100}: the index has no such shard; `hapvr index status` lists them")
-    for key in shard or keys:
+    for key in searcher.collection.shards():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
     if pairs:

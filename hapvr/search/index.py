@@ -130,18 +130,6 @@ class IndexStatus:
         return hashlib.sha256(json.dumps([self.provenance, held], sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Recall:
-    """How many of `probes` stored vectors found themselves, and what part of their exact neighbours was found, in [0, 1].
-
-    recall: of frames or videos, whichever is lower.
-    """
-
-    probes: int
-    found_themselves: int
-    recall: float
-
-
 class FrameIndex:
     """An index as it was when it was opened. Any thread may search it."""
 
@@ -215,14 +203,14 @@ class FrameIndex:
         """
         if not len(queries):
             return FOUND_FRAMES.empty_table()
-        numbers, similarities, found = self._tables["frames"].search(queries, k, ["video_id", "second"])
+        numbers, similarities, found = self._tables["frames"].nearest(queries, k, ["video_id", "second"])
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]). query: [dims], not
         zero."""
         # One look-up costs little, and no votes of others make up for the errors of its codes.
-        _, near, found = self._tables["videos"].search(query[None], k, ["video_id"], min_refined=REFINED)
+        _, near, found = self._tables["videos"].nearest(query[None], k, ["video_id"], min_refined=REFINED)
         return pa.table([found["video_id"], near], schema=FOUND_VIDEOS)
 
     def videos(self) -> dict[str, str]:
@@ -265,15 +253,13 @@ class FrameIndex:
         # files of a version that was replaced meanwhile may be gone by right
         return wrong if wrong and read_state(self._root).revision == self._state.revision else []
 
-    def recall(self, *, probes: int = PROBES, seed: int = 0) -> Recall:
-        """Search for stored vectors: do they find themselves, and their exact nearest neighbours?
+    def recall(self, *, probes: int = PROBES, seed: int = 0) -> float:
+        """What part of their exact nearest neighbours stored vectors find, in [0, 1]: of frames or videos, whichever is lower.
 
         probes: how many frames and videos, of each, drawn at random. Every vector is read once. Raises DamagedError where
         the index cannot be read.
         """
-        parts = [_probe(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items()]
-        asked, themselves, _, _ = (sum(counts) for counts in zip(*parts, strict=True))
-        return Recall(asked, themselves, min((found / wanted for *_, found, wanted in parts if wanted), default=1.0))
+        return min(_recall(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items())
 
     def status(self) -> IndexStatus:
         """What the index holds."""
@@ -353,19 +339,16 @@ def _digests(root: DataRoot, tables: Mapping[str, VectorTable], known: Mapping[s
     return {name: known.get(name) or root.sha256(name) for name in names}
 
 
-def _probe(table: VectorTable, probes: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """How many rows were searched for, how many of them were found, how many neighbours were found, and how many there are."""
+def _recall(table: VectorTable, probes: int, rng: np.random.Generator) -> float:
+    """Part of the exact neighbours of some rows that a search finds; 1 for an empty table."""
     rows = len(table)
     if not rows:
-        return 0, 0, 0, 0
+        return 1.0
     chosen = np.sort(rng.choice(rows, size=min(probes, rows), replace=False))
     queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
-    numbers, similarities, _ = table.search(queries, nearest, ["video_id"], min_refined=REFINED)
-    exact_numbers, exact, _ = table.search(queries, nearest, ["video_id"], exact=True)
-    themselves = found = 0
-    for number in range(len(chosen)):
-        got = similarities[numbers == number]
-        themselves += bool(len(got) and got[0] >= 1 - EQUAL)
-        # By similarity: rows that are equally near may stand for each other.
-        found += int((got >= exact[exact_numbers == number].min() - EQUAL).sum())
-    return len(chosen), themselves, found, len(chosen) * nearest
+    numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=REFINED)
+    exact_numbers, exact, _ = table.nearest(queries, nearest, ["video_id"], exact=True)
+    least = np.full(len(chosen), np.inf, np.float32)
+    np.minimum.at(least, exact_numbers, exact)
+    # By similarity: rows that are equally near may stand for each other.
+    return int((similarities >= least[numbers] - np.float32(EQUAL)).sum()) / (len(chosen) * nearest)

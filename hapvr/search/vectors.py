@@ -119,7 +119,7 @@ class VectorTable:
             self._dataset.delete(f"{column} IN ({listed})")
             return self._next(self._dataset, before)
 
-    def search(
+    def nearest(
         self,
         queries: npt.NDArray[np.floating],
         k: int,

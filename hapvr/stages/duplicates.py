@@ -15,7 +15,7 @@ from itertools import combinations, product
 
 import pyarrow as pa
 
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DamagedError
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
 from hapvr.search.current import CURRENT, CurrentIndex, current_index
@@ -77,10 +77,7 @@ def make_duplicate_pairs(
     and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
     """
-    calibration, root, place = searcher.calibration, project.root, _place(key)
-    if key not in searcher.indexed:
-        raise DataError(f"duplicates: shard {key} is not in the index; run `hapvr index update` first")
-    wanted = search_fingerprint(PAIRS_STAGE, project, searcher.current, key, searcher.indexed[key])
+    root, place, wanted = project.root, _place(key), searcher.fingerprint(PAIRS_STAGE, key)
 
     def finished() -> ShardPairs | None:
         stored = _undamaged(root, place)
@@ -95,9 +92,8 @@ def make_duplicate_pairs(
         video_ids = searcher.collection.video_ids(key)
         for number, video_id in enumerate(video_ids):
             progress(number, len(video_ids))
-            for candidate, segments in searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY):
-                probability = calibration.probability(candidate.similarity)
-                pairs.append(_pair(video_id, candidate, segments, probability, searcher))
+            found = searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY)
+            pairs += [_pair(video_id, candidate, segments, searcher) for candidate, segments in found]
         progress(len(video_ids), len(video_ids))
         made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest)
         write_pairs(root, place, made)
@@ -225,8 +221,7 @@ def _stored_groups(root: DataRoot) -> str:
 
 def _compare_marked(project: Project, searcher: Searcher) -> None:
     """Compare the pairs that are marked as a match and in no shard's pairs; what was compared before is kept."""
-    calibration = searcher.scorer.calibration
-    if calibration is None:
+    if searcher.scorer.calibration is None:
         return
     root, contents, network = project.root, _contents(searcher), searcher.current.digest
     before = _undamaged(root, MARKED_PLACE)
@@ -240,9 +235,7 @@ def _compare_marked(project: Project, searcher: Searcher) -> None:
         if (first, second) in known and _is_current(known[first, second], contents):
             made.append(known[first, second])
         elif (first, second) not in found:
-            candidate, segments = searcher.compare(first, second)
-            probability = calibration.probability(candidate.similarity)
-            made.append(_pair(first, candidate, segments, probability, searcher))
+            made.append(_pair(first, *searcher.compare(first, second), searcher))
     if made or before is not None:
         fingerprint = _digest([asdict(pair) for pair in made])
         write_pairs(root, MARKED_PLACE, StoredPairs(tuple(made), fingerprint, network))
@@ -276,9 +269,7 @@ def _is_current(pair: DuplicatePair, contents: Mapping[str, str]) -> bool:
     return contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
 
 
-def _pair(
-    query: str, found: ScoredCandidate, segments: tuple[Segment, ...], probability: float, searcher: Searcher
-) -> DuplicatePair:
+def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], searcher: Searcher) -> DuplicatePair:
     covered = coverage(segments, query_s=searcher.seconds_of(query), reference_s=found.seconds)
     starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
     if found.video_id < query:
@@ -291,7 +282,7 @@ def _pair(
         first_sha256=metadata.of(first).sha256,
         second_sha256=metadata.of(second).sha256,
         similarity=found.similarity,
-        probability=probability,
+        probability=searcher.calibration.probability(found.similarity),
         first_covered=covered[0],
         second_covered=covered[1],
         first_start_s=starts[0],

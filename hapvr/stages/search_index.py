@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.search.current import BLANK_FILE, FOLDER, CurrentIndex, model_place, serving_index, write_current
-from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus, Recall, ShardRows
+from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus, ShardRows
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.vectors import VECTOR
 from hapvr.stages.descriptors import is_described, make_descriptors
@@ -38,7 +38,7 @@ class IndexUpdate:
     serving: CurrentIndex | None
     passed: bool
     status: IndexStatus
-    recall: Recall
+    recall: float
     added: tuple[str, ...]
     replaced: tuple[str, ...]
     removed: tuple[str, ...]
@@ -86,10 +86,10 @@ def update_index(
             index.delete_shard(key)
         index.optimise()
         recall, least = index.recall(), project.config.search.index.min_recall
-        if recall.recall < least:  # lists of vectors that have changed since may be of no use
+        if recall < least:  # lists of vectors that have changed since may be of no use
             index.optimise(rebuild=True)
             recall = index.recall()
-        passed = recall.recall >= least
+        passed = recall >= least
         progress(len(finished), len(finished))
         before = serving
         if passed:
@@ -185,7 +185,7 @@ def _rows(project: Project, model: SearchModel, shard: Shard) -> ShardRows:
 
 
 def _serve(
-    project: Project, model: SearchModel, place: str, recall: Recall, before: CurrentIndex | None
+    project: Project, model: SearchModel, place: str, recall: float, before: CurrentIndex | None
 ) -> CurrentIndex:
     """Let an index answer, and remove those that nobody goes back to, of those that the record names.
 
@@ -203,7 +203,7 @@ def _serve(
         place=place,
         model=model.uri,
         digest=model.digest,
-        recall=recall.recall,
+        recall=recall,
         since=since,
         earlier=tuple(earlier),
         made=tuple(sorted(made)),

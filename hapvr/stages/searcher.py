@@ -319,6 +319,13 @@ class Searcher:
         """Answers as one HTML document with pictures."""
         return search_page(self.project, answers, self.collection)
 
+    def fingerprint(self, stage: str, key: str, **asked: object) -> str:
+        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and without calibration."""
+        _ = self.calibration  # there must be one, or nobody knows what is a match
+        if key not in self.indexed:
+            raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
+        return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
+
     def seconds_of(self, video_id: str) -> float:
         """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
         return self.collection.times(video_id)[-1] + 1 / self.scorer.sampling.fps

@@ -22,7 +22,7 @@ from hapvr.files import require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
 from hapvr.scorer.pictures import is_picture
-from hapvr.search.current import CURRENT, CurrentIndex, current_index
+from hapvr.search.current import CURRENT, current_index
 from hapvr.search.marks import read_marks
 from hapvr.search.query import printable
 from hapvr.stages.alerts import AlertOutbox
@@ -94,11 +94,8 @@ def make_watch_matches(
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
     once for ever. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
-    _ = searcher.calibration  # there must be one, or nothing is a match
-    if key not in searcher.indexed:
-        raise DataError(f"watch: shard {key} is not in the index; run `hapvr index update` first")
     queries, place = watch_queries(project), _place(key)
-    wanted = _fingerprint(project, searcher.current, key, searcher.indexed[key], queries)
+    wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
     failed: dict[str, str] = {}
     with project.root.lock(f"{STAGE}/{key}"):
         stored = _stored(project.root, place)
@@ -112,12 +109,13 @@ def make_watch_matches(
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
+                problem = query.problem
                 try:
-                    if query.problem:
-                        raise VideoError("missing_file", query.problem)
-                    rows += _compare(searcher, within, query)
+                    rows += [] if problem else _compare(searcher, within, query)
                 except (VideoError, DataError) as error:
-                    failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
+                    problem = str(error)
+                if problem:
+                    failed[f"{query.watch_list.name}: {query.name}"] = printable(problem)
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
@@ -136,9 +134,9 @@ def unwatched_shards(project: Project) -> dict[str, str]:
         return {}
     current = current_index(project.root)
     shards = current.open(project.root, project.config.search).status().shards
-    found = {}
+    found, asked = {}, _asked(project, queries)
     for key, entry in sorted(shards.items()):
-        wanted = _fingerprint(project, current, key, entry.digest, queries)
+        wanted = search_fingerprint(STAGE, project, current, key, entry.digest, **asked)
         stored = _stored(project.root, _place(key))
         if stored is None or stored[0] != wanted:
             found[key] = hashlib.sha256(f"{wanted} {current.since}".encode()).hexdigest()
@@ -187,23 +185,23 @@ def _file(one: WatchList, file: Path) -> WatchQuery:
 
 
 def _members(project: Project, one: WatchList, group: str) -> list[WatchQuery]:
-    if not project.root.exists(GROUPS_PLACE):
-        raise ConfigError(f"watch.lists: {one.name}: there are no groups yet; run `hapvr duplicates` first")
-    with (
-        project.root.open(GROUPS_PLACE) as file,
-        project.root.naming_damage(GROUPS_PLACE, remedy="run `hapvr duplicates`"),
-    ):
-        members = read_table(pa.BufferReader(file.read())).filter(pc.field("group") == group)
-    if not len(members):
+    rows: list[dict[str, Any]] = []
+    if project.root.exists(GROUPS_PLACE):
+        with (
+            project.root.open(GROUPS_PLACE) as file,
+            project.root.naming_damage(GROUPS_PLACE, remedy="run `hapvr duplicates`"),
+        ):
+            members = read_table(pa.BufferReader(file.read())).filter(pc.field("group") == group)
+        rows = members.sort_by("video_id").to_pylist()
+    if not rows:
         raise ConfigError(f"watch.lists: {one.name}: there is no group {group!r}; `hapvr duplicates` lists them")
-    rows = members.sort_by("video_id").to_pylist()
     return [WatchQuery(one, row["video_id"], row["sha256"], None) for row in rows]
 
 
-def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str, queries: Sequence[WatchQuery]) -> str:
+def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
+    """What matches depend on besides the index: queries and marks."""
     asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
-    marks = read_marks(project.root).verdicts()
-    return search_fingerprint(STAGE, project, current, key, indexed, queries=asked, marks=marks)
+    return {"queries": asked, "marks": read_marks(project.root).verdicts()}
 
 
 def _stored(root: DataRoot, place: str) -> tuple[str, pa.Table] | None:

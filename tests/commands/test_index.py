@@ -44,7 +44,7 @@ def test_an_index_is_made_shown_and_verified(call: Call, folder: Path, monkeypat
     assert (again["added"], again["replaced"], again["removed"]) == ([], [], [])
     verified = call("index", "verify", *options, "--json")
     assert verified.code == 0
-    assert verified.json["probes"] == verified.json["found_themselves"] > 20
+    assert (verified.json["recall"], verified.json["damaged"]) == (1, [])
     anew = call("index", "build", *options, "--model", "network-0", "--json").json
     assert anew["place"] != made.json["place"]
     assert anew["added"] == made.json["added"]

@@ -50,7 +50,7 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("features", "stats"): (CONFIG, "num_videos: 11"),
     ("features", "verify"): (CONFIG, "ok"),
     ("index", "status"): (CONFIG, "holds    11 videos"),
-    ("index", "verify"): (CONFIG, "found themselves"),
+    ("index", "verify"): (CONFIG, "every file is what was written"),
     ("models", "card"): (("champion", *REGISTRY), "# The card"),
     ("models", "lineage"): (("champion", *REGISTRY), "version 2"),
     ("models", "list"): (REGISTRY, "champion"),

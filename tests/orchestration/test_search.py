@@ -157,7 +157,7 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     for key in keys[:-1]:
         assert materialize(instance, "duplicate_pairs", shard=key).success
         seen |= shown(instance, "duplicate_pairs").keys()
-    assert {"kinds", "surest_pairs", "pictures"} <= seen
+    assert {"kinds", "surest_pairs"} <= seen
     assert materialize(instance, "duplicate_groups").success
     assert not passed(instance, "duplicate_groups", "all_shards_compared")
     wanted = tick(instance, "outdated_duplicates")
@@ -173,7 +173,7 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     assert passed(instance, "duplicate_groups", "all_shards_compared")
     groups = shown(instance, "duplicate_groups")
     assert groups["groups"]
-    assert {"members", "pictures", "bytes_more_than_needed"} <= groups.keys()
+    assert {"members", "bytes_more_than_needed"} <= groups.keys()
     assert isinstance(tick(instance, "outdated_duplicates"), dg.SkipReason)
     for name, asset in (
         (f"duplicate_pairs/{keys[-1]}/rows.parquet", "duplicate_pairs"),

@@ -7,10 +7,10 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
-from hapvr.search.collection import VideoMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair, best_of_each, group_copies, kind_of
 
 
