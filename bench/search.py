@@ -35,7 +35,7 @@ from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Clock, best_run
 from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.descriptors import frame_descriptors, region_descriptors, video_descriptor
+from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.engine import SearchEngine
 from hapvr.search.index import FrameIndex
 from hapvr.search.settings import SearchSettings
@@ -172,19 +172,16 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
 
 
 def build_index(folder: Path, videos: dict[str, Reference], scorer: VideoScorer, settings: SearchSettings) -> None:
-    ids, seconds, frames, means, of_regions, regions = [], [], [], [], [], []
+    ids, seconds, frames, means = [], [], [], []
     memory = InMemory(videos)
     for video_id in videos:
         embedded = memory.whole(video_id, scorer)
-        embedding = scorer.networks.vectors(embedded.regions)
-        described = frame_descriptors(embedding)
+        described = frame_descriptors(scorer.networks.vectors(embedded.regions))
         vectors, kept = described.vectors, described.kept
         ids += [video_id] * int(kept.sum())
         seconds += np.flatnonzero(kept).tolist()
         frames.append(vectors[kept])
         means.append(video_descriptor(vectors[kept]))
-        regions.append(region_descriptors(embedding, kept))
-        of_regions += [video_id] * len(regions[-1])
     index = FrameIndex.create(folder, frames[0].shape[1], {}, settings=settings.index)
     index.replace_shard(
         "in-00000",
@@ -192,7 +189,6 @@ def build_index(folder: Path, videos: dict[str, Reference], scorer: VideoScorer,
             {"video_id": ids, "second": pa.array(seconds, pa.float32()), VECTOR: vectors_column(np.concatenate(frames))}
         ),
         pa.table({"video_id": list(videos), VECTOR: vectors_column(np.stack(means))}),
-        pa.table({"video_id": of_regions, VECTOR: vectors_column(np.concatenate(regions))}),
     )
     index.optimise()
 
@@ -237,21 +233,23 @@ def measured(query: Query, embedded: EmbeddedVideo, row: np.ndarray | None, name
             values["original_listed"] = float(query.reference in listed)
     if not search:
         return values
-    result = engine.search(embedded, num_segmented=20)
-    probability = {found.score.video_id: probability_of(engine, found.score.similarity) for found in result.found}
+    result = engine.rank(embedded)
+    began = time.perf_counter()
+    segments = {one.video_id: engine.segments(embedded, one) for one in result.candidates[:20]}
+    segments_s = time.perf_counter() - began
+    probability = {one.video_id: probability_of(engine, one.similarity) for one in result.candidates}
     values |= {
         "sure": float(probability.get(query.reference, 0.0) >= SURE),
         "wrongly_sure": float(any(p >= SURE for name, p in probability.items() if name != query.reference)),
-        "ap_search": precision([found.score.video_id for found in result.found], query.reference),
+        "ap_search": precision([one.video_id for one in result.candidates], query.reference),
         "fine_ms": 1000 * result.timings_s["fine"],
-        "segments_ms": 1000 * result.timings_s["segments"],
+        "segments_ms": 1000 * segments_s,
     }
-    for found in result.found:
-        if found.score.video_id == query.reference and found.segments is not None:
-            values["has_segment"] = float(bool(found.segments))
-            for segment in found.segments[:1]:
-                values["begin_error_s"] = abs(segment.reference_start_s - query.original_s)
-                values["end_error_s"] = abs(segment.reference_end_s - query.original_s - query.length_s)
+    if query.reference in segments:
+        values["has_segment"] = float(bool(segments[query.reference]))
+        for segment in segments[query.reference][:1]:
+            values["begin_error_s"] = abs(segment.reference_start_s - query.original_s)
+            values["end_error_s"] = abs(segment.reference_end_s - query.original_s - query.length_s)
     return values
 
 
@@ -355,7 +353,7 @@ def main() -> int:
         built: dict[str, Path] = {}
         for variant in arguments.variant or ["{}"]:
             settings = SearchSettings.model_validate(json.loads(variant))
-            kind = settings.index.model_dump_json(include={"min_indexed_rows", "code_bits", "list_rows"})
+            kind = settings.index.model_dump_json(include={"min_indexed_rows", "code_bits"})
             if kind not in built:
                 built[kind] = Path(folder) / str(len(built))
                 build_index(built[kind], videos, scorer, settings)

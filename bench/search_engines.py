@@ -144,11 +144,13 @@ def num_bytes(place: Path) -> int:
 def build_lance(folder: Path, frames: int, list_rows: int) -> dict[str, Any]:
     import pyarrow as pa
 
+    from hapvr.search import vectors
     from hapvr.search.index import FrameIndex
     from hapvr.search.settings import IndexSettings
 
     library = np.load(folder / "library.npy", mmap_mode="r")
-    settings = IndexSettings(list_rows=list_rows, **LANCE["1 bit, 16 lists, refined 4 times"])
+    vectors.LIST_ROWS = list_rows
+    settings = IndexSettings(**LANCE["1 bit, 16 lists, refined 4 times"])
     began = now()
     index = FrameIndex.create(folder / "lance", DIMS, {}, settings=settings)
     videos = len(library) // frames
@@ -171,7 +173,7 @@ def build_lance(folder: Path, frames: int, list_rows: int) -> dict[str, Any]:
         take_in(np.arange(start, stop), library[start * frames : stop * frames])
     taken = usage(began)
     began = now()
-    index.optimise(anew=True)
+    index.optimise(rebuild=True)
     built = usage(began)
     result = {
         "take_in": taken,

@@ -143,10 +143,8 @@ def fill_up(listed: Sequence[Candidate], count: int) -> list[Candidate]:
     return [*listed, *(Candidate(video_id=name, votes=0.0, windows=()) for name in others)][:count]
 
 
-def shard_tables(
-    names: Sequence[int], rows: npt.NDArray[np.float16], frames: int
-) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Frames, videos and regions of a shard; a video's regions lie around its mean, as those of a frame do."""
+def shard_tables(names: Sequence[int], rows: npt.NDArray[np.float16], frames: int) -> tuple[pa.Table, pa.Table]:
+    """Frames and videos of a shard."""
     ids = np.asarray(names)
     means = unit(rows.reshape(len(ids), frames, DIMS).astype(np.float32).mean(axis=1))
 
@@ -158,7 +156,6 @@ def shard_tables(
     return (
         table(frames, rows, second=pa.array(np.tile(np.arange(frames), len(ids)), pa.float32())),
         table(1, means.astype(np.float16)),
-        table(REGIONS, regions_of(means, names[0]).reshape(-1, DIMS)),
     )
 
 
@@ -181,7 +178,7 @@ def fill(folder: Path, features: Path, videos: int, frames: int) -> dict[str, An
 def build(folder: Path) -> dict[str, Any]:
     began = now()
     index = FrameIndex.open(folder / "index", settings=IndexSettings())
-    index.optimise(anew=True)
+    index.optimise(rebuild=True)
     return usage(began) | {
         "bytes": num_bytes(folder / "index"),
         "bytes_of_codes": num_bytes(folder / "index" / "frames.lance" / "_indices"),
@@ -267,7 +264,7 @@ def ask(
             taken = usage(began)
             filled = fill_up(listed, settings.candidates)
             began = now()
-            fine_scores(query, filled, scorer=scorer, videos=library, settings=settings)
+            fine_scores(query, filled, scorer=scorer, videos=library)
             scored = usage(began)
             if not turn:
                 times["first"].append(taken["seconds"])
@@ -291,7 +288,7 @@ def exact_recall(folder: Path, index: SearchIndex, queries: npt.NDArray[np.float
     """What part of the frames that are nearest by comparison with all of them the index finds."""
     columns = ["query_frame", "video_id", "second"]
     table = VectorTable.open(str(folder / "index" / "frames.lance"), None, settings=IndexSettings())
-    numbers, _, exact = table.search(queries, HITS, columns[1:], exact=True)
+    numbers, _, exact = table.nearest(queries, HITS, columns[1:], exact=True)
     found = index.search_frames(queries, HITS)
     wanted = set(zip(numbers.tolist(), *(exact[name].to_pylist() for name in columns[1:]), strict=True))
     got = set(zip(*(found[name].to_pylist() for name in columns), strict=True))
