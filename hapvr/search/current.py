@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter, ValidationError
 from safetensors.numpy import load, save
 
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DamagedError
 from hapvr.model.description import read_description, weights_sha256
-from hapvr.search.index import FrameIndex
+from hapvr.search.index import FrameIndex, read_record
 from hapvr.search.settings import SearchSettings
 from hapvr.search.vectors import REBUILD
-from hapvr.settings import explain
 from hapvr.storage.filesystem import DataRoot
 
 if TYPE_CHECKING:
@@ -67,13 +65,7 @@ def model_place(digest: str) -> str:
 
 def current_index(root: DataRoot) -> CurrentIndex:
     """Raises DataError where there is no index yet, DamagedError for a file that cannot be read."""
-    if not root.exists(CURRENT):
-        raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
-    try:
-        return TypeAdapter(CurrentIndex).validate_python(root.read_json(CURRENT))
-    except (DamagedError, ValidationError) as error:
-        reason = explain(error) if isinstance(error, ValidationError) else error
-        raise DamagedError(f"search: {CURRENT} below {root.url} is damaged ({reason}); {REBUILD}") from error
+    return read_record(root, CURRENT, CurrentIndex)
 
 
 def serving_index(root: DataRoot) -> CurrentIndex | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ REFINED = 10
 EQUAL = 1e-3
 """Difference of cosines that half precision does not tell apart."""
 
+Record = TypeVar("Record")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Version = Annotated[int, Field(ge=1, lt=2**63)]
 
@@ -101,9 +102,6 @@ class IndexState:
     kept: TableVersions
     shards: dict[str, IndexedShard]
     files: dict[str, str]
-
-
-STATE = TypeAdapter(IndexState)
 
 
 @dataclass(frozen=True)
@@ -170,7 +168,7 @@ class FrameIndex:
     @staticmethod
     def open(folder: str | Path, *, settings: IndexSettings | None = None) -> FrameIndex:
         """Raises DataError where there is no index, DamagedError for one that cannot be read."""
-        return FrameIndex(folder, read_state(DataRoot(folder)), settings or IndexSettings())
+        return FrameIndex(folder, read_record(DataRoot(folder), STATE_FILE, IndexState), settings or IndexSettings())
 
     def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
         """Take in the descriptors of a shard, in place of those it had.
@@ -228,7 +226,7 @@ class FrameIndex:
             for name, table in change.tables.items():
                 change.tables[name] = table.optimise(rebuild=rebuild)
         with self._root.lock("index"):
-            state = read_state(self._root)
+            state = read_record(self._root, STATE_FILE, IndexState)
             for name, table in self._open_tables(state).items():
                 table.forget_versions(before=asdict(state.kept)[name])
             if state.kept != state.versions:
@@ -251,7 +249,9 @@ class FrameIndex:
                 problem = "is not what was written" if found else "is missing"
                 wrong.append(f"search: {self._root.url_of(name)} {problem}; {REBUILD}")
         # files of a version that was replaced meanwhile may be gone by right
-        return wrong if wrong and read_state(self._root).revision == self._state.revision else []
+        return (
+            wrong if wrong and read_record(self._root, STATE_FILE, IndexState).revision == self._state.revision else []
+        )
 
     def recall(self, *, probes: int = PROBES, seed: int = 0) -> float:
         """What part of their exact nearest neighbours stored vectors find, in [0, 1]: of frames or videos, whichever is lower.
@@ -291,7 +291,7 @@ class FrameIndex:
     def _changing(self) -> Iterator[_Change]:
         """What a writer may change; it becomes the index when the block ends well."""
         with self._root.lock("index"):
-            state = read_state(self._root)
+            state = read_record(self._root, STATE_FILE, IndexState)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
             change = _Change(tables, dict(state.shards))
             yield change
@@ -316,15 +316,15 @@ class _Change:
     shards: dict[str, IndexedShard]
 
 
-def read_state(root: DataRoot) -> IndexState:
-    """What index.json of an index holds. root: its folder. Raises DataError where there is none, DamagedError."""
-    if not root.exists(STATE_FILE):
+def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
+    """The dataclass that a JSON file of search holds. Raises DataError where there is none, DamagedError for another value."""
+    if not root.exists(name):
         raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
-    stored = root.read_json(STATE_FILE)
     try:
-        return STATE.validate_python(stored)
-    except ValidationError as error:
-        raise DamagedError(f"search: {STATE_FILE} below {root.url} is damaged ({explain(error)}); {REBUILD}") from error
+        return TypeAdapter(kind).validate_python(root.read_json(name))
+    except (DamagedError, ValidationError) as error:
+        reason = explain(error) if isinstance(error, ValidationError) else error
+        raise DamagedError(f"search: {name} below {root.url} is damaged ({reason}); {REBUILD}") from error
 
 
 def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:

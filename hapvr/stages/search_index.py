@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.search.current import BLANK_FILE, FOLDER, CurrentIndex, model_place, serving_index, write_current
-from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus, ShardRows
+from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.vectors import VECTOR
 from hapvr.stages.descriptors import is_described, make_descriptors
@@ -21,7 +21,6 @@ from hapvr.stages.search_model import SearchModel
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import finished_shards
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.shards import Shard
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
 
@@ -62,21 +61,28 @@ def update_index(
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
         place = _place(root, model.digest, serving, rebuild=anew)
-        index = _open(project, place)
-        known = {} if index is None else index.status().shards
-        revision = None if index is None else index.status().revision
+        settings = project.config.search.index
+        index = None
+        if root.exists(f"{place}/{STATE_FILE}"):
+            index = FrameIndex.open(root.url_of(place), settings=settings)
+        known, revision = ({}, None) if index is None else (index.status().shards, index.status().revision)
         added: list[str] = []
         replaced: list[str] = []
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
             if key not in known or known[key].digest != shard.data_digest():
-                rows = _rows(project, model, shard)
+                try:
+                    rows = searchable(shard)
+                except DamagedError as error:
+                    warnings.warn(f"{error}. They are made again", stacklevel=2)
+                    root.delete(shard.index_name)
+                    shard = make_descriptors(project, key, model).shard
+                    rows = searchable(shard)
                 if index is None:
                     serving = _named(root, serving, place)
                     provenance = {"model": model.uri, "digest": model.digest}
                     dims = rows.videos[VECTOR].type.list_size
-                    settings = project.config.search.index
                     index = FrameIndex.create(root.url_of(place), dims, provenance, settings=settings)
                 index.replace_shard(key, *rows, digest=shard.data_digest())
                 (replaced if key in known else added).append(key)
@@ -85,7 +91,7 @@ def update_index(
         for key in removed:
             index.delete_shard(key)
         index.optimise()
-        recall, least = index.recall(), project.config.search.index.min_recall
+        recall, least = index.recall(), settings.min_recall
         if recall < least:  # lists of vectors that have changed since may be of no use
             index.optimise(rebuild=True)
             recall = index.recall()
@@ -159,12 +165,6 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
     return f"{above}/index-{number:04d}"
 
 
-def _open(project: Project, place: str) -> FrameIndex | None:
-    if not project.root.exists(f"{place}/{STATE_FILE}"):
-        return None
-    return FrameIndex.open(project.root.url_of(place), settings=project.config.search.index)
-
-
 def _named(root: DataRoot, serving: CurrentIndex | None, place: str) -> CurrentIndex | None:
     """The record that names a new index before it is begun, so that one that is left half made can be removed."""
     if serving is None or place in serving.made:
@@ -172,16 +172,6 @@ def _named(root: DataRoot, serving: CurrentIndex | None, place: str) -> CurrentI
     serving = replace(serving, made=(*serving.made, place))
     write_current(root, serving)
     return serving
-
-
-def _rows(project: Project, model: SearchModel, shard: Shard) -> ShardRows:
-    """What the index takes of a shard; descriptors that are damaged are made again."""
-    try:
-        return searchable(shard)
-    except DamagedError as error:
-        warnings.warn(f"{error}. They are made again", stacklevel=2)
-        project.root.delete(shard.index_name)
-        return searchable(make_descriptors(project, shard.key, model).shard)
 
 
 def _serve(
