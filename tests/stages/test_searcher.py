@@ -249,7 +249,7 @@ def test_wrong_requests_are_refused() -> None:
     """Values out of range are named."""
     for values in ({"top": 0}, {"min_probability": 1.5}, {"prior": 1.0}):
         with pytest.raises(ArgumentError, match=f"{next(iter(values))} is {next(iter(values.values()))}"):
-            SearchOptions(**values)  # type: ignore[arg-type]
+            SearchOptions(**values)
     for start, end in ((5.0, 5.0), (-1.0, None), (float("nan"), None)):
         with pytest.raises(ArgumentError, match="part: from"):
             Part(start_s=start, end_s=end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from hapvr.cli import app
 from hapvr.errors import ConfigError
-from hapvr.search.engine import SearchEngine
+from hapvr.search.engine import SearchEngine, SearchResult
 from hapvr.stages.alerts import AlertOutbox
 from hapvr.stages.duplicates import make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.marking import mark, unmark
@@ -119,15 +120,20 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
 
 def test_each_query_is_searched_for_once(watched: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that matches: segments come from the same search."""
-    project, calls = leaked(watched), []
-    rank = SearchEngine.rank
-    monkeypatch.setattr(SearchEngine, "rank", lambda *given, **named: (calls.append(1), rank(*given, **named))[1])
+    project, rank, calls = leaked(watched), SearchEngine.rank, 0
+
+    def counted(engine: SearchEngine, *given: Any, **named: Any) -> SearchResult:
+        nonlocal calls
+        calls += 1
+        return rank(engine, *given, **named)
+
+    monkeypatch.setattr(SearchEngine, "rank", counted)
     searcher = Searcher.open(project)
     key = searcher.collection.shard_of["in/long.mp4"]
     place = project.root.local_path(f"watch_matches/{key}/rows.parquet")
     place.unlink(missing_ok=True)
     assert len(make_watch_matches(project, searcher, key).table)
-    assert len(calls) == len(list((watched.folder / "queries").iterdir()))
+    assert calls == len(list((watched.folder / "queries").iterdir()))
 
 
 def test_a_group_is_a_list(watched: Project) -> None:
