@@ -196,7 +196,7 @@ def main(arguments: Sequence[str]) -> None:
         num_videos = max(searcher.num_videos for searcher in searchers.values())
         whole = opened(options.config, changes, model, num_videos)
         asked = dict.fromkeys(one for benchmark in benchmarks for one in (*benchmark.queries, *benchmark.copies()))
-        rankings = all_rankings(whole, searchers, [one for one in asked if whole.has(one)])
+        rankings = all_rankings(whole, searchers, [one for one in asked if one in whole.collection.shard_of])
         results = {"model": model, "videos": num_videos}
         results |= {benchmark.name: measured(benchmark, rankings) for benchmark in benchmarks}
         per_query = {

@@ -61,7 +61,7 @@ class VectorTable:
 
     @staticmethod
     def create(place: str, fields: Sequence[pa.Field], *, dims: int, settings: IndexSettings) -> VectorTable:
-        """A table without rows; what is at this place is replaced. fields: beside the vector. dims: of the vectors."""
+        """A table without rows; what is at this place is replaced. fields: all but the vector. dims: of the vectors."""
         padded = -(-dims // BLOCK) * BLOCK
         schema = pa.schema([*fields, pa.field(VECTOR, pa.list_(STORED, padded), nullable=False)])
         with _naming_damage(place):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
 from hapvr.installed import has_gpu
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.scorer.access import Access
@@ -141,7 +142,8 @@ class Searcher:
         """
 
         def verify() -> None:
-            self.damage.extend(self.index.verify(passed))
+            with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
+                self.damage.extend(self.index.verify(passed))
 
         threading.Thread(target=verify, name="verify-index", daemon=True).start()
 
