@@ -56,7 +56,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     if searcher.scorer.calibration is None:
         return dg.MaterializeResult(
             metadata={"dagster/row_count": 0, "reason": UNCALIBRATED},
-            check_results=[_check(CALIBRATED, passed=False, remedy=CALIBRATE)],
+            check_results=[checks.warning(CALIBRATED, passed=False, remedy=CALIBRATE)],
         )
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
@@ -73,7 +73,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "was_finished": not made.done,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[_check(CALIBRATED, passed=True)],
+        check_results=[checks.warning(CALIBRATED, passed=True, remedy=CALIBRATE)],
     )
 
 
@@ -133,18 +133,5 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "digest": digest,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[_check(COMPLETE, passed=not awaited, remedy=COMPARE, awaited=awaited)],
-    )
-
-
-def _check(name: str, *, passed: bool, remedy: str = "", awaited: list[str] | None = None) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=passed,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else remedy,
-        metadata={
-            **({} if awaited is None else {"awaited": dg.MetadataValue.json(awaited)}),
-            **({} if passed else {"remedy": remedy}),
-        },
+        check_results=[checks.warning(COMPLETE, passed=not awaited, remedy=COMPARE, awaited=awaited)],
     )

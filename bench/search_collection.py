@@ -131,7 +131,7 @@ def percent(part: float | np.floating[Any]) -> float:
 
 def all_rankings(whole: Searcher, searchers: Mapping[int, Searcher], queries: Sequence[str]) -> dict[str, Rankings]:
     """whole: its shortlist has the whole collection. searchers: candidates of a search -> the searcher."""
-    embedded = {one: whole.scorer.embed(whole.read_id(one).features) for one in whole.video_ids()}
+    embedded = {one: whole.scorer.embed(whole.read_id(one).features) for one in whole.collection.video_ids()}
     order, votes = shortlisted(whole, embedded, queries)
     rankings: dict[str, Rankings] = {
         EXHAUSTIVE: exhaustive(whole, embedded, queries),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ FOLDER = "search"
 CURRENT = f"{FOLDER}/current.json"
 BLANK_FILE = "blank.safetensors"
 DIGITS = 16
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,8 @@ class CurrentIndex:
 
     place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file;
     digest: of that model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer.
-    earlier: digests of the models whose indexes are kept for a rollback, the last one first. made: places of all indexes
-    that were made and may still be there; nothing else is ever removed.
+    made: places of all indexes that were made and may still be there, the last one that answered first; nothing else is ever
+    removed.
     """
 
     place: str
@@ -50,7 +51,6 @@ class CurrentIndex:
     digest: str
     recall: float
     since: str
-    earlier: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
@@ -70,13 +70,7 @@ def current_index(root: DataRoot) -> CurrentIndex:
 
 def serving_index(root: DataRoot) -> CurrentIndex | None:
     """The index that answers searches; None where there is none yet, and for a damaged record, with a warning."""
-    if not root.exists(CURRENT):
-        return None
-    try:
-        return current_index(root)
-    except DamagedError as error:
-        warnings.warn(f"{error}. It counts as missing", stacklevel=2)
-        return None
+    return _or_missing(lambda: current_index(root) if root.exists(CURRENT) else None, None)
 
 
 def write_current(root: DataRoot, index: CurrentIndex) -> None:
@@ -109,11 +103,15 @@ def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
 
 def known_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
     """As `read_blank`, for the stage that makes the file again: a damaged one counts as missing, with a warning."""
+    return _or_missing(lambda: read_blank(root, digest), np.zeros((0, 0), np.float32))
+
+
+def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
     try:
-        return read_blank(root, digest)
+        return read()
     except DamagedError as error:
-        warnings.warn(f"{error}. It counts as missing", stacklevel=2)
-        return np.zeros((0, 0), np.float32)
+        warnings.warn(f"{error}. It counts as missing", stacklevel=3)
+        return missing
 
 
 def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> None:

@@ -182,35 +182,34 @@ def _serve(
     The one that it replaces stays until the next call, for searches that have it open.
     """
     root, since = project.root, datetime.now(UTC).isoformat(timespec="seconds")
-    models: list[str] = []
-    made = {place}
+    earlier: list[str] = []
     if before is not None:
         since = before.since if before.place == place else since
-        models = [digest for digest in (before.digest, *before.earlier) if digest != model.digest]
-        made |= {one for one in (before.place, *before.made) if _is_there(root, one)}
-    earlier = models[: project.config.search.keep_models]
+        earlier = [one for one in (before.place, *before.made) if _is_there(root, one)]
+    made = list(dict.fromkeys([place, *earlier]))
+    models = list(dict.fromkeys(map(_model_of, made)))
+    kept = models[: 1 + project.config.search.keep_models]
     serving = CurrentIndex(
-        place=place,
-        model=model.uri,
-        digest=model.digest,
-        recall=recall,
-        since=since,
-        earlier=tuple(earlier),
-        made=tuple(sorted(made)),
+        place=place, model=model.uri, digest=model.digest, recall=recall, since=since, made=tuple(made)
     )
     if serving != before:
         write_current(root, serving)
-    for one in made - {place, place if before is None else before.place}:
-        if one.startswith(f"{model_place(model.digest)}/"):
+    for one in made[1:]:
+        replaced = _model_of(one) == model.digest and before is not None and one != before.place
+        if replaced or _model_of(one) not in kept:
             _remove(root, one)
-    for digest in set(models) - set(earlier):
+    for digest in models[len(kept) :]:
         above = model_place(digest)
-        for one in (*(one for one in made if one.startswith(f"{above}/")), f"{above}/descriptors"):
-            _remove(root, one)
+        _remove(root, f"{above}/descriptors")
         root.delete(f"{above}/{BLANK_FILE}")
         if not root.list_folders(above) and not root.list_files(above):
             _remove(root, above)
     return serving
+
+
+def _model_of(place: str) -> str:
+    """The digest of the network that an index belongs to."""
+    return place.split("/")[1]
 
 
 def _is_there(root: DataRoot, place: str) -> bool:

@@ -162,7 +162,7 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
     made = update_index(project, second)
     now = current_index(project.root)
     assert made.serving == now
-    assert (now.digest, now.earlier) == (second.digest, (first.digest,))
+    assert (now.digest, now.made) == (second.digest, (now.place, old.place))
     files = digests(project.root.local_path(f"search/{first.digest}"))
     back = update_index(project, first)
     assert (back.added, back.replaced) == ((), ())
