@@ -35,7 +35,6 @@ from hapvr.search.query import Part, Query, cut, printable, thin
 from hapvr.search.shards import ShardIndex, descriptor_shard, searchable
 from hapvr.stages.index_model import index_bundle, registry_warnings
 from hapvr.stages.project import Project
-from hapvr.stages.search_page import search_page
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 
 STALE_SHOWN = 3
@@ -319,6 +318,8 @@ class Searcher:
 
     def page(self, answers: Sequence[SearchAnswer]) -> str:
         """Answers as one HTML document with pictures."""
+        from hapvr.stages.search_page import search_page
+
         return search_page(self.project, answers, self.collection)
 
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
