@@ -48,21 +48,19 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     import polars as pl
 
     from hapvr.progress import ProgressLines
-    from hapvr.stages.duplicate_pictures import pairs_sheet
-    from hapvr.stages.duplicates import UNCALIBRATED, make_duplicate_pairs, pair_table
-    from hapvr.stages.searcher import Searcher
+    from hapvr.stages.duplicates import make_duplicate_pairs, pair_table
+    from hapvr.stages.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
     searcher = Searcher.open(opened)
     if searcher.scorer.calibration is None:
         return dg.MaterializeResult(
             metadata={"dagster/row_count": 0, "reason": UNCALIBRATED},
-            check_results=[_check(CALIBRATED, passed=False, remedy=CALIBRATE)],
+            check_results=[checks.warning(CALIBRATED, passed=False, remedy=CALIBRATE)],
         )
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     digest = opened.root.sha256(made.place)
-    picture, rows = pairs_sheet(opened, searcher, made.pairs)
     table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
@@ -70,13 +68,12 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "model": searcher.current.model,
             "kinds": metadata.table(table.group_by("kind").len("pairs").sort("kind")),
             "surest_pairs": metadata.table(table.drop("first_sha256", "second_sha256", "mark")),
-            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{made.place}"),
             "digest": digest,
             "was_finished": not made.done,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[_check(CALIBRATED, passed=True)],
+        check_results=[checks.warning(CALIBRATED, passed=True, remedy=CALIBRATE)],
     )
 
 
@@ -113,8 +110,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.search.duplicate_tables import group_rows
-    from hapvr.stages.duplicate_pictures import groups_sheet
+    from hapvr.search.duplicates import group_rows
     from hapvr.stages.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
     from hapvr.stages.searcher import Searcher
 
@@ -124,33 +120,18 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     members = make_duplicate_groups(opened, searcher, min_probability=least)
     awaited = sorted(outdated_duplicates(opened).uncompared)
     others = [member for member in members if not member.keep]
-    picture, rows = groups_sheet(opened, searcher, members)
     digest = opened.root.sha256(GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(members),
             "groups": len(members) - len(others),
             "videos_more_than_needed": len(others),
-            "bytes_more_than_needed": sum(member.facts.num_bytes for member in others),
+            "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
             "min_probability": least,
             "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
-            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{GROUPS_PLACE}"),
             "digest": digest,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[_check(COMPLETE, passed=not awaited, remedy=COMPARE, awaited=awaited)],
-    )
-
-
-def _check(name: str, *, passed: bool, remedy: str = "", awaited: list[str] | None = None) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=passed,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else remedy,
-        metadata={
-            **({} if awaited is None else {"awaited": dg.MetadataValue.json(awaited)}),
-            **({} if passed else {"remedy": remedy}),
-        },
+        check_results=[checks.warning(COMPLETE, passed=not awaited, remedy=COMPARE, awaited=awaited)],
     )

@@ -32,8 +32,7 @@ REMEDY = (
             "vector": "fixed_size_binary: [whitening.dims] float16, a unit vector; shape and dtype in the field's metadata",
         }
     ),
-    description="A vector per frame, and one per region of a video, from the regions that the champion weighs; another champion "
-    "gets descriptors of its own.",
+    description="A vector per frame, from the regions that the champion weighs; another champion gets descriptors of its own.",
 )
 def frame_descriptors(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     from hapvr.progress import ProgressLines
@@ -80,10 +79,8 @@ def search_index(context: dg.AssetExecutionContext, project: ProjectResource) ->
         severity=dg.AssetCheckSeverity.ERROR,
         description=None if made.passed else REMEDY,
         metadata={
-            "recall": made.recall.recall,
+            "recall": made.recall,
             "wanted": opened.config.search.index.min_recall,
-            "probes": made.recall.probes,
-            "found_themselves": made.recall.found_themselves,
             **({} if made.passed else {"remedy": REMEDY}),
         },
     )
@@ -93,7 +90,7 @@ def search_index(context: dg.AssetExecutionContext, project: ProjectResource) ->
             "dagster/row_count": made.status.frames,
             "videos": made.status.videos,
             "unindexed_frames": made.status.unindexed_frames,
-            "recall": made.recall.recall,
+            "recall": made.recall,
             **{
                 name: dg.MetadataValue.json(list(getattr(made, name)))
                 for name in ("added", "replaced", "removed", "awaited")

@@ -72,8 +72,8 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
         },
         data_version=dg.DataVersion(digest),
         check_results=[
-            _check(USABLE, passed=not made.failed, remedy=REPLACE, failed=made.failed),
-            _check(
+            checks.warning(USABLE, passed=not made.failed, remedy=REPLACE, failed=made.failed),
+            checks.warning(
                 DELIVERED,
                 passed=not delivery.problem,
                 remedy=WAIT,
@@ -81,16 +81,4 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
                 waiting=delivery.waiting,
             ),
         ],
-    )
-
-
-def _check(name: str, *, passed: bool, remedy: str, **values: str | int | dict[str, str]) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=passed,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else remedy,
-        metadata={}
-        if passed
-        else {"remedy": remedy, **{key: dg.MetadataValue.json({key: value}) for key, value in values.items()}},
     )
