@@ -3,9 +3,9 @@
 import dagster as dg
 
 from assets import checks, metadata
+from assets.factory import dependencies
 from assets.partitions import GPU_POOL, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
-from assets.search import search_index
 
 CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"
@@ -21,7 +21,7 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
     kinds={"pytorch", "parquet"},
     pool=GPU_POOL,
     partitions_def=SHARDS,
-    deps=[search_index],
+    deps=dependencies("duplicate_pairs"),
     owners=[DATA_TEAM],
     check_specs=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
     metadata=metadata.columns(
@@ -48,6 +48,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     import polars as pl
 
     from hapvr.progress import ProgressLines
+    from hapvr.stages.duplicate_pictures import pairs_sheet
     from hapvr.stages.duplicates import make_duplicate_pairs, pair_table
     from hapvr.stages.searcher import UNCALIBRATED, Searcher
 
@@ -61,6 +62,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     digest = opened.root.sha256(made.place)
+    picture, rows = pairs_sheet(opened, searcher, made.pairs)
     table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
@@ -68,6 +70,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "model": searcher.current.model,
             "kinds": metadata.table(table.group_by("kind").len("pairs").sort("kind")),
             "surest_pairs": metadata.table(table.drop("first_sha256", "second_sha256", "mark")),
+            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{made.place}"),
             "digest": digest,
             "was_finished": not made.done,
@@ -80,7 +83,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 @dg.asset(
     group_name="search",
     kinds={"parquet"},
-    deps=[dg.AssetDep(duplicate_pairs, partition_mapping=dg.AllPartitionMapping())],
+    deps=dependencies("duplicate_groups"),
     owners=[DATA_TEAM],
     check_specs=checks.specs(
         "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
@@ -111,6 +114,7 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     import polars as pl
 
     from hapvr.search.duplicates import group_rows
+    from hapvr.stages.duplicate_pictures import groups_sheet
     from hapvr.stages.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
     from hapvr.stages.searcher import Searcher
 
@@ -120,6 +124,7 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     members = make_duplicate_groups(opened, searcher, min_probability=least)
     awaited = sorted(outdated_duplicates(opened).uncompared)
     others = [member for member in members if not member.keep]
+    picture, rows = groups_sheet(opened, searcher, members)
     digest = opened.root.sha256(GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={
@@ -129,6 +134,7 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
             "min_probability": least,
             "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
+            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{GROUPS_PLACE}"),
             "digest": digest,
         },

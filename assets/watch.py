@@ -3,9 +3,9 @@
 import dagster as dg
 
 from assets import checks, metadata
+from assets.factory import dependencies
 from assets.partitions import GPU_POOL, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
-from assets.search import search_index
 
 USABLE, DELIVERED = "queries_usable", "alerts_delivered"
 CHECKS = {
@@ -13,9 +13,7 @@ CHECKS = {
     DELIVERED: "The webhook has taken all matches, if there is one.",
 }
 REPLACE = "The other queries were compared. Replace or remove these, and materialise the asset again."
-WAIT = (
-    "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor unwatched_shards."
-)
+WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor waiting_alerts."
 
 
 @dg.asset(
@@ -23,7 +21,7 @@ WAIT = (
     kinds={"pytorch", "parquet"},
     pool=GPU_POOL,
     partitions_def=SHARDS,
-    deps=[search_index],
+    deps=dependencies("watch_matches"),
     owners=[DATA_TEAM],
     check_specs=checks.specs("watch_matches", CHECKS),
     metadata=metadata.columns(

@@ -55,7 +55,11 @@ class OpenIndex:
         """What a page shows of a video. playable: whether its file was there when it was looked into."""
         metadata = self.metadata(video_id)
         names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
-        return {"id": video_id, **{name: getattr(metadata, name) for name in names}, "playable": metadata.path is not None}
+        return {
+            "id": video_id,
+            **{name: getattr(metadata, name) for name in names},
+            "playable": metadata.path is not None,
+        }
 
     def watched(self, watch_list: str) -> list[dict[str, Any]]:
         """Matches of one watch list or, by "", of all with videos of the index: the newest first and then the surest.

@@ -66,7 +66,9 @@ def listed(
     ]
     found: list[tuple[Key, dict[str, Any]]] = []
     if wanted.kind in ("", "copy"):
-        metadata = {one: index.searcher.collection.metadata.of(one) for pair in chosen for one in (pair.first, pair.second)}
+        metadata = {
+            one: index.searcher.collection.metadata.of(one) for pair in chosen for one in (pair.first, pair.second)
+        }
         by_ids = {(pair.first, pair.second): pair for pair in chosen}
         groups: dict[str, list[GroupMember]] = {}
         for member in group_copies(chosen, metadata, apart=lambda one, other: frozenset((one, other)) in apart):
