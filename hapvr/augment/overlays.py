@@ -1,4 +1,4 @@
-"""Augmentations of single frames: text, emoji and blur, drawn anew for every frame."""
+"""Augmentations of single frames: text, emoji and blur, drawn for each frame separately."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def quantized_ap(
     """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
 
     similarity: [..., N]; labels: same shape, ternary. num_bins centres are evenly spaced from highest to lowest, both
-    included. An entry is shared between the two centres beside it; an entry beyond the ends belongs to the end.
+    included. An entry is shared between its two nearest centres; an entry beyond the ends belongs to the end.
     Returns [] in [0, 1].
     """
     rows = check_similarities(similarity, labels)

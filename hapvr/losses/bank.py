@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 
-NOBODY = -1
+NO_VIDEO = -1
 """In place of a video's number: none."""
 
 
@@ -26,7 +26,7 @@ class MemoryBank(nn.Module):
     def __init__(self, size: int, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.register_buffer("vectors", F.normalize(torch.randn(size, dims, generator=generator), dim=-1))
-        self.register_buffer("source_ids", torch.full((size, 2), NOBODY))
+        self.register_buffer("source_ids", torch.full((size, 2), NO_VIDEO))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
@@ -57,4 +57,4 @@ class MemoryBank(nn.Module):
 def share_a_video(first: Tensor, second: Tensor) -> Tensor:
     """bool [N, M] for clips that show these videos, int64 [N, 2] and [M, 2]."""
     same = first[:, None, :, None] == second[None, :, None, :]
-    return (same & (first != NOBODY)[:, None, :, None]).any(-1).any(-1)
+    return (same & (first != NO_VIDEO)[:, None, :, None]).any(-1).any(-1)

@@ -1,4 +1,4 @@
-"""Networks as files: weights in safetensors, and settings and metadata in JSON beside them."""
+"""Networks as files: weights in safetensors, and settings and metadata in JSON."""
 
 from __future__ import annotations
 

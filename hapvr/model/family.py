@@ -53,7 +53,7 @@ class VideoNetwork(nn.Module, ABC):
     needs_side: bool = False
 
     def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
+        """Everything but the weights that decides a score, as JSON values; stored with the weights."""
         return {"dims": self.dims, **self.settings.scoring()}
 
     @property

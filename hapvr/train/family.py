@@ -1,4 +1,4 @@
-"""How a family trains: what a training step calls, and what a checkpoint keeps of it beside the network."""
+"""How a family trains: what a training step calls, and what a checkpoint keeps of it besides the network."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FamilyTraining(nn.Module, ABC):
         """
 
     def extra_state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps beside the network; empty for a family that has nothing else."""
+        """What a checkpoint keeps besides the network; empty for a family that has nothing else."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith(_NETWORK)}
 
     def load_extra_state(self, values: Mapping[str, Tensor]) -> None:
@@ -57,7 +57,7 @@ class FamilyTraining(nn.Module, ABC):
         wrong += [name for name in wanted.keys() & values.keys() if wanted[name].shape != values[name].shape]
         if wrong:
             raise DataError(
-                f"checkpoint: what the training keeps beside the network does not fit: {', '.join(wrong[:5])}; go on with the "
+                f"checkpoint: what the training keeps besides the network does not fit: {', '.join(wrong[:5])}; go on with the "
                 "settings and data that it began with, or delete its checkpoints to train from the beginning"
             )
         own = {f"{_NETWORK}{name}": value for name, value in self.network.state_dict().items()}
