@@ -3,35 +3,20 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.frames import frames
-from assets.partitions import GPU_POOL, MISSING, MISSING_WITH_SHARDS, SHARDS
-from assets.project import DATA_TEAM, ProjectResource
+from assets.factory import Made, step_asset
+from assets.project import DATA_TEAM
 
 
-@dg.asset(
-    group_name="features",
-    kinds={"pytorch"},
-    pool=GPU_POOL,
-    deps=[dg.AssetDep(frames, partition_mapping=dg.AllPartitionMapping())],
-    owners=[DATA_TEAM],
-    automation_condition=MISSING_WITH_SHARDS,
-    description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
-)
-def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+def _show_whitening(made: Made) -> dg.MaterializeResult:
     from hapvr.features.whitening import WEIGHTS_NAME
-    from hapvr.progress import ProgressLines
-    from hapvr.stages.whitening import make_whitening
-    from hapvr.storage.manifest import read_manifest, training_shard_keys
 
-    opened = project.open()
-    shards = training_shard_keys(read_manifest(opened.root))
-    result = make_whitening(opened, shards, progress=ProgressLines(context.log.info, "fitting whitening"))
+    result = made.result
     return dg.MaterializeResult(
         metadata={
             "dims": result.whitening.dims,
             "regions": int(result.provenance.environment["num_regions"]),
             "backbone_weights": str(result.provenance.settings.get("backbone", {}).get("source", "imported")),
-            "path": dg.MetadataValue.path(f"{opened.root.url}/{WEIGHTS_NAME}"),
+            "path": dg.MetadataValue.path(f"{made.project.root.url}/{WEIGHTS_NAME}"),
             "digest": result.whitening.sha256,
             "was_finished": not result.done,
             "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
@@ -40,36 +25,34 @@ def whitening(context: dg.AssetExecutionContext, project: ProjectResource) -> dg
     )
 
 
-@dg.asset(
-    group_name="features",
-    kinds={"pytorch", "parquet"},
-    pool=GPU_POOL,
-    partitions_def=SHARDS,
-    deps=[frames, whitening],
-    owners=[DATA_TEAM],
-    metadata=metadata.columns(
-        {
-            "video_id": "string: rows of a video are contiguous, in time order",
-            "frame_index": "int32: from 0",
-            "timestamp_s": "double: presentation time in the video",
-            "regions": "fixed_size_binary: [9, whitening.dims] float16, unit vectors; shape and dtype in the field's metadata",
-        }
-    ),
-    check_specs=checks.specs("features", checks.FEATURES),
-    automation_condition=MISSING,
-    description="Region features [T, 9, D] in half precision of every video of the shard, one row per frame.",
+whitening = step_asset(
+    "whitening",
+    _show_whitening,
+    group="features",
+    kinds={"pytorch"},
+    owner=DATA_TEAM,
+    description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
 )
-def features(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    from hapvr.progress import ProgressLines
-    from hapvr.stages.features import make_features
+
+
+def _show_features(made: Made) -> dg.MaterializeResult:
     from hapvr.stages.quality import check_features
 
-    opened = project.open()
-    result = make_features(
-        opened, context.partition_key, progress=ProgressLines(context.log.info, "extracting features")
-    )
-    return dg.MaterializeResult(
-        metadata=metadata.stage(result),
-        data_version=metadata.version(result),
-        check_results=checks.results(check_features(opened, context.partition_key)),
-    )
+    return metadata.shard(made.result, check_features(made.project, made.key))
+
+
+features = step_asset(
+    "features",
+    _show_features,
+    group="features",
+    kinds={"pytorch", "parquet"},
+    owner=DATA_TEAM,
+    columns={
+        "video_id": "string: rows of a video are contiguous, in time order",
+        "frame_index": "int32: from 0",
+        "timestamp_s": "double: presentation time in the video",
+        "regions": "fixed_size_binary: [9, whitening.dims] float16, unit vectors; shape and dtype in the field's metadata",
+    },
+    checks=checks.specs("features", checks.FEATURES),
+    description="Region features [T, 9, D] in half precision of every video of the shard, one row per frame.",
+)

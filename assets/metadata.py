@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets import checks
+
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
+    from hapvr.stages.quality import Finding
     from hapvr.storage.shard_build import StageResult
 
 PREVIEW_ROWS = 25
@@ -88,9 +91,23 @@ def stage(result: "StageResult") -> dict[str, Any]:
     return entries
 
 
-def version(result: "StageResult") -> dg.DataVersion:
-    """The shard's data version. A run that left the shard alone keeps it, so nothing downstream is out of date."""
-    return dg.DataVersion(result.shard.digest())
+def shard(
+    result: "StageResult",
+    findings: "Sequence[Finding]" = (),
+    *,
+    asset: str | None = None,
+    more: dict[str, Any] | None = None,
+) -> dg.MaterializeResult:
+    """What a shard shows. Its data version is the digest of its index, so a run that left it alone changes nothing downstream.
+
+    findings: of its checks. asset: which one it is, in a function that makes several. more: entries of the step's own.
+    """
+    return dg.MaterializeResult(
+        asset_key=asset,
+        metadata=stage(result) | (more or {}),
+        data_version=dg.DataVersion(result.shard.digest()),
+        check_results=checks.results(findings, asset=asset),
+    )
 
 
 def _picture(data: bytes, kind: str) -> dg.MarkdownMetadataValue:
@@ -99,3 +116,8 @@ def _picture(data: bytes, kind: str) -> dg.MarkdownMetadataValue:
 
 def _cell(value: Any) -> str | int | float | bool | None:
     return value if value is None or isinstance(value, bool | int | float) else str(value)[:MAX_TEXT]
+
+
+def version(result: "StageResult") -> dg.DataVersion:
+    """The shard's data version."""
+    return dg.DataVersion(result.shard.digest())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psutil
 
-from hapvr.tracking.pages import version_page
+from hapvr.tracking.client import model_page, runs_page
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
@@ -66,11 +66,11 @@ class ProjectResource(dg.ConfigurableResource):
         """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
         from hapvr.stages.training import tracker_of
 
-        return dg.MetadataValue.url(tracker_of(project).page(run_id, self._mlflow(project)))
+        return dg.MetadataValue.url(runs_page(self._mlflow(project), tracker_of(project).experiment_id, run_id))
 
     def version_link(self, project: "Project", name: str, version: int) -> dg.MetadataValue:
         """Link to a version's page in MLflow's registry."""
-        return dg.MetadataValue.url(version_page(self._mlflow(project), name, version))
+        return dg.MetadataValue.url(model_page(self._mlflow(project), name, version))
 
     def _mlflow(self, project: "Project") -> str:
         uri = project.config.tracking.uri or ""

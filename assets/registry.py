@@ -1,6 +1,5 @@
 """Registry: the trained model as a version, challenger first, champion if the gate passes."""
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -11,9 +10,7 @@ from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import model_of_run, similarity_model, training_key
 
 if TYPE_CHECKING:
-    from hapvr.scorer.calibration import CalibrationCheck
     from hapvr.stages.gate import Decision
-    from hapvr.stages.segment_scores import SegmentScores
 
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"
@@ -65,13 +62,7 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
             "path": dg.MetadataValue.path(str(result.bundle)),
             "digest": result.digest,
             "model_card": dg.MetadataValue.md(result.card),
-            **({"reliability": metadata.figure(result.calibrated.figure)} if result.calibrated.figure else {}),
-            **(
-                {"calibration_check": _checked(result.checks)}
-                if any(check.thresholds for check in result.checks)
-                else {}
-            ),
-            **({"segments": _segments(result.segments)} if result.segments else {}),
+            **({"reliability": metadata.figure(result.figure)} if result.figure else {}),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
         },
         data_version=dg.DataVersion(result.digest),
@@ -79,56 +70,22 @@ def registered_model(context: dg.AssetExecutionContext, project: ProjectResource
     )
 
 
-def _checked(checks: Sequence["CalibrationCheck"]) -> dg.TableMetadataValue:
-    """Precision and recall of the thresholds on benchmarks that they were not chosen on."""
-    import polars as pl
-
-    return metadata.table(
-        pl.DataFrame(
-            [
-                {
-                    "benchmark": check.name,
-                    "wanted precision": row.wanted,
-                    "similarity from": round(row.similarity, 4),
-                    "measured precision": None if row.precision is None else round(row.precision, 4),
-                    "recall": round(row.recall, 4),
-                    "matches": row.num_matches,
-                    "pairs": row.num_pairs,
-                }
-                for check in checks
-                for row in check.thresholds
-            ]
-        )
-    )
-
-
-def _segments(scores: Mapping[str, "SegmentScores"]) -> dg.TableMetadataValue:
-    """How well the times of copied parts are found, on each benchmark that knows them."""
-    import polars as pl
-
-    return metadata.table(pl.DataFrame([{"benchmark": name, **one.metrics.to_json()} for name, one in scores.items()]))
-
-
 def _comparison(decision: "Decision") -> dg.TableMetadataValue:
     import polars as pl
 
     assert decision.verdict is not None
-    rows = [decision.verdict.target, *decision.verdict.metrics]
-    return metadata.table(
-        pl.DataFrame(
-            [
-                {
-                    "metric": row.name,
-                    f"champion (version {decision.champion})": round(100 * row.champion, 2),
-                    "challenger": round(100 * row.challenger, 2),
-                    "difference": round(100 * row.value, 2),
-                    "interval": f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}",
-                    "worse": row.name in decision.verdict.worse,
-                }
-                for row in rows
-            ]
-        )
-    )
+    rows = [
+        {
+            "metric": row.name,
+            f"champion (version {decision.champion})": round(100 * row.champion, 2),
+            "challenger": round(100 * row.challenger, 2),
+            "difference": round(100 * row.value, 2),
+            "interval": f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}",
+            "worse": row.name in decision.verdict.worse,
+        }
+        for row in (decision.verdict.target, *decision.verdict.metrics)
+    ]
+    return metadata.table(pl.DataFrame(rows))
 
 
 def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:

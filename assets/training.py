@@ -25,7 +25,7 @@ class TrainingConfig(dg.Config):
 
 
 def training_key(run: dg.DagsterRun) -> str:
-    """The id of the run's first attempt. It names the training, so a retry goes on from the checkpoint of that attempt."""
+    """The id of the run's first attempt. It names the training, so a retry goes on from that attempt's checkpoint."""
     return run.root_run_id or run.run_id
 
 
@@ -54,6 +54,7 @@ def similarity_model(
     project: ProjectResource,
     pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:
+    from hapvr.stages.pending_training import pending_data
     from hapvr.stages.training import (
         current_run,
         fail_training,
@@ -62,7 +63,6 @@ def similarity_model(
         training_command,
         training_environment,
     )
-    from hapvr.stages.watch import pending_data
 
     opened = project.open()
     if pending_data(opened).is_empty:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets import checks, metadata
-from assets.features import whitening
-from assets.frames import frames
-from assets.partitions import GPU_POOL, MISSING, MISSING_WITH_WHITENING, SHARDS
+from assets.factory import dependencies
+from assets.partitions import GPU_POOL, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
 
 if TYPE_CHECKING:
@@ -27,11 +26,10 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
     specs=[
         dg.AssetSpec(
             VIEWS,
-            deps=[frames, whitening],
+            deps=dependencies(VIEWS),
             kinds={"pytorch", "parquet"},
             owners=[DATA_TEAM],
             skippable=True,
-            automation_condition=MISSING,
             metadata=metadata.columns(
                 {
                     "video_id": "string: a row per view; the views of a video are contiguous",
@@ -50,11 +48,10 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
         ),
         dg.AssetSpec(
             LABELS,
-            deps=[frames],
+            deps=dependencies(LABELS),
             kinds={"pytorch", "parquet"},
             owners=[DATA_TEAM],
             skippable=True,
-            automation_condition=MISSING_WITH_WHITENING,
             metadata=metadata.columns(
                 {
                     "video_id": "string: a row per pair of views of the video",
@@ -101,12 +98,7 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
 def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.MaterializeResult:
     from hapvr.stages.quality import check_stored
 
-    return dg.MaterializeResult(
-        asset_key=name,
-        metadata=metadata.stage(result) | more,
-        data_version=metadata.version(result),
-        check_results=checks.results([check_stored(result.shard)], asset=name),
-    )
+    return metadata.shard(result, [check_stored(result.shard)], asset=name, more=more)
 
 
 def _empty(name: str) -> dg.MaterializeResult:

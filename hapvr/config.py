@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.features.settings import BackboneConfig, FeaturesConfig, TeacherConfig, WhiteningConfig
 from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
-from hapvr.model.settings import DEFAULT_FAMILY, AnyNetworkSettings, NetworkSettings
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.scorer.settings import ServingConfig
 from hapvr.search.settings import SearchSettings
@@ -24,7 +25,6 @@ from hapvr.settings import Rate, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
 
 Policy = Literal["official", "strict", "frozen"]
-TrainPrecision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 class OptimizerConfig(Settings):
@@ -42,8 +42,25 @@ class OptimizerConfig(Settings):
     gradient_clip_norm: Annotated[float, Field(gt=0)] | None = None
 
 
-SECTION_FAMILIES = {"objective": {"similarity"}, "contrast": {"tca"}}
-"""The sections of `train` that only some families read."""
+class LabelledPairsConfig(Settings):
+    """Training on pairs of videos that people labelled, and how many unrelated videos join them (TCA 4.1)."""
+
+    file: str = Field(
+        description="CSV or Parquet with columns query_id and reference_id, the ids of two videos, and where it is known "
+        "query_start_s, query_end_s, reference_start_s, reference_end_s, the copied part; or a folder of VCDB, with annotation/",
+    )
+    distractors: tuple[SourceName, ...] = Field(
+        default=(), description="sources of videos that match no video of the file"
+    )
+    distractors_per_pair: Annotated[int, Field(ge=1)] = Field(
+        default=16, description="distractors that each pair brings into its batch"
+    )
+
+
+SECTION_FAMILIES = {"objective": "similarity", "contrast": "tca"}
+"""The sections of `train` that only one family reads."""
+EXECUTION_KEYS = frozenset({"data_workers", "log_every_steps", "checkpoint_every_steps"})
+"""Keys of `train` that say how the work is done and do not determine the weights."""
 
 
 class TrainConfig(Settings):
@@ -52,31 +69,19 @@ class TrainConfig(Settings):
     steps: Annotated[int, Field(ge=1)] = 30_000
     batch_videos: Annotated[int, Field(ge=2)] = 64
     seed: int = 0
-    num_processes: Annotated[int, Field(ge=1)] = 1
+    num_processes: Annotated[int, Field(ge=1)] = Field(
+        default=1, description="processes that share a batch, whose clips are all compared with each other"
+    )
     data_workers: Annotated[int, Field(ge=0)] = Field(
         default=2, description="processes that read views ahead of training"
     )
-    precision: TrainPrecision | Literal["auto"] = Field(
-        default="32-true",
-        description="`auto`: bf16-mixed where products of matrices are at least twice as fast in bfloat16, which is measured "
-        "when a training starts, else 32-true; it is for one process",
-    )
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     source: Literal["cached_views", "online", "labelled_pairs"] = Field(
         default="cached_views",
         description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper; "
         "`labelled_pairs`: clips of the features of videos that `labelled_pairs` says show the same",
     )
-    labelled_pairs: str | None = Field(
-        default=None,
-        description="CSV or Parquet with columns query_id and reference_id, the ids of two videos, and where it is known "
-        "query_start_s, query_end_s, reference_start_s, reference_end_s, the copied part; or a folder of VCDB, with annotation/",
-    )
-    distractors: tuple[SourceName, ...] = Field(
-        default=(), description="sources of videos that match no video of `labelled_pairs`"
-    )
-    distractors_per_pair: Annotated[int, Field(ge=1)] = Field(
-        default=16, description="distractors that each labelled pair brings into its batch (TCA)"
-    )
+    labelled_pairs: LabelledPairsConfig | None = None
     weak_views: Annotated[int, Field(ge=1)] = Field(default=1, description="weak views of each video in a batch")
     strong_views: Annotated[int, Field(ge=1)] = Field(default=1, description="strong views of each video in a batch")
     repeat_short_clips: bool = Field(
@@ -84,37 +89,9 @@ class TrainConfig(Settings):
         description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
         "with the video, and the rest is masked",
     )
-    mined_pairs: bool = Field(
-        default=False,
-        description="pairs of training videos that `hapvr duplicates` found, or that people marked, are positives, too",
-    )
-    mined_probability: Annotated[float, Field(ge=0.5, lt=1)] = Field(
-        default=0.95, description="the least probability of a mined pair that nobody marked"
-    )
-    mined_precision: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.9,
-        description="mined pairs are refused if fewer of those that are found in the validation benchmark are right",
-    )
-    video_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, description="part of the training videos that is used; the same videos for every seed"
-    )
-    gather: bool = Field(
-        default=True, description="several processes compare and rank the clips of all; false: each its own only"
-    )
-    accumulate_batches: Annotated[int, Field(ge=1)] = Field(
-        default=1, description="batches whose mean gradient makes one step; each is compared by itself"
-    )
-    ema_decay: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="validate and keep a running mean of the weights; 0: the weights themselves"
-    )
-    compile: bool = Field(default=False, description="torch.compile; needs a C++ compiler, on a GPU Triton")
-    patience: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="stop after so many validations without a better one; 0: never"
-    )
     log_every_steps: Annotated[int, Field(ge=1)] = 20
     validate_every_steps: Annotated[int, Field(ge=1)] = 1000
     checkpoint_every_steps: Annotated[int, Field(ge=1)] = 500
-    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
     network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
     contrast: ContrastSettings = ContrastSettings()
@@ -126,39 +103,21 @@ class TrainConfig(Settings):
             raise ValueError(
                 f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}"
             )
-        if self.precision == "auto" and self.num_processes > 1:
-            raise ValueError(
-                f"precision: auto is for one process, and num_processes is {self.num_processes}; name the precision"
-            )
         if (self.source == "labelled_pairs") != (self.labelled_pairs is not None):
             raise ValueError(
-                f"labelled_pairs {self.labelled_pairs} does not fit source {self.source}; give both source: labelled_pairs and "
-                "the file labelled_pairs, or neither"
+                f"source {self.source} and labelled_pairs do not fit; give both source: labelled_pairs and "
+                "labelled_pairs.file, or neither"
             )
-        if self.distractors and self.source != "labelled_pairs":
-            raise ValueError(f"distractors need source: labelled_pairs, and source is {self.source}; drop them")
         return self
 
-    def content(self) -> dict[str, Any]:
-        """What determines the weights; the rest only says how the work is done, and may change when a run goes on."""
-        how = {"data_workers", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints"}
-        how |= {
-            "mined_pairs",
-            "mined_probability",
-            "mined_precision",
-            "labelled_pairs",
-        }  # their pairs are compared instead
-        family = self.network.family
-        unused = {section for section, families in SECTION_FAMILIES.items() if family not in families}
-        content = self.model_dump(mode="json", exclude=how | unused)
-        # Trainings that began before there was a choice do not name it, and may go on.
-        if family == DEFAULT_FAMILY:
-            del content["network"]["family"]
-        if self.optimizer.kind == "adamw":
-            del content["optimizer"]["kind"]
-        if self.source != "labelled_pairs":
-            del content["distractors"], content["distractors_per_pair"]
-        return content
+    def identity_fields(self) -> dict[str, Any]:
+        """What determines the weights; the other keys may change when a run continues. The pairs themselves are compared
+        instead of the name of their file."""
+        unused = {section for section, family in SECTION_FAMILIES.items() if family != self.network.family}
+        return self.model_dump(
+            mode="json",
+            exclude={**dict.fromkeys(EXECUTION_KEYS | unused, True), "labelled_pairs": {"file"}},
+        )
 
 
 class TrackingConfig(Settings):
@@ -229,7 +188,6 @@ Job = Literal[
     "duplicates",
     "group",
     "watch",
-    "sweep",
 ]
 
 
@@ -323,6 +281,21 @@ class Config(Settings):
     search: SearchSettings = SearchSettings()
     service: ServiceSettings = ServiceSettings()
     watch: WatchConfig = WatchConfig()
+    _variables: dict[tuple[str | int, ...], str] = PrivateAttr(default_factory=dict)
+
+    def set_variables(self, variables: Mapping[tuple[str | int, ...], str]) -> None:
+        """Remember which values came from environment variables: path -> the text in the file, e.g. "${TOKEN}"."""
+        self._variables.update(variables)
+
+    def stored(self) -> dict[str, Any]:
+        """As it may be written down: JSON values, with the names of environment variables in place of what they hold."""
+        values = self.model_dump(mode="json")
+        for (*parents, last), text in self._variables.items():
+            node: Any = values
+            for part in parents:
+                node = node[part]
+            node[last] = text
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> Config:

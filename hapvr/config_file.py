@@ -20,6 +20,8 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 FAMILY_KEY = "train.network.family"
+MAX_FILES = 32
+"""That one configuration may extend, each counted as often as it is named."""
 MAX_VALUES = 100_000
 """Of a configuration: YAML's aliases can make 2^100 of one page."""
 
@@ -34,7 +36,7 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
     try:
-        data = _read_extended(path, ())
+        data = _read_extended(path, (), [])
     except ConfigError:
         raise
     except RecursionError:
@@ -89,14 +91,30 @@ def _is_plain(value: Any) -> bool:
 def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     """Check a nested mapping; `origin` names it in messages. Raises ConfigError."""
     try:
-        return Config.model_validate(data)
+        config = Config.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_explain(error, origin)) from error
+    config.set_variables(_variables_in(data))
+    return config
+
+
+class _FromEnvironment(str):
+    """A value that came from environment variables. text: as it stands in the file, e.g. "${TOKEN}"."""
+
+    text: str
+
+
+def _variables_in(data: Any, path: tuple[str | int, ...] = ()) -> dict[tuple[str | int, ...], str]:
+    """Path -> the text in the file, of all values that came from environment variables."""
+    if isinstance(data, _FromEnvironment):
+        return {path: data.text}
+    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    return {place: text for key, value in items for place, text in _variables_in(value, (*path, key)).items()}
 
 
 def dump_config(config: Config) -> str:
-    """The configuration as YAML, defaults included; `load_config` of it gives an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """The configuration as YAML, defaults included; `load_config` of it gives an equal one. Secrets stay `${NAME}`."""
+    return yaml.safe_dump(config.stored(), sort_keys=False, allow_unicode=True)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -128,26 +146,31 @@ def _with_environment(value: Any, path: Path) -> Any:
     unset = [name for name in VARIABLE.findall(value) if name not in os.environ]
     if unset:
         raise ConfigError(f"config: {path}: {value!r}: the environment variable {unset[0]} is not set; set it first")
-    return VARIABLE.sub(lambda match: os.environ[match[1]], value)
+    if not VARIABLE.search(value):
+        return value
+    found = _FromEnvironment(VARIABLE.sub(lambda match: os.environ[match[1]], value))
+    found.text = value
+    return found
 
 
-def _read_extended(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
-    """A file merged over those that its key `extends` names."""
-    chain = (*extended_by, path)
+def _read_extended(path: Path, extended_by: tuple[Path, ...], read: list[Path]) -> dict[str, Any]:
+    """A file merged over those that its key `extends` names. read: all files so far."""
+    read.append(path)
+    if len(read) > MAX_FILES:
+        raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files; name fewer")
     if path.resolve() in [file.resolve() for file in extended_by]:
-        raise ConfigError(f"config: files extend each other in a circle: {' -> '.join(map(str, chain))}")
-    if extended_by and not path.exists():
-        raise ConfigError(f"config: {extended_by[-1]}: extends: {path} does not exist")
+        chain = " -> ".join(map(str, (*extended_by, path)))
+        raise ConfigError(f"config: files extend each other in a circle: {chain}")
     data = read_mapping(path)
     extends = data.pop("extends", [])
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ConfigError(
-            f"config: {path}: extends: wanted the path of a file relative to this one's, or a list of paths, got {extends!r}"
+            f"config: {path}: extends: wanted a path relative to this file, or a list of paths, got {extends!r}"
         )
     merged: dict[str, Any] = {}
     for base in bases:
-        merged = _merge(merged, _read_extended(path.parent / base, chain))
+        merged = _merge(merged, _read_extended(path.parent / base, (*extended_by, path), read))
     return _merge(merged, data)
 
 

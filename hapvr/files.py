@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import warnings
@@ -48,6 +49,13 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
             part.unlink()
         raise
     _flush(path.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file that may be the only copy of something to `<name>.damaged`, or `-2`, `-3` ...; returns the new path."""
+    names = (f"{path.name}.damaged{'' if number == 1 else f'-{number}'}" for number in itertools.count(1))
+    place = next(place for place in map(path.with_name, names) if not os.path.lexists(place))
+    return path.rename(place)
 
 
 def require_regular(path: Path) -> None:

@@ -1,5 +1,5 @@
 """Which parts of HAP-VR are installed: `hapvr[score]` compares videos, `hapvr[search]` also searches an index and serves it,
-`hapvr[all]` does everything."""
+`hapvr[registry]` asks MLflow's servers, `hapvr[all]` does everything."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reading Parquet files that may be damaged, and writing small tables that notice a flipped bit.
+"""Reading tables that may be damaged, and writing small ones that notice a flipped bit.
 
-The pages of these carry checksums, and their metadata has one of the schema. Tables of earlier versions and of others have
-none and are read as they are. Arrow reads them all: on a damaged file Polars' own reader panics, or ends the process.
+The pages of these carry checksums, and their metadata has one of the schema. Tables of others have none. Arrow reads
+them all: on a damaged file Polars' own reader panics, or ends the process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hapvr.files import require_regular
+
 if TYPE_CHECKING:
     import polars as pl
 
 TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 """What reading a damaged table raises."""
+
+MAX_USER_BYTES = 1 << 30
+"""Of a user's table, on disk and unpacked."""
+COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x78\x01", b"\x78\x9c", b"\x78\xda")
+"""How gzip, Zstandard and zlib files begin, which Polars unpacks without a limit."""
 
 _CHECKSUM_KEY = b"hapvr.checksum"
 
@@ -60,6 +67,29 @@ def read_frame(path: Path) -> pl.DataFrame:
     return frame
 
 
+def read_user_table(path: Path) -> pl.DataFrame:
+    """The table in a CSV (all columns as text) or .parquet file that a user wrote, of bounded size.
+
+    The name is a name: Polars itself takes `[`, `*` and `?` in it for a pattern, and reads other files. Raises one of
+    TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an empty CSV.
+    """
+    import polars as pl
+
+    require_regular(path)
+    if path.stat().st_size > MAX_USER_BYTES:
+        raise ValueError(f"it has {path.stat().st_size} bytes; at most {MAX_USER_BYTES} are read")
+    data = path.read_bytes()
+    if path.suffix.lower() == ".parquet":
+        metadata = pq.read_metadata(io.BytesIO(data))
+        groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+        if max(metadata.num_rows, sum(groups)) > MAX_USER_BYTES:
+            raise ValueError(f"it holds more than {MAX_USER_BYTES} bytes or rows")
+        return read_frame(path)
+    if data.startswith(COMPRESSED):
+        raise ValueError("it is compressed; unpack it")
+    return pl.read_csv(data, infer_schema=False)
+
+
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
     """As `write_table`, of a table of Polars."""
     with path.open("wb") as stream:
@@ -77,12 +107,9 @@ def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:
     """Raise ValueError unless a table has each of these columns once, of this type, and with a value wherever one is due."""
     for field in fields:
         places = table.schema.get_all_field_indices(field.name)
-        if len(places) != 1:
-            raise ValueError(f"it has {len(places) or 'no'} column{'s' * (len(places) > 1)} {field.name}")
-        column = table.column(places[0])
-        if column.type != field.type:
-            raise ValueError(f"its column {field.name} is of type {column.type}; wanted is {field.type}")
-        if column.null_count and not field.nullable:
+        if len(places) != 1 or table.schema.field(places[0]).type != field.type:
+            raise ValueError(f"it has no one column {field.name} of type {field.type}: another version made it")
+        if table.column(places[0]).null_count and not field.nullable:
             raise ValueError(f"its column {field.name} has rows without a value")
 
 

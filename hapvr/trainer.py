@@ -14,13 +14,10 @@ from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
 from hapvr.files import naming_full_disk
 from hapvr.stages.project import Project
-from hapvr.stages.validation import Validator, validation_shards
+from hapvr.stages.validation import Validator
 from hapvr.tracking.progress import progress_logger
-from hapvr.train.guards import TrainingStoppedError
 from hapvr.train.labelled_pairs import read_labelled_pairs
-from hapvr.train.loop import train
-from hapvr.train.mined_pairs import read_mined_pairs
-from hapvr.train.precision import faster_precision
+from hapvr.train.loop import Trainer, TrainingStoppedError
 from hapvr.train.report import History, Logger, Loggers
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, read_record
 
@@ -36,33 +33,28 @@ def main() -> int:
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
     record = read_record(folder)
-    mined, labelled = read_mined_pairs(folder), read_labelled_pairs(folder)
     settings = project.config.train
     device = choose_device(project.config.device)
-    precision = faster_precision(device) if settings.precision == "auto" else settings.precision
     fabric = Fabric(
         accelerator=device.type,
         devices=settings.num_processes,
         strategy="ddp" if settings.num_processes > 1 else "auto",
-        precision=precision,
+        precision=settings.precision,
     )
     fabric.launch()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    validator = None
-    if project.config.evaluation.validation is not None:
-        validator = Validator(project, validation_shards(project), str(fabric.device))
+    name = project.config.evaluation.validation
+    validate = None if name is None else Validator(project, name, str(fabric.device))
     with ExitStack() as stack:
         progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
 
         def open_logger(first_step: int) -> Logger:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
             from hapvr.stages.training import tracker_of
-            from hapvr.tracking.training import tracked_training
+            from hapvr.tracking.runs import tracked_training
 
             assert progress is not None
-            if settings.precision == "auto":
-                progress.message(f"train.precision: auto takes {precision}")
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
             tracked = stack.enter_context(
@@ -72,17 +64,16 @@ def main() -> int:
 
         try:
             with naming_full_disk(folder, remedy="run again, and the training goes on from its last checkpoint"):
-                train(
+                Trainer(
                     project.config,
                     project.root,
                     record["shards"],
-                    mined=() if mined is None else mined.pairs,
-                    labelled=labelled,
+                    labelled=read_labelled_pairs(folder),
                     folder=folder,
                     fabric=fabric,
-                    validate=validator,
+                    validate=validate,
                     open_logger=open_logger,
-                )
+                ).fit()
         except HapvrError as error:
             if progress is not None:
                 progress.message(str(error))

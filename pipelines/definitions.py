@@ -2,17 +2,24 @@
 
 import dagster as dg
 
-from assets import duplicates, evaluation, features, frames, registry, search, training, videos, views, watch
+from assets import duplicates, evaluation, features, registry, search, training, videos, views, watch
 from pipelines import automation, monitoring
-from pipelines.jobs import jobs, on_request
+from pipelines.jobs import jobs
 from pipelines.resources import pipes_client, project_resource
-from pipelines.sweeps import sweep
 
+assets = dg.map_asset_specs(
+    lambda spec: spec.replace_attributes(automation_condition=automation.CONDITIONS.get(spec.key.to_user_string())),
+    [
+        asset
+        for asset in dg.load_assets_from_modules(
+            [videos, features, views, training, evaluation, registry, search, duplicates, watch]
+        )
+        if isinstance(asset, dg.AssetsDefinition)
+    ],
+)
 defs = dg.Definitions(
-    assets=dg.load_assets_from_modules(
-        [videos, frames, features, views, training, evaluation, registry, search, duplicates, watch]
-    ),
-    jobs=[*jobs, *on_request, sweep],
+    assets=assets,
+    jobs=list(jobs.values()),
     schedules=automation.schedules,
     sensors=[*automation.sensors, *monitoring.sensors],
     resources={"project": project_resource(), "pipes_subprocess_client": pipes_client()},

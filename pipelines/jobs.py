@@ -1,6 +1,6 @@
-"""Jobs in the order in which they are needed: find_videos, ingest, whiten, extract, retrain, describe, index.
+"""The jobs of the chain (`hapvr.chain.JOBS`) in the order in which they are needed.
 
-Those that `make demo` leaves to people come after: duplicates, group, watch.
+`make demo` runs them up to `index`; `duplicates`, `group` and `watch` are for people and for the automation.
 """
 
 import json
@@ -10,18 +10,30 @@ import dagster as dg
 
 from assets.partitions import SHARDS
 from assets.project import RETRY_WAIT_TAG
+from hapvr.chain import JOBS
 from pipelines.resources import automation_settings
 
 if TYPE_CHECKING:
     from hapvr.config import Job
 
 SETTINGS = automation_settings()
-# dagster.yaml lets one run at a time have each value of this tag.
 ONE_AT_A_TIME = "hapvr/one_at_a_time"
-INGESTED = ("videos", "frames")
-EXTRACTED = ("features", "training_views", "pseudo_labels")
-DESCRIBED = ("frame_descriptors",)
-RETRAINED = ("similarity_model", "benchmark_scores", "registered_model")
+"""dagster.yaml lets one run at a time have each value of this tag."""
+DESCRIPTIONS = {
+    "find_videos": "New videos of the sources become new shards.",
+    "ingest": "A shard from its sources to sampled frames; a finished shard is left alone.",
+    "whiten": "The whitening of all features, fitted once, when the training shards have their frames.",
+    "extract": "A shard from frames to features, and a training shard to views and pseudo labels; a finished one is left alone.",
+    "retrain": "From all training data that is there to a registered version, which the gate compares with the champion.",
+    "describe": "Descriptors of a shard's frames by the champion; a shard that has them is left alone.",
+    "index": "The index of all that has features, by the champion; what has no descriptors yet gets them.",
+    "duplicates": "Every video of a shard is searched for in the whole collection; a shard that is unchanged is left alone.",
+    "group": "Groups of copies over the pairs of all shards, and which copy to keep.",
+    "watch": "The queries of all watch lists are compared with a shard; matches are rows, and posted to a webhook if there is one.",
+}
+ON_REQUEST = ("duplicates", "group", "watch")
+EXCLUSIVE: dict[str, str] = {"find_videos": "manifest", "retrain": "training", "index": "index", "group": "group"}
+"""Jobs of which one run at a time makes sense, with the value of their tag."""
 
 
 def run_tags(job: "Job") -> dict[str, str]:
@@ -33,73 +45,20 @@ def run_tags(job: "Job") -> dict[str, str]:
     }
     if wanted := SETTINGS.run_resources.get(job):
         tags["dagster-ray/config"] = json.dumps(wanted)
+    if job in EXCLUSIVE:
+        tags[ONE_AT_A_TIME] = EXCLUSIVE[job]
+    if job == "retrain":
+        tags[RETRY_WAIT_TAG] = str(SETTINGS.retry_wait_s)
     return tags
 
 
-find_videos = dg.define_asset_job(
-    "find_videos",
-    selection=dg.AssetSelection.assets("video_manifest"),
-    description="New videos of the sources become new shards.",
-    tags=run_tags("find_videos") | {ONE_AT_A_TIME: "manifest"},
-)
-ingest = dg.define_asset_job(
-    "ingest",
-    selection=dg.AssetSelection.assets(*INGESTED),
-    partitions_def=SHARDS,
-    description="A shard from its sources to sampled frames; a finished shard is left alone.",
-    tags=run_tags("ingest"),
-)
-whiten = dg.define_asset_job(
-    "whiten",
-    selection=dg.AssetSelection.assets("whitening"),
-    description="The whitening of all features, fitted once, when the training shards have their frames.",
-    tags=run_tags("whiten"),
-)
-extract = dg.define_asset_job(
-    "extract",
-    selection=dg.AssetSelection.assets(*EXTRACTED),
-    partitions_def=SHARDS,
-    description="A shard from frames to features, and a training shard to views and pseudo labels; a finished one is left alone.",
-    tags=run_tags("extract"),
-)
-retrain = dg.define_asset_job(
-    "retrain",
-    selection=dg.AssetSelection.assets(*RETRAINED),
-    description="From all training data that is there to a registered version, which the gate compares with the champion.",
-    tags=run_tags("retrain") | {ONE_AT_A_TIME: "training", RETRY_WAIT_TAG: str(SETTINGS.retry_wait_s)},
-)
-describe = dg.define_asset_job(
-    "describe",
-    selection=dg.AssetSelection.assets(*DESCRIBED),
-    partitions_def=SHARDS,
-    description="Descriptors of a shard's frames by the champion; a shard that has them is left alone.",
-    tags=run_tags("describe"),
-)
-index = dg.define_asset_job(
-    "index",
-    selection=dg.AssetSelection.assets("search_index"),
-    description="The index of all that has features, by the champion; what has no descriptors yet gets them.",
-    tags=run_tags("index") | {ONE_AT_A_TIME: "index"},
-)
-duplicates = dg.define_asset_job(
-    "duplicates",
-    selection=dg.AssetSelection.assets("duplicate_pairs"),
-    partitions_def=SHARDS,
-    description="Every video of a shard is searched for in the whole collection; a shard that is unchanged is left alone.",
-    tags=run_tags("duplicates"),
-)
-group = dg.define_asset_job(
-    "group",
-    selection=dg.AssetSelection.assets("duplicate_groups"),
-    description="Groups of copies over the pairs of all shards, and which copy to keep.",
-    tags=run_tags("group") | {ONE_AT_A_TIME: "group"},
-)
-watch = dg.define_asset_job(
-    "watch",
-    selection=dg.AssetSelection.assets("watch_matches"),
-    partitions_def=SHARDS,
-    description="The queries of all watch lists are compared with a shard; matches are rows, and posted to a webhook if there is one.",
-    tags=run_tags("watch"),
-)
-jobs = [find_videos, ingest, whiten, extract, retrain, describe, index]
-on_request = [duplicates, group, watch]
+jobs = {
+    name: dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*(step.name for step in steps)),
+        partitions_def=SHARDS if steps[0].per_shard else None,
+        description=DESCRIPTIONS[name],
+        tags=run_tags(name),
+    )
+    for name, steps in JOBS.items()
+}

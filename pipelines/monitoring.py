@@ -12,6 +12,8 @@ import psutil
 from assets.project import PROCESS_TAG, ProjectResource, started_s
 
 INTERVAL_S = 30
+# A tick may take a minute.
+DELIVER_S = 20.0
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -48,34 +50,46 @@ def is_lost(process: str) -> bool:
         return True
 
 
-def closing_sensor(name: str, status: dg.DagsterRunStatus, word: str) -> dg.RunStatusSensorDefinition:
-    """A sensor that marks the MLflow run as failed when its Dagster run ended with `status` and could not do so itself.
-
-    A retry goes on in the same MLflow run, which then is left alone.
-    """
+def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensorDefinition:
+    """Of runs that ended with `status`. A retry goes on in the same MLflow run, which then is left alone."""
 
     @dg.run_status_sensor(
         name=name,
         run_status=status,
         minimum_interval_seconds=INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Marks the MLflow run of a {word} training as failed where the training could not do so itself.",
+        description="Marks the MLflow run of an ended training as failed where the training could not do so itself.",
     )
     def close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
         from hapvr.stages.training import tracker_of
 
         mlflow_run = context.dagster_run.tags.get("mlflow/run_id", "")
-        retried = context.instance.get_runs(
-            dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED), limit=1
-        )
-        if mlflow_run and not retried and tracker_of(project.open()).fail_if_running(mlflow_run):
-            context.log.info(f"marked MLflow run {mlflow_run} as failed")
+        going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
+        if mlflow_run and not context.instance.get_runs(going_on, limit=1):
+            tracker_of(project.open()).fail_if_running(mlflow_run)
 
     return close
 
 
+@dg.sensor(
+    name="waiting_alerts",
+    minimum_interval_seconds=INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Posts watch matches that the webhook has not taken yet.",
+)
+def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
+    from hapvr.stages.alerts import deliver_alerts
+
+    opened = project.open()
+    if opened.config.watch.webhook is None:
+        return dg.SkipReason("the configuration has no webhook")
+    delivery = deliver_alerts(opened, limit_s=DELIVER_S)
+    return dg.SkipReason(f"{delivery.delivered} matches were posted, {delivery.waiting} wait. {delivery.problem}")
+
+
 sensors = [
     fail_lost_runs,
-    closing_sensor("close_failed_training", dg.DagsterRunStatus.FAILURE, "failed"),
-    closing_sensor("close_canceled_training", dg.DagsterRunStatus.CANCELED, "cancelled"),
+    waiting_alerts,
+    closing_sensor("close_failed_training", dg.DagsterRunStatus.FAILURE),
+    closing_sensor("close_canceled_training", dg.DagsterRunStatus.CANCELED),
 ]

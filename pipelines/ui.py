@@ -8,32 +8,30 @@ before it.
 """
 
 import argparse
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, NoReturn
 
 import yaml
 from filelock import FileLock, Timeout
 
+from hapvr.errors import HapvrError
 from hapvr.serving.guard import is_loopback
 from hapvr.stages.project import Project
-from hapvr.tracking.pages import model_page, runs_page
 from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
+END_TIMEOUT_S = 2.0
 # The page of all assets, with all groups open: Dagster shows them closed.
 GROUPS = ("ingest", "features", "training", "evaluation", "registry", "search")
 LINEAGE = "/asset-groups?expanded=" + ",".join(f"global@global:{group}" for group in GROUPS)
@@ -49,6 +47,75 @@ class ServerError(Exception):
     """A server did not start; the message is for people."""
 
 
+class Start:
+    """Starts servers in the checkout, each in a session of its own, so that Ctrl-C reaches this process alone."""
+
+    def __init__(self, folder: Path, log: IO[bytes] | None) -> None:
+        """folder: for files that are needed as long as they run. log: gets what they print; None: it is shown."""
+        self.folder = folder
+        self.log = log
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, *command: str | Path, quiet: bool = False) -> None:
+        """quiet: nothing of what it prints to standard output is shown. Raises ServerError where another has ended."""
+        self.check()
+        process = subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            env=QUIET | os.environ,
+            stdout=subprocess.DEVNULL if quiet else self.log,
+            stderr=self.log,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+
+    def check(self) -> None:
+        """Raise ServerError if a server has ended."""
+        for process in self.processes:
+            if process.poll() is not None:
+                raise ServerError(f"{process.args!r} ended with exit code {process.returncode}")
+
+    def wait(self, ready: Callable[[], bool], what: str) -> None:
+        """Wait until a server answers. Raises ServerError if one has ended, or after START_TIMEOUT_S."""
+        end = time.monotonic() + START_TIMEOUT_S
+        while not ready():
+            self.check()
+            if time.monotonic() > end:
+                raise ServerError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s")
+            time.sleep(0.5)
+
+
+@contextmanager
+def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
+    """Servers that end with the context, with all that they have started: asked first, killed after END_TIMEOUT_S."""
+    with TemporaryDirectory(prefix="hapvr-") as folder:
+        start = Start(Path(folder), log)
+        try:
+            yield start
+        finally:
+            handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+            _send(start.processes, signal.SIGTERM)
+            end = time.monotonic() + END_TIMEOUT_S
+            while time.monotonic() < end and _send(start.processes, 0):
+                time.sleep(0.05)
+            _send(start.processes, signal.SIGKILL)
+            for process in start.processes:
+                process.wait()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> bool:
+    """Send a signal to the process groups of servers. Whether one of them is still there."""
+    there = False
+    for process in processes:
+        process.poll()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            there = True
+    return there
+
+
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
@@ -62,108 +129,44 @@ def only_server(home: Path) -> FileLock:
     return FileLock(home / "server.lock", timeout=0)
 
 
-def mlflow_command(project: Project, *, host: str, port: int) -> list[str]:
+def start_dagster(start: Start, *, host: str, port: int) -> None:
+    """Start Dagster's web server, behind the guard, and its daemon, and wait until the web server answers.
+
+    Both ask one server of this project's code, as they would start one each otherwise, and the daemon one every minute.
+    """
+    (entry,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text(encoding="utf-8"))["load_from"]
+    code, programs = entry["python_file"], Path(sys.executable).parent
+    address, workspace = start.folder / "code.sock", start.folder / "workspace.yaml"
+    served = {"grpc_server": {"socket": str(address), "location_name": code["location_name"]}}
+    workspace.write_text(yaml.safe_dump({"load_from": [served]}), encoding="utf-8")
+    options = ["--python-file", code["relative_path"], "--attribute", code["attribute"], "--socket", address]
+    options += ["--working-directory", code["working_directory"], "--location-name", code["location_name"]]
+    # The process that it starts for the code takes runs along when it ends; by default it does so after half a minute
+    # in which a busy machine gave its parent no time.
+    start(programs / "dagster", "code-server", "start", *options, "--heartbeat-ttl", "300")
+    start.wait(lambda: _accepts(address), "the code server")
+    options = ["--host", host, "--port", str(port), "--workspace", workspace]
+    start(sys.executable, "-m", "pipelines.webserver", *options)
+    start(programs / "dagster-daemon", "run", "--workspace", workspace)
+    start.wait(lambda: _answers(f"{_local_page(host, port)}/server_info"), "Dagster's web server")
+
+
+def _start_mlflow(start: Start, project: Project, *, host: str, port: int) -> None:
     """An MLflow server over the project's own database and artifacts."""
     artifacts = project.root.local_path("mlflow/artifacts")
     artifacts.mkdir(parents=True, exist_ok=True)
+    stores = ("--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri())
     # One process is enough for one machine; MLflow would start four.
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
-    return [*command, "--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri()]
+    start(sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1", *stores)
 
 
-def mlflow_pages(project: Project, base: str) -> list[str]:
-    """Where a server shows the trainings and the versions; nothing before the first training."""
-    tracking = project.config.tracking
-    wanted = urllib.parse.urlencode({"experiment_name": tracking.experiment})
-    address = f"{base.rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?{wanted}"
-    with suppress(OSError, ValueError, KeyError), urllib.request.urlopen(address, timeout=10) as answer:
-        experiment = json.load(answer)["experiment"]["experiment_id"]
-        versions = model_page(base, tracking.registered_model)
-        return [f"trainings: {runs_page(base, experiment)}", f"versions: {versions}"]
-    return []
-
-
-def search_command(config: str, *, host: str, port: int) -> list[str]:
-    """The search service over a configuration's data; it waits for an index if there is none yet."""
-    command = [str(Path(sys.executable).parent / "hapvr"), "serve", "--config", config]
-    command += ["--host", host, "--port", str(port)]
-    return command if is_loopback(host) else [*command, "--allow-remote"]
-
-
-@contextmanager
-def running(commands: Sequence[Sequence[str]], **options: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes in the checkout, ended with the context. options: of subprocess.Popen."""
-    processes = [subprocess.Popen(command, cwd=CHECKOUT, env=QUIET | os.environ, **options) for command in commands]
-    try:
-        yield processes
-    finally:
-        # A second signal must not stop this half way: who presses Ctrl-C also sends it to the processes.
-        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:  # a search may still be decoding a video
-                process.kill()
-                process.wait()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def dagster_running(*, host: str, port: int, **options: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Dagster's web server, behind the guard, and its daemon, once the web server answers. options: of subprocess.Popen.
-
-    Both ask one server of this project's code, as they would start one each otherwise, and the daemon one every minute.
-    Raises ServerError if one of them does not start.
-    """
-    (code,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text(encoding="utf-8"))["load_from"]
-    code = code["python_file"]
-    programs = Path(sys.executable).parent
-    with TemporaryDirectory(prefix="hapvr-") as folder:
-        address, workspace = Path(folder, "code.sock"), Path(folder, "workspace.yaml")
-        entry = {"grpc_server": {"socket": str(address), "location_name": code["location_name"]}}
-        workspace.write_text(yaml.safe_dump({"load_from": [entry]}), encoding="utf-8")
-        code_server = [str(programs / "dagster"), "code-server", "start", "--socket", str(address)]
-        code_server += ["--python-file", code["relative_path"], "--attribute", code["attribute"]]
-        code_server += ["--working-directory", code["working_directory"], "--location-name", code["location_name"]]
-        # The process that it starts for the code takes runs along when it ends; by default it does so after half a minute
-        # in which a busy machine gave its parent no time.
-        code_server += ["--heartbeat-ttl", "300"]
-        web_server = [sys.executable, "-m", "pipelines.webserver", "--host", host, "--port", str(port)]
-        web_server += ["--workspace", str(workspace)]
-        daemon = [str(programs / "dagster-daemon"), "run", "--workspace", str(workspace)]
-        with running([code_server], **options) as first:
-            _wait(lambda: _accepts(address), "the code server", first)
-            with running([web_server, daemon], **options) as others:
-                wait_for_answer(f"{local_page(host, port)}/server_info", [*first, *others])
-                yield [*first, *others]
-
-
-def wait_for_answer(url: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until a server answers. Raises ServerError if a process ends before, or after START_TIMEOUT_S."""
-    _wait(lambda: _answers(url), url, processes)
-
-
-def local_page(host: str, port: int) -> str:
+def _local_page(host: str, port: int) -> str:
     """The address at which this machine reaches a server that listens on `host`."""
     return f"http://{LOOPBACK if host in ('0.0.0.0', '::') else host}:{port}"
 
 
-def _wait(ready: Callable[[], bool], what: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    end = time.monotonic() + START_TIMEOUT_S
-    while not ready():
-        for process in processes:
-            if process.poll() is not None:
-                raise ServerError(f"{process.args!r} ended with exit code {process.returncode}")
-        if time.monotonic() > end:
-            raise ServerError(f"{what} did not answer within {START_TIMEOUT_S:.0f} s")
-        time.sleep(0.5)
-
-
 def _answers(url: str) -> bool:
-    with suppress(urllib.error.URLError, ConnectionError, TimeoutError), urllib.request.urlopen(url, timeout=10):
+    with suppress(OSError), urllib.request.urlopen(url, timeout=10):
         return True
     return False
 
@@ -174,7 +177,8 @@ def _accepts(address: Path) -> bool:
 
 
 def main() -> int:
-    """Runs until it is interrupted or one of the servers ends. 1: a server ended. 2: the address is refused, or the instance is in use."""
+    """Runs until it is interrupted or one of the servers ends. 1: a server ended. 2: the address or the configuration is
+    refused, or the instance is in use."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dagster-port", type=int, default=3000)
     parser.add_argument("--mlflow-port", type=int, default=5000)
@@ -194,48 +198,41 @@ def main() -> int:
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home")))
     os.environ.setdefault("HAPVR_MLFLOW_PAGE", f"http://{host}:{options.mlflow_port}")
     os.environ.setdefault("HAPVR_DAGSTER_PAGE", f"http://{host}:{options.dagster_port}")
-    resource = project_resource()
-    project = resource.open()
-    search_port = project.config.service.port if options.search_port is None else options.search_port
-    search = search_command(resource.config_path, host=host, port=search_port)
     try:
         with only_server(home):
-            return _serve(
-                project,
-                search,
-                host=host,
-                dagster_port=options.dagster_port,
-                mlflow_port=options.mlflow_port,
-                search_port=search_port,
-            )
+            _serve(options)
     except Timeout:
         parser.error(f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to another folder")
-
-
-def _serve(
-    project: Project, search: Sequence[str], *, host: str, dagster_port: int, mlflow_port: int, search_port: int
-) -> int:
-    dagster, mlflow = f"http://{host}:{dagster_port}", f"http://{host}:{mlflow_port}"
-    commands = [] if project.config.tracking.uri else [mlflow_command(project, host=host, port=mlflow_port)]
-    pages = f"Dagster: {dagster}  MLflow: {project.config.tracking.uri or mlflow}  Search: http://{host}:{search_port}"
-    _say(f"starting {pages}")
-    try:
-        quiet = running([search], stdout=subprocess.DEVNULL)  # its address stands in the line below
-        with running(commands) as first, quiet as second, dagster_running(host=host, port=dagster_port) as others:
-            if commands:
-                wait_for_answer(f"{local_page(host, mlflow_port)}/health", first)
-            wait_for_answer(f"{local_page(host, search_port)}/health", second)
-            _say(f"ready (Ctrl-C ends what runs here) {pages}")
-            _say(f"all assets: {dagster}{LINEAGE}")
-            for line in mlflow_pages(project, project.config.tracking.uri or mlflow):
-                _say(line)
-            while all(server.poll() is None for server in (*first, *second, *others)):
-                time.sleep(0.5)
     except KeyboardInterrupt:
         return 0
-    except ServerError as error:
+    except (HapvrError, ServerError) as error:
         _say(str(error))
-    return 1
+        return 2 if isinstance(error, HapvrError) else 1
+
+
+def _serve(options: argparse.Namespace) -> NoReturn:
+    resource, host = project_resource(), options.host
+    project = resource.open()
+    search_port = project.config.service.port if options.search_port is None else options.search_port
+    dagster, own_mlflow = f"http://{host}:{options.dagster_port}", f"http://{host}:{options.mlflow_port}"
+    mlflow = project.config.tracking.uri or own_mlflow
+    pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{search_port}"
+    _say(f"starting {pages}")
+    with servers() as start:
+        if not project.config.tracking.uri:
+            _start_mlflow(start, project, host=host, port=options.mlflow_port)
+        search = ["serve", "--config", resource.config_path, "--host", host, "--port", str(search_port)]
+        search += ["--allow-remote"] if options.allow_remote else []
+        start(Path(sys.executable).parent / "hapvr", *search, quiet=True)  # its address stands in the lines here
+        start_dagster(start, host=host, port=options.dagster_port)
+        if not project.config.tracking.uri:
+            start.wait(lambda: _answers(f"{_local_page(host, options.mlflow_port)}/health"), "MLflow's server")
+        start.wait(lambda: _answers(f"{_local_page(host, search_port)}/health"), "the search service")
+        _say(f"ready (Ctrl-C ends what runs here) {pages}")
+        _say(f"all assets: {dagster}{LINEAGE}")
+        while True:
+            start.check()
+            time.sleep(0.5)
 
 
 def _say(line: str) -> None:

@@ -89,8 +89,8 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
             {"kind": "own_videos", "name": "own", "path": str(videos), "validation_rate": 0.2, "test_rate": 0.3}
         ],
         "sampling": {"short_side_px": 146, "timeout_s": 60, "workers": 1},
-        "backbone": {"architecture": "resnet18.tv_in1k", "weights": random, "crop_px": 128, "executor": "torch"},
-        "teacher": {"architecture": "vit_tiny_patch16_224", "weights": random, "executor": "torch"},
+        "backbone": {"architecture": "resnet18.tv_in1k", "weights": random, "crop_px": 128},
+        "teacher": {"architecture": "vit_tiny_patch16_224", "weights": random},
         "whitening": {"dims": 32, "max_regions": 400},
         "views": {"num_frames": 4, "num_weak": 1, "num_strong": 2},
         "train": {
@@ -102,7 +102,8 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
             "checkpoint_every_steps": 2,
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
         },
-        "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation"},
+        # 8 steps may end below the untrained baseline, and the gate would then leave no champion
+        "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation", "gate": {"enabled": False}},
         "tracking": {"onnx": False},  # it takes longer than all the rest of a registration
     }
 

@@ -89,7 +89,7 @@ def test_the_picture_of_the_assets_is_current() -> None:
     keys = graph.get_all_asset_keys()
     real = {(parent.to_user_string(), key.to_user_string()) for key in keys for parent in graph.get(key).parent_keys}
     assert drawn == real
-    jobs = {job.name for job in defs.get_repository_def().get_all_jobs()} - {"__ASSET_JOB", "sweep"}
+    jobs = {job.name for job in defs.get_repository_def().get_all_jobs()} - {"__ASSET_JOB"}
     assert set(re.findall(r"subgraph (\w+)", picture)) == jobs
     assert {key.to_user_string() for key in keys} == set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import random
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hapvr.storage.filesystem import DATA_ERRORS, read_schema_metadata
-from hapvr.tables import TABLE_ERRORS, read_frame, read_schema, read_table, write_table
+from hapvr.tables import MAX_USER_BYTES, TABLE_ERRORS, read_frame, read_table, read_user_table, write_table
 
 FIELDS = [
     pa.field("video_id", pa.string(), nullable=False),
@@ -37,20 +39,11 @@ def written(table: pa.Table) -> bytes:
     return stream.getvalue()
 
 
-def test_what_was_written_comes_back() -> None:
-    data = written(TABLE)
-    found = read_table(io.BytesIO(data))
-    assert found.equals(TABLE)
-    assert found.schema.field("video_id").nullable is False
-    assert read_schema(io.BytesIO(data)).metadata[b"hapvr.provenance"] == b'{"fps": 1}'
-    assert written(found) == data, "a table can be written again"
-    seconds = TABLE.set_column(3, "checked_at", TABLE["checked_at"].cast(pa.timestamp("s", tz="UTC")))
-    assert read_table(io.BytesIO(written(seconds))).equals(TABLE)
-
-
 def test_no_flipped_bit_gives_another_table() -> None:
     """Without checksums a third of all flips would give other values, and some of them a panic of Polars."""
     data = written(TABLE)
+    assert read_table(io.BytesIO(data)).equals(TABLE)
+    assert written(read_table(io.BytesIO(data))) == data, "a table can be written again"
     refused = 0
     for place in range(len(data)):
         changed = bytearray(data)
@@ -64,21 +57,6 @@ def test_no_flipped_bit_gives_another_table() -> None:
         # All metadata may be lost at once; then there is no provenance, which its readers notice.
         assert read_schema_metadata(found.schema, b"hapvr.provenance") in ('{"fps": 1}', ""), place
     assert refused > len(data) // 3
-
-
-def test_tables_of_earlier_versions_are_read() -> None:
-    stream = io.BytesIO()
-    pq.write_table(TABLE, stream, compression="zstd")
-    assert read_table(io.BytesIO(stream.getvalue())).equals(TABLE)
-
-
-def test_rows_that_are_missing_are_noticed() -> None:
-    """A footer of a shorter table does not pass for the whole one."""
-    stream = io.BytesIO()
-    metadata = read_schema(io.BytesIO(written(TABLE))).metadata
-    pq.write_table(TABLE.slice(0, 10).replace_schema_metadata(metadata), stream)
-    with pytest.raises(ValueError, match="checksum"):
-        read_table(io.BytesIO(stream.getvalue()))
 
 
 def test_damaged_files_of_others_raise_errors(tmp_path: Path) -> None:
@@ -98,3 +76,22 @@ def test_damaged_files_of_others_raise_errors(tmp_path: Path) -> None:
         except TABLE_ERRORS:
             refused += 1
     assert refused > 300
+
+
+def test_a_users_table_is_read_by_its_name_and_within_limits(tmp_path: Path) -> None:
+    """Characters of patterns are part of the name; what is packed, or no file, is refused before it fills the memory."""
+    for name in ("l1.csv", "la.csv"):
+        (tmp_path / name).write_text("url\nof another\n")
+    for name in ("l[1].csv", "l*.csv", "l?.csv"):
+        (tmp_path / name).write_text(f"url\n{name}\n")
+        assert read_user_table(tmp_path / name)["url"].to_list() == [name]
+    (tmp_path / "bomb.csv").write_bytes(gzip.compress(b"url\n" + bytes(10**6)))
+    os.mkfifo(tmp_path / "pipe.csv")
+    with (tmp_path / "large.csv").open("wb") as file:
+        file.truncate(MAX_USER_BYTES + 1)
+    rows = pa.table({"url": pa.array(["x" * 1000]).take(pa.array([0] * 2 * 10**6, pa.int32()))})
+    pq.write_table(rows, tmp_path / "bomb.parquet", use_dictionary=False, compression="zstd")
+    for name, problem in (("bomb.csv", "compressed"), ("pipe.csv", "regular"), ("large.csv", "at most"),
+                          ("bomb.parquet", "holds more"), ("none.csv", "No such file")):  # fmt: skip
+        with pytest.raises((OSError, ValueError), match=problem):
+            read_user_table(tmp_path / name)

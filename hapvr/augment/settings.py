@@ -8,29 +8,19 @@ from pydantic import Field, model_validator
 
 from hapvr.settings import Rate, Settings
 
-Probability = Rate
-
 
 class AugmentConfig(Settings):
     """Probabilities and ranges of the augmentations (S2VS 3.2 and its Table 11; HAP-VR B.3)."""
 
     weak_crop_scale: tuple[Rate, Rate] = (0.8, 1.0)
     strong_crop_scale: tuple[Rate, Rate] = (0.5, 1.0)
-    flip_probability: Probability = 0.5
     randaugment_operations: Annotated[int, Field(ge=0)] = 2
     randaugment_magnitude: Annotated[int, Field(ge=0, le=30)] = 9
-    text_probability: Probability = 0.3
-    emoji_probability: Probability = 0.3
-    blur_probability: Probability = 0.5
-    shuffle_dropout_probability: Probability = 0.5
-    fast_forward_probability: Probability = 0.1
-    slow_motion_probability: Probability = 0.1
-    reverse_probability: Probability = 0.1
-    pause_probability: Probability = 0.1
-    shuffle_probability: Probability = 0.5
-    dropout_probability: Probability = 0.3
-    dropped_content_probability: Probability = 0.5
-    video_in_video_probability: Probability = 0.3
+    text_probability: Rate = 0.3
+    emoji_probability: Rate = 0.3
+    blur_probability: Rate = 0.5
+    temporal: bool = Field(default=True, description="false: strong views are temporal crops, as weak ones are")
+    video_in_video_probability: Rate = 0.3
     video_in_video_scale: tuple[Rate, Rate] = (0.3, 0.7)
     video_in_video_form: Literal["paper", "release"] = Field(
         default="paper",
@@ -40,17 +30,6 @@ class AugmentConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> AugmentConfig:
-        temporal = (
-            self.shuffle_dropout_probability
-            + self.fast_forward_probability
-            + self.slow_motion_probability
-            + self.reverse_probability
-            + self.pause_probability
-        )
-        if temporal > 1 + 1e-9:
-            raise ValueError(
-                f"the temporal augmentations exclude each other; their probabilities sum to {temporal:g} > 1"
-            )
         for name in ("weak_crop_scale", "strong_crop_scale", "video_in_video_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high:

@@ -6,15 +6,18 @@ All functions return int64 arrays of indices into the video; BLANK and NOISE sta
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.augment.settings import AugmentConfig
-
 BLANK = -1
 NOISE = -2
 MIN_SEGMENT_FRAMES = 4
+PROBABILITIES = {"shuffle_dropout": 0.5, "fast_forward": 0.1, "slow_motion": 0.1, "reverse": 0.1, "pause": 0.1}
+"""At most one of these changes a clip (S2VS 3.2)."""
+
 FAST_FORWARD_RATES = (2, 3, 4)
 SLOW_MOTION_RATE = 2
 MIN_REAL_RATE = 0.25
@@ -73,12 +76,18 @@ def pause(window: Indices, *, position: int, num_paused: int) -> Indices:
 
 
 def shuffle_dropout(
-    window: Indices, *, max_segment_frames: int, config: AugmentConfig, rng: np.random.Generator
+    window: Indices,
+    *,
+    max_segment_frames: int,
+    rng: np.random.Generator,
+    shuffled: float = 0.5,
+    dropped: float = 0.3,
+    replaced: float = 0.5,
 ) -> Indices:
-    """Cut into segments of 4..max_segment_frames frames; by their probabilities shuffle them, drop some (S2VS 3.2).
+    """Cut into segments of 4..max_segment_frames frames; by these probabilities shuffle them, drop some (S2VS 3.2).
 
-    A dropped segment is blanked or turned to noise (even odds) with probability `dropped_content_probability`,
-    otherwise cut out; one segment is always kept.
+    A dropped segment is blanked or turned to noise (even odds) with probability `replaced`, otherwise cut out; one segment
+    is always kept.
     """
     segments: list[Indices] = []
     rest = window
@@ -86,46 +95,42 @@ def shuffle_dropout(
         length = int(rng.integers(MIN_SEGMENT_FRAMES, max(MIN_SEGMENT_FRAMES, max_segment_frames) + 1))
         segments.append(rest[:length])
         rest = rest[length:]
-    if rng.random() < config.shuffle_probability:
+    if rng.random() < shuffled:
         segments = [segments[position] for position in rng.permutation(len(segments))]
-    dropped = rng.random(len(segments)) < config.dropout_probability
-    dropped[rng.integers(len(segments))] = False
+    is_dropped = rng.random(len(segments)) < dropped
+    is_dropped[rng.integers(len(segments))] = False
     shown: list[Indices] = []
-    for segment, is_dropped in zip(segments, dropped, strict=True):
-        if not is_dropped:
+    for segment, drop in zip(segments, is_dropped, strict=True):
+        if not drop:
             shown.append(segment)
-        elif rng.random() < config.dropped_content_probability:
+        elif rng.random() < replaced:
             shown.append(np.full(len(segment), BLANK if rng.random() < 0.5 else NOISE))
     return np.concatenate(shown)
 
 
 def draw_temporal(
-    window: Indices, *, num_frames: int, config: AugmentConfig, rng: np.random.Generator
+    window: Indices,
+    *,
+    num_frames: int,
+    rng: np.random.Generator,
+    probabilities: Mapping[str, float] = MappingProxyType(PROBABILITIES),
 ) -> tuple[Indices, str]:
     """At most one temporal augmentation of the window, drawn by its probability, then num_frames of the result.
 
     Returns the indices [num_frames] and the name of what was done.
     """
     choice = rng.random()
-    for name, probability in (
-        ("shuffle_dropout", config.shuffle_dropout_probability),
-        ("fast_forward", config.fast_forward_probability),
-        ("slow_motion", config.slow_motion_probability),
-        ("reverse", config.reverse_probability),
-        ("pause", config.pause_probability),
-    ):
+    for name, probability in probabilities.items():
         if choice < probability:
-            changed, done = _apply(name, window, num_frames=num_frames, config=config, rng=rng)
+            changed, done = _apply(name, window, num_frames=num_frames, rng=rng)
             return crop_or_loop(changed, num_frames=num_frames, rng=rng), done
         choice -= probability
     return crop_or_loop(window, num_frames=num_frames, rng=rng), "temporal_crop"
 
 
-def _apply(
-    name: str, window: Indices, *, num_frames: int, config: AugmentConfig, rng: np.random.Generator
-) -> tuple[Indices, str]:
+def _apply(name: str, window: Indices, *, num_frames: int, rng: np.random.Generator) -> tuple[Indices, str]:
     if name == "shuffle_dropout":
-        return shuffle_dropout(window, max_segment_frames=num_frames // 2, config=config, rng=rng), name
+        return shuffle_dropout(window, max_segment_frames=num_frames // 2, rng=rng), name
     if name == "fast_forward":
         rate = int(rng.choice(FAST_FORWARD_RATES))
         return fast_forward(window, rate=rate), f"{name}(rate={rate})"

@@ -59,12 +59,11 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Compare the data files with the digests in their indexes; exit 1 and name every shard that is damaged."""
-    from hapvr.stages.shard_check import verify_shards
-    from hapvr.storage.features import STAGE
+    from hapvr.upkeep import verify_root
 
     root = data_root(features, config, option="--features")
     with progress_bar("shards") as progress:
-        checks = verify_shards(root, STAGE, progress=progress)
+        checks = verify_root(root, kinds=("features",), progress=progress)
     show_checks(root, checks, as_json=as_json)
 
 

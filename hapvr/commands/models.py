@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
 from hapvr.commands.terminal import JsonOption, exit_codes, show
 
 if TYPE_CHECKING:
-    from hapvr.tracking.lineage import Lineage
+    from hapvr.tracking.registry import Lineage
 
 
 def _model_name(name: str) -> str:
@@ -23,6 +24,18 @@ def _model_name(name: str) -> str:
 
 
 NameOption = Annotated[str, typer.Option("--name", callback=_model_name, help="Name of the registered model.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the version.")]
+
+
+def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
+    """MLflow's client of an address, and what is done with it; the address is looked at first, since MLflow takes seconds."""
+    from hapvr.tracking.client import mlflow_client
+
+    client = mlflow_client(tracking_uri, writing=writing)
+    from hapvr.tracking import registry
+
+    return client, registry
+
 
 app = typer.Typer(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
 
@@ -51,14 +64,14 @@ def import_(
     from hapvr.stages.whitening import import_whitening
     from hapvr.storage.filesystem import DataRoot
 
+    result: dict[str, Any]
     if pca:
         whitening = import_whitening(DataRoot(out), file, dims=dims)
-        facts = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
-        show(facts, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in facts.items()))
-        return
-    network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
-    save_network(network, out, metadata={"import": report.as_metadata()})
-    result: dict[str, Any] = {"folder": str(out), **report.as_metadata()}
+        result = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
+    else:
+        network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
+        save_network(network, out, metadata={"import": report.as_metadata()})
+        result = {"folder": str(out), **report.as_metadata()}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 
@@ -68,10 +81,8 @@ def list_(
     name: NameOption = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING, as_json: JsonOption = False
 ) -> None:
     """The versions of a registered model, newest first."""
-    _require_registry(tracking_uri)
-    from hapvr.tracking.registry import list_versions
-
-    versions = list_versions(name, tracking_uri)
+    client, registry = _registry(tracking_uri)
+    versions = registry.list_versions(client, name)
     lines = [f"{row['version']:>3}  {','.join(row['aliases']) or '-':<20} {row['description']}" for row in versions]
     show({"name": name, "versions": versions}, as_json=as_json, text="\n".join(lines))
 
@@ -79,32 +90,36 @@ def list_(
 @app.command("show")
 @exit_codes
 def show_(
-    model: Annotated[str, typer.Argument(help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="A version's number, an alias such as champion, a models:/ name, or a bundle folder."),
+    ],
+    name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
     """What a model is made of: sampling, backbone weights, network, where it came from."""
-    import json
+    from hapvr.commands.scoring import model_folder
+    from hapvr.scorer.description import read_description
 
-    from hapvr.commands.scoring import load_scorer
-
-    description = load_scorer(model, tracking_uri).description
-    show(description, as_json=as_json, text=json.dumps(description, indent=1))
+    if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
+        model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
+    description = read_description(model_folder(model, tracking_uri))
+    stored = description.model_dump(mode="json")
+    show(stored, as_json=as_json, text=json.dumps(stored, indent=1))
 
 
 @app.command("card")
 @exit_codes
 def card_(
-    version: Annotated[str, typer.Argument(help="A version's number, or an alias such as champion.")],
+    version: Annotated[str, typer.Argument(help="A version's number, or an alias such as champion.")] = "champion",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
     """The model card of a version: data, weights, settings, metrics, calibration, limits."""
-    _require_registry(tracking_uri)
-    from hapvr.tracking.packaging import read_card
-
-    card = read_card(name, version, tracking_uri)
+    client, registry = _registry(tracking_uri)
+    card = registry.read_card(client, name, version)
     show({"name": name, "version": version, "card": card}, as_json=as_json, text=card)
 
 
@@ -123,15 +138,14 @@ def lineage_(
     as_json: JsonOption = False,
 ) -> None:
     """From a version to its MLflow run, Dagster run, code and data; with --data from data to the versions that have seen it."""
-    from hapvr.errors import ArgumentError
-
     if data is not None and version is not None:
-        raise ArgumentError("lineage: give a version, or --data, not both")
-    _require_registry(tracking_uri)
-    from hapvr.tracking.lineage import lineage_of, versions_from
-
-    wanted = version or "champion"
-    found = [lineage_of(name, wanted, tracking_uri)] if data is None else versions_from(name, data, tracking_uri)
+        raise typer.BadParameter("give a version, or --data, not both")
+    client, registry = _registry(tracking_uri)
+    found = (
+        [registry.lineage_of(client, name, version or "champion")]
+        if data is None
+        else registry.versions_from(client, name, data)
+    )
     text = "\n".join(line for lineage in found for line in _lineage_lines(lineage))
     result = {"name": name, "versions": [asdict(lineage) for lineage in found]}
     show(result, as_json=as_json, text=text or f"no version of {name} was trained on {data}")
@@ -154,17 +168,14 @@ def _lineage_lines(lineage: Lineage) -> list[str]:
 def promote_(
     version: Annotated[int, typer.Argument(help="The version that becomes champion.", min=1)],
     name: NameOption = "hapvr",
-    reason: Annotated[str, typer.Option(help="Why; kept on the version.")] = "promoted by hand",
+    reason: ReasonOption = "promoted by hand",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
     """Make a version champion whatever the gate said of it."""
-    _require_registry(tracking_uri)
-    from hapvr.tracking.champions import promote
-    from hapvr.tracking.registry import registry_client
-
-    before = promote(registry_client(tracking_uri, writing=True), name, version, reason=reason)
-    result = {"name": name, "champion": version, "before": before.version if before else None}
+    client, registry = _registry(tracking_uri, writing=True)
+    before = registry.promote(client, name, version, reason=reason)
+    result = {"name": name, "champion": version, "before": before}
     show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} now")
 
 
@@ -172,22 +183,15 @@ def promote_(
 @exit_codes
 def rollback_(
     name: NameOption = "hapvr",
-    reason: Annotated[str, typer.Option(help="Why; kept on the version.")] = "rolled back by hand",
+    reason: ReasonOption = "rolled back by hand",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
     """Make the champion before this one champion again."""
-    _require_registry(tracking_uri)
-    from hapvr.tracking.champions import rollback
-    from hapvr.tracking.registry import registry_client
-
-    version = rollback(registry_client(tracking_uri, writing=True), name, reason=reason)
-    result = {"name": name, "champion": version}
-    show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} again")
-
-
-def _require_registry(tracking_uri: str) -> None:
-    """Raise DataError for an address without a registry before MLflow is imported, which takes seconds."""
-    from hapvr.tracking.store import require_store
-
-    require_store(tracking_uri)
+    client, registry = _registry(tracking_uri, writing=True)
+    version = registry.rollback(client, name, reason=reason)
+    show(
+        {"name": name, "champion": version},
+        as_json=as_json,
+        text=f"champion: models:/{name}@champion is version {version} again",
+    )

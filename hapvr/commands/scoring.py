@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, say, show
-from hapvr.installed import has_gpu
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = "sqlite:///data/demo/mlflow/mlflow.db"
 DEFAULT_PRECISION = 0.95
+MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"
 MAX_NAMES = 100_000
 """Videos of one call. Lists that name others twice would otherwise grow without end."""
@@ -44,7 +44,9 @@ def score(
     ] = DEFAULT_PRECISION,
     prior: Annotated[
         float | None,
-        typer.Option(help="Share of matches among your pairs, above 0 and below 1. Default: as in the calibration."),
+        typer.Option(
+            min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: as in the calibration."
+        ),
     ] = None,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a CSV row per pair.")] = False,
@@ -57,8 +59,6 @@ def score(
 
     if as_json and as_csv:
         raise ArgumentError("--json and --csv: wanted one of the two")
-    if prior is not None and not 0 < prior < 1:
-        raise ArgumentError(f"--prior is {prior}; wanted the share of matches, above 0 and below 1")
     queries, others = expand([query]), expand(references)
     scorer = load_scorer(model, tracking_uri)
 
@@ -98,44 +98,35 @@ def expand(names: list[str]) -> list[str]:
     mistake before a model is loaded.
     """
     from hapvr.errors import DataError
-    from hapvr.video.sources import VIDEO_SUFFIXES
 
     found: list[str] = []
     for name in names:
-        if "://" in name:
-            found.append(name)
-            continue
         try:
-            path = Path(name)
-            if path.is_dir():
-                inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
-            elif path.suffix.lower() == LIST_SUFFIX and path.is_file():
-                inside = expand(_listed(path))
-            elif path.exists():
-                inside = [name]
-            else:
-                raise DataError(f"video: {name} does not exist; correct the path")
+            inside = [name] if "://" in name else _inside(Path(name))
         except (OSError, ValueError) as error:
-            raise DataError(f"video: {name!r:.200} cannot be used as a path ({error}); correct it") from error
+            raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from error
         except RecursionError:
             raise DataError(f"video: {name}: lists name each other in a circle; correct them") from None
         if not inside:
-            raise DataError(f"video: {name} holds no video; wanted files with {', '.join(sorted(VIDEO_SUFFIXES))}")
+            raise DataError(f"video: {name} holds no video; wanted files such as .mp4, or a .txt list of them")
         found += inside
         if len(found) > MAX_NAMES:
             raise DataError(f"video: {name} and what is named before it are more than {MAX_NAMES} videos; name fewer")
     return found
 
 
-def _listed(path: Path) -> list[str]:
-    """The names in a list. Raises DataError for one that is no text."""
+def _inside(path: Path) -> list[str]:
     from hapvr.errors import DataError
+    from hapvr.video.sources import VIDEO_SUFFIXES
 
-    try:
+    if path.is_dir():
+        return sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
+    if path.suffix.lower() == LIST_SUFFIX and path.is_file():
         lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
-        return [line for line in lines if line and not line.startswith("#")]
-    except UnicodeDecodeError as error:
-        raise DataError(f"video: the list {path} is no text in UTF-8 ({error}); save it as such") from error
+        return expand([line for line in lines if line and not line.startswith("#")])
+    if not path.exists():
+        raise DataError(f"video: {path} does not exist; correct the path")
+    return [str(path)]
 
 
 def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:
@@ -196,7 +187,7 @@ def _csv(pairs: list[dict[str, Any]]) -> str:
 
 def model_folder(model: str, tracking_uri: str) -> Path:
     """The local folder of a registered model, or the place itself."""
-    from hapvr.tracking.store import registered_bundle
+    from hapvr.tracking.client import registered_bundle
 
     return registered_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
 
@@ -206,5 +197,4 @@ def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
     folder = model_folder(model, tracking_uri)
     from hapvr.scorer.bundle import load_bundle
 
-    # importing torch takes longer than comparing two clips; many videos are worth it where there is a GPU
-    return load_bundle(folder, device="auto", engine="torch" if has_gpu() else "onnx")
+    return load_bundle(folder, device="auto")

@@ -1,11 +1,11 @@
-"""`hapvr download | sample | extract | train`: the stages without Dagster."""
+"""`hapvr run | status | download | sample | extract | train`: the chain without Dagster."""
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,17 +22,47 @@ from hapvr.commands.terminal import (
     say,
     show,
 )
+from hapvr.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
-    from hapvr.stages.sweeps import Row
-    from hapvr.storage.shard_build import StageResult
 
+ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
 RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
 ]
-ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
-Stage = Callable[..., "StageResult"]
+
+
+@exit_codes
+def run(
+    step: Annotated[str, typer.Argument(help="A step of the chain, e.g. features; `hapvr status` lists them.")],
+    config: ConfigOption,
+    set_: SetOption = None,
+    shard: ShardOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make what one step of the chain lacks, for all shards or for those that are named."""
+    from hapvr.chain import CHAIN
+
+    if step not in CHAIN:
+        raise ArgumentError(f"{step!r:.80} is no step of the chain; the steps are {', '.join(CHAIN)}")
+    if step == "similarity_model":
+        raise ArgumentError("use `hapvr train`, which names the run")
+    _show_rows(_run_steps(_open(config, set_), [step], shard), as_json)
+
+
+@exit_codes
+def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
+    """How far every step of the chain is, from what is stored."""
+    from hapvr.chain import CHAIN, chain_status
+
+    found = chain_status(_open(config, set_))
+    lines = []
+    for one in found:
+        left = f", {one.missing} missing" if one.missing else ""
+        failed = f", {one.failed_videos} failed videos" if one.failed_videos else ""
+        lines.append(f"{one.step}: {one.done} done{left}{failed}; {CHAIN[one.step].does}")
+    show({"steps": [asdict(one) for one in found]}, as_json=as_json, text="\n".join(lines))
 
 
 @exit_codes
@@ -43,15 +73,13 @@ def download(
     retry_failed: RetryOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the sources into the manifest, fetch what is remote, and look into every file."""
-    from hapvr.stages.manifest import make_manifest
-    from hapvr.stages.videos import make_videos
+    """Read the sources into the manifest, fetch what is remote, and inspect every file."""
+    from hapvr.chain import CHAIN
 
     project = _open(config, set_)
     with progress_bar("sources") as progress:
-        manifest = make_manifest(project, progress=progress)
-    stage = functools.partial(make_videos, retry_failed=retry_failed)
-    _run_stage(project, {"videos": stage}, _chosen(manifest.shards, shard), as_json)
+        CHAIN["video_manifest"].run(project, progress=progress)
+    _show_rows(_run_steps(project, ["videos"], shard, retry_failed=retry_failed), as_json)
 
 
 @exit_codes
@@ -63,12 +91,7 @@ def sample(
     as_json: JsonOption = False,
 ) -> None:
     """Decode videos and store their sampled frames."""
-    from hapvr.stages.frames import make_frames
-    from hapvr.storage.manifest import shard_keys
-
-    project = _open(config, set_)
-    stage = functools.partial(make_frames, retry_failed=retry_failed)
-    _run_stage(project, {"frames": stage}, _chosen(shard_keys(project.root), shard), as_json)
+    _show_rows(_run_steps(_open(config, set_), ["frames"], shard, retry_failed=retry_failed), as_json)
 
 
 @exit_codes
@@ -76,22 +99,15 @@ def extract(
     config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
 ) -> None:
     """Whitening, features of all shards, and views and pseudo labels of the training shards."""
-    from hapvr.stages.features import make_features
+    from hapvr.chain import CHAIN, shards_of
     from hapvr.stages.views import make_views_and_labels
-    from hapvr.stages.whitening import make_whitening
-    from hapvr.storage.manifest import read_manifest, shard_keys
 
     project = _open(config, set_)
-    keys = _chosen(shard_keys(project.root), shard)
-    manifest = read_manifest(project.root)
-    training = manifest.filter(manifest["split"] == "train")["shard"].unique().sort().to_list()
-    with progress_bar("whitening") as progress:
-        make_whitening(project, training, progress=progress)
-    rows = _stage_rows(project, {"features": make_features}, keys)
-    for key in (key for key in keys if key in training):
+    rows = _run_steps(project, ["whitening", "features"], shard)
+    for key in (key for key in shards_of(project, CHAIN["training_views"]) if not shard or key in shard):
         with progress_bar(f"training_views and pseudo_labels {key}") as progress:
-            results = make_views_and_labels(project, key, progress=progress)
-        rows += [_row(name, key, result) for name, result in results.items()]
+            made = make_views_and_labels(project, key, progress=progress)
+        rows += [_row(name, key, result) for name, result in made.items()]
     _show_rows(rows, as_json)
 
 
@@ -99,79 +115,28 @@ def extract(
 def train(
     config: ConfigOption,
     set_: SetOption = None,
-    run: Annotated[str, typer.Option(help="Name of the run or sweep; an unfinished one of that name goes on.")] = "",
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Train with so many seeds, and show mean and spread.")
-    ] = 1,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=V1,V2", help="Train with each of these values; several make all combinations."),
-    ] = None,
-    ablation: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE:TABLE", help="Train every row of a table, e.g. configs/ablations.yaml:table3, or TABLE/ROW."
-        ),
-    ] = "",
+    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name goes on.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Train in a process of its own, tracked in MLflow; with --seeds, --grid or --ablation a sweep of trainings."""
+    """Train in a process of its own, tracked in MLflow."""
     from hapvr.stages.training import finish_training, prepare_training, run_training
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
-    if seeds != 1 or grid or ablation:
-        _sweep(config, set_, key, seeds, _rows(grid, ablation, overrides(set_)), as_json)
-        return
     project = _open(config, set_)
+    if seeds > 1:
+        from hapvr.stages.seeds import seeds_text, train_seeds
+
+        runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
+        show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs))
+        if any(one.failure for one in runs):
+            raise typer.Exit(FAILED)
+        return
     training = prepare_training(project, key, tags={})
     run_training(project, training)
     result: dict[str, Any] = finish_training(project, training)
     result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
-
-
-def _sweep(config: Path, set_: list[str] | None, key: str, seeds: int, rows: list[Row], as_json: bool) -> None:
-    from hapvr.stages.project import Project
-    from hapvr.stages.sweeps import run_sweep
-
-    base = overrides(set_)
-    sweep = run_sweep(
-        lambda more: Project.open(config, overrides=base | dict(more)),
-        key=key,
-        seeds=seeds,
-        rows=rows,
-        tags={},
-        say=functools.partial(say, err=True),
-    )
-    result = {"sweep": key, "mlflow_run_id": sweep.mlflow_run_id, "runs": [asdict(run) for run in sweep.runs]}
-    show(result, as_json=as_json, text=sweep.table)
-    if any(run.failure for run in sweep.runs):
-        raise typer.Exit(FAILED)
-
-
-def _rows(grid: list[str] | None, ablation: str, chosen: dict[str, Any]) -> list[Row]:
-    """The rows of a sweep. chosen: what --set gives, which takes precedence over the settings of an ablation's row."""
-    from hapvr.config_file import read_value
-    from hapvr.errors import ArgumentError
-    from hapvr.stages.sweeps import Row, grid_rows, read_rows
-
-    if ablation:
-        file, colon, table = ablation.rpartition(":")
-        if not colon or not file or not table or grid:
-            raise ArgumentError(
-                f"--ablation {ablation!r}: wanted FILE:TABLE, e.g. configs/ablations.yaml:table3, and no --grid beside it"
-            )
-        return [
-            Row(row.title, {name: value for name, value in row.overrides.items() if name not in chosen})
-            for row in read_rows(Path(file), table)
-        ]
-    values: dict[str, list[Any]] = {}
-    for option in grid or []:
-        key, equals, text = option.partition("=")
-        if not equals or not key or not text:
-            raise ArgumentError(f"--grid {option!r}: wanted KEY=V1,V2, e.g. train.optimizer.learning_rate=1e-4,1e-3")
-        values[key] = [read_value(part, what=f"--grid {key}:") for part in text.split(",")]
-    return grid_rows(values)
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:
@@ -180,45 +145,38 @@ def _open(config: Path, set_: list[str] | None) -> Project:
     return Project.open(config, overrides=overrides(set_))
 
 
-def _chosen(keys: tuple[str, ...] | list[str], wanted: list[str] | None) -> list[str]:
-    from hapvr.errors import ArgumentError, DataError
+def _run_steps(
+    project: Project, names: Sequence[str], wanted: list[str] | None, **options: Any
+) -> list[dict[str, Any]]:
+    """Run steps one after the other, each for its shards; returns a row per shard."""
+    from hapvr.chain import CHAIN, shards_of
+    from hapvr.storage.manifest import shard_keys
 
-    if not keys:
+    known = shard_keys(project.root)
+    if not known and names[0] != "video_manifest":
         raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
-    unknown = sorted(set(wanted or []) - set(keys))
-    if unknown:
-        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys)}")
-    return list(wanted or keys)
-
-
-def _run_stage(project: Project, stages: dict[str, Stage], keys: list[str], as_json: bool) -> None:
-    _show_rows(_stage_rows(project, stages, keys), as_json)
-
-
-def _stage_rows(project: Project, stages: dict[str, Stage], keys: list[str]) -> list[dict[str, Any]]:
+    if unknown := sorted(set(wanted or []) - set(known)):
+        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}")
     rows = []
-    for name, stage in stages.items():
+    for step in (CHAIN[name] for name in names):
+        keys = [key for key in shards_of(project, step) if not wanted or not step.per_shard or key in wanted]
         for key in keys:
-            with progress_bar(f"{name} {key}") as progress:
-                rows.append(_row(name, key, stage(project, key, progress=progress)))
+            with progress_bar(f"{step.name} {key}".rstrip()) as progress:
+                rows.append(_row(step.name, key, step.run(project, key, progress=progress, **options)))
     return rows
 
 
-def _row(name: str, key: str, result: StageResult) -> dict[str, Any]:
-    return {
-        "stage": name,
-        "shard": key,
-        "ok": result.num_ok,
-        "failed": result.num_failed,
-        "rows": result.num_rows,
-        "was_finished": not result.done,
-    }
+def _row(name: str, key: str, result: Any) -> dict[str, Any]:
+    """What became of a shard; of a step without shards, its name and whether it was finished before."""
+    row: dict[str, Any] = {"step": name, "shard": key}
+    if hasattr(result, "num_ok"):
+        row |= {"ok": result.num_ok, "failed": result.num_failed, "rows": result.num_rows}
+    return row | {"was_finished": not getattr(result, "done", True)}
 
 
 def _show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    lines = [
-        f"{row['stage']} {row['shard']}: {row['ok']} videos, {row['failed']} failed, {row['rows']} rows"
-        + (" (was finished)" if row["was_finished"] else "")
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        counts = f": {row['ok']} videos, {row['failed']} failed, {row['rows']} rows" if "ok" in row else ""
+        lines.append(f"{row['step']} {row['shard']}".rstrip() + counts + (" (was finished)" * row["was_finished"]))
     show({"shards": rows}, as_json=as_json, text="\n".join(lines))

@@ -24,7 +24,7 @@ def verify(
         Path | None, typer.Option("--config", "-c", help="Check the data root of this configuration.")
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Make what is damaged again, with the stages of --config.")
+        bool, typer.Option("--repair", help="Make what is damaged again, with the settings of --config.")
     ] = False,
     videos: Annotated[
         bool, typer.Option("--videos/--no-videos", help="Read fetched and generated videos, too, which takes longest.")
@@ -32,19 +32,16 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
-    from hapvr.stages.verification import verify_root
+    from hapvr.stages.project import Project
+    from hapvr.upkeep import KINDS, verify_root
+    from hapvr.upkeep import repair as make_again
 
     if repair and config is None:
-        raise ArgumentError(
-            "--repair: wanted --config too, since the stages that make the files again need their settings"
-        )
+        raise ArgumentError("--repair: give --config too, since files are made again with its settings")
     opened = data_root(root, config, option="--root")
     with progress_bar("files") as progress:
-        checks = verify_root(opened, read_videos=videos, progress=progress)
+        checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
     if repair and config is not None:
-        from hapvr.stages.project import Project
-        from hapvr.stages.repair import repair as make_again
-
         with progress_bar("repairs") as progress:
             checks = make_again(Project.open(config), checks, progress=progress)
     show_checks(opened, checks, as_json=as_json)
@@ -56,8 +53,7 @@ def show_checks(root: DataRoot, checks: Sequence[FileCheck], *, as_json: bool) -
     for check in checks:
         videos = f"{check.num_ok} videos, {check.num_failed} failed" if check.num_ok or check.num_failed else ""
         said = check.message or videos
-        lines.append(f"{check.stage} {check.shard}".rstrip() + f": {check.state}" + (f", {said}" if said else ""))
-    result = {"data_root": root.url, "shards": [asdict(check) for check in checks]}
-    show(result, as_json=as_json, text="\n".join(lines))
+        lines.append(f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {said}" if said else ""))
+    show({"data_root": root.url, "files": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines))
     if any(check.state not in ("ok", "repaired") for check in checks):
         raise typer.Exit(FAILED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,10 @@ from hapvr.corpus.scene import (
     PIXELS_PER_DEGREE,
     SPRITE_PX,
     Actor,
+    Pixels,
     Scene,
     prop_sprite,
 )
-from hapvr.corpus.textures import Pixels
 from hapvr.seeding import numpy_rng
 
 _SIZES_PX = ((320, 180), (320, 180), (256, 192), (200, 200))
@@ -53,16 +54,16 @@ def make_camera(*, seed: int, incident: str, camera: int) -> Camera:
     return Camera(
         width_px=width_px,
         height_px=height_px,
-        angle=float(side * rng.uniform(22, 42) + rng.uniform(-6, 6)),
-        zoom=float(rng.uniform(0.85, 1.35)),
-        zoom_drift=float(rng.uniform(-0.012, 0.012)),
-        pan_degrees=float(rng.uniform(2, 9)),
-        pan_hz=float(rng.uniform(0.03, 0.12)),
-        tilt_px=float(rng.uniform(-12, 12)),
+        angle=side * rng.uniform(22, 42) + rng.uniform(-6, 6),
+        zoom=rng.uniform(0.85, 1.35),
+        zoom_drift=rng.uniform(-0.012, 0.012),
+        pan_degrees=rng.uniform(2, 9),
+        pan_hz=rng.uniform(0.03, 0.12),
+        tilt_px=rng.uniform(-12, 12),
         shake_px=float(rng.choice([0.4, 1.5, 3.0])),
         gain=np.asarray(1 + rng.uniform(-0.22, 0.22, 3), dtype=np.float32),
         gamma=float(np.exp(rng.uniform(-0.4, 0.4))),
-        noise=float(rng.uniform(1, 4)),
+        noise=rng.uniform(1, 4),
         seed=seed,
     )
 
@@ -74,12 +75,11 @@ def film(scene: Scene, camera: Camera, *, start_s: float, duration_s: float, fps
     times = start_s + np.arange(count) / fps
     shake = _smooth(rng.normal(0, camera.shake_px, (count, 2)))
     panorama = Image.fromarray(scene.panorama)
-    sprites = _SpriteStore(camera.seed)
     frames = np.empty((count, camera.height_px, camera.width_px, 3), dtype=np.uint8)
     grain = rng.normal(0, camera.noise, (camera.height_px + 32, camera.width_px + 32, 3)).astype(np.int16)
     offsets = rng.integers(0, 32, (count, 2))
     for index, time_s in enumerate(times):
-        picture = _expose(scene, camera, panorama, sprites, time_s=float(time_s), shake=shake[index])
+        picture = _expose(scene, camera, panorama, time_s=float(time_s), shake=shake[index])
         lit = np.asarray(picture.point(_response(camera, scene.light_at(float(time_s)))))
         down, across = offsets[index]
         noise = grain[down : down + camera.height_px, across : across + camera.width_px]
@@ -97,7 +97,6 @@ def _expose(
     scene: Scene,
     camera: Camera,
     panorama: Image.Image,
-    sprites: _SpriteStore,
     *,
     time_s: float,
     shake: NDArray[np.float64],
@@ -122,7 +121,7 @@ def _expose(
         if height < 6 or not -height < middle < camera.width_px + height:
             continue
         step = 0.06 * height * abs(np.sin(4 * time_s + actor.prop))
-        sprite = sprites.sized(actor.prop, height)
+        sprite = _sprite(camera.seed, actor.prop, round(np.log(height) / np.log(1.05)))
         picture.paste(sprite, (int(middle - sprite.width / 2), int(feet - sprite.height - step)), sprite)
     return picture
 
@@ -147,19 +146,8 @@ def _response(camera: Camera, light: NDArray[np.float32]) -> list[int]:
     return [int(value) for value in np.rint(table).ravel()]
 
 
-class _SpriteStore:
-    """Props at the sizes they were asked for; sizes are rounded to about 5 % so that few are drawn twice."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._full: dict[int, Image.Image] = {}
-        self._sized: dict[tuple[int, int], Image.Image] = {}
-
-    def sized(self, prop: int, height_px: int) -> Image.Image:
-        step = round(np.log(height_px) / np.log(1.05))
-        if (prop, step) not in self._sized:
-            if prop not in self._full:
-                self._full[prop] = prop_sprite(seed=self._seed, prop=prop)
-            size = max(min(round(1.05**step), 4 * SPRITE_PX), 4)
-            self._sized[prop, step] = self._full[prop].resize((size, size), Image.Resampling.BILINEAR)
-        return self._sized[prop, step]
+@lru_cache(maxsize=256)
+def _sprite(seed: int, prop: int, step: int) -> Image.Image:
+    """A prop at one of the sizes 1.05**step: few are drawn twice."""
+    size = max(min(round(1.05**step), 4 * SPRITE_PX), 4)
+    return prop_sprite(seed=seed, prop=prop).resize((size, size), Image.Resampling.BILINEAR)

@@ -12,8 +12,8 @@ import av
 import numpy as np
 
 from hapvr.corpus.edits import NORMAL_CRF
-from hapvr.corpus.textures import Pixels
-from hapvr.errors import ArgumentError, DataError
+from hapvr.corpus.scene import Pixels
+from hapvr.errors import DataError
 from hapvr.files import read_json_as, write_atomic
 
 MIN_SIDE_PX = 16
@@ -31,10 +31,9 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
     What was generated with another fingerprint is removed. Raises DataError if the folder holds anything else.
     """
     state = folder / _STATE_FILE
-    found = _read_fingerprint(state)
-    if found == fingerprint:
-        return
-    if found is not None:
+    if state.exists():
+        if read_json_as(state, _State, remedy="remove the folder").fingerprint == fingerprint:
+            return
         (folder / "benchmark.json").unlink(missing_ok=True)
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -49,8 +48,9 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise DataError where the folder does not say what it was made from."""
-    if _read_fingerprint(folder / _STATE_FILE) is None:
+    if not (folder / _STATE_FILE).exists():
         raise DataError(f"generated videos: {folder / _STATE_FILE} is missing; remove the folder")
+    read_json_as(folder / _STATE_FILE, _State, remedy="remove the folder")
 
 
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
@@ -58,13 +58,9 @@ def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) 
 
     fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. An odd last row or column is repeated,
     since 4:2:0 video has even sides. There is one encoder thread, since the bytes depend on the number of threads.
-    Folders are made where they are missing. Raises ArgumentError for an array that is no video.
     """
-    if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or len(frames) == 0:
-        raise ArgumentError(f"encode: got {frames.dtype} {list(frames.shape)}; wanted uint8 frames [N >= 1, H, W, 3]")
-    height, width = frames.shape[1:3]
-    pad = [(0, max(side + side % 2, MIN_SIDE_PX) - side) for side in (height, width)]
-    padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge") if any(extra for _, extra in pad) else frames
+    pad = [(0, max(side + side % 2, MIN_SIDE_PX) - side) for side in frames.shape[1:3]]
+    padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge")
     with (
         write_atomic(path) as part,
         av.open(str(part), "w", format="mp4", options={"fflags": "+bitexact"}) as container,
@@ -77,8 +73,3 @@ def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) 
         for picture in padded:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
-
-
-def _read_fingerprint(state: Path) -> str | None:
-    """The fingerprint in a state file; None where there is no such file."""
-    return read_json_as(state, _State, remedy="remove the folder").fingerprint if state.exists() else None

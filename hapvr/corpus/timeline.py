@@ -6,12 +6,16 @@ original's number of frames, the donor's, frames per second and a generator.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hapvr.corpus.scene import Rng
+
 Rows = NDArray[np.int64]
+RowsOf = Callable[[int, int, float, Rng], Rows]
 Times = tuple[float, float, float, float]
 """Begin and end in the original, begin and end in the copy, in seconds."""
 
@@ -59,7 +63,7 @@ def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_st
     ]
 
 
-def same_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def same_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """All frames, each in its place."""
     return np.arange(count)
 
@@ -71,21 +75,21 @@ def pieces(count: int, fps: float) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(borders)]
 
 
-def dropped_pieces(count: int, fps: float, rng: np.random.Generator) -> list[slice]:
+def dropped_pieces(count: int, fps: float, rng: Rng) -> list[slice]:
     """About a third of the pieces, never all of them."""
     whole = pieces(count, fps)
     number = min(max(round(len(whole) / 3), 1), len(whole) - 1)
     return [whole[int(index)] for index in rng.permutation(len(whole))[:number]]
 
 
-def shuffled_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def shuffled_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """Pieces in another order."""
     whole = pieces(count, fps)
     order = np.roll(np.arange(len(whole)), 1) if len(whole) < 4 else rng.permutation(len(whole))
     return np.concatenate([np.arange(whole[int(index)].start, whole[int(index)].stop) for index in order])
 
 
-def gap_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def gap_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """Dropped pieces show nothing."""
     rows = np.arange(count)
     for piece in dropped_pieces(count, fps, rng):
@@ -93,53 +97,34 @@ def gap_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -
     return rows
 
 
-def cut_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def cut_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """Dropped pieces are cut out."""
     rows = gap_rows(count, num_donor, fps, rng)
     return np.asarray(rows[rows != NOTHING])
 
 
-def fast_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
-    """Double or triple speed."""
-    return np.arange(0, count, int(rng.integers(2, 4)))
-
-
-def every_other_row(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
-    """Double speed."""
-    return np.arange(0, count, 2)
-
-
-def slow_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
-    """Half speed, of the first two thirds only so that the result does not become long."""
-    return np.repeat(np.arange(max(2 * count // 3, 1)), 2)
-
-
-def reversed_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
-    """From the end to the beginning."""
-    return np.arange(count)[::-1]
-
-
-def pause_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """One frame stands still for three seconds in the middle third."""
     moment = int(count * rng.uniform(1 / 3, 2 / 3))
     return np.concatenate([np.arange(moment), np.full(max(round(3 * fps), 1), moment), np.arange(moment, count)])
 
 
-def excerpt_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def _run_of(length: int, count: int, rng: Rng) -> Rows:
+    start = int(rng.integers(count - length + 1))
+    return np.arange(start, start + length)
+
+
+def excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """A third to a half of it."""
-    length = max(int(count * rng.uniform(0.35, 0.5)), 1)
-    start = int(rng.integers(count - length + 1))
-    return np.arange(start, start + length)
+    return _run_of(max(int(count * rng.uniform(0.35, 0.5)), 1), count, rng)
 
 
-def five_second_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def five_second_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """Five seconds of it, or a third where that is shorter."""
-    length = max(min(round(5 * fps), count // 3), 1)
-    start = int(rng.integers(count - length + 1))
-    return np.arange(start, start + length)
+    return _run_of(max(min(round(5 * fps), count // 3), 1), count, rng)
 
 
-def compilation_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator) -> Rows:
+def compilation_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """An excerpt between two pieces of the donor, of five seconds together."""
     middle = excerpt_rows(count, num_donor, fps, rng)
     num_other = min(max(round(5 * fps), 2), num_donor)
@@ -147,7 +132,7 @@ def compilation_rows(count: int, num_donor: int, fps: float, rng: np.random.Gene
     return np.concatenate([np.full(half, NOTHING), middle, np.full(num_other - half, NOTHING)])
 
 
-def part_rows(count: int, num_donor: int, fps: float, rng: np.random.Generator, *, length_s: float) -> Rows:
+def part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float) -> Rows:
     """`length_s` seconds of it, or all where it is shorter, at one of PART_SPEEDS, in longer footage of the donor."""
     length = max(min(round(length_s * fps), count), 1)
     first = int(rng.integers(count - length + 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,30 +17,26 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.features.descriptors import imac, l3_irmac
-from hapvr.features.execution import executor_of, run_network
-from hapvr.features.resnet import LAYOUTS, ResNetStages
 from hapvr.features.settings import (
     NUM_REGIONS,
     BackboneConfig,
-    ExecutorChoice,
-    PrecisionChoice,
-    RandomWeights,
+    Precision,
     TorchScriptWeights,
     region_kernel,
 )
 from hapvr.features.weights import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     WeightsIdentity,
     create_embedding_network,
     create_network,
     load_torchscript,
     normalize_pixels,
     pixel_statistics,
+    run_network,
     state_sha256,
     stated_settings,
 )
 from hapvr.model.side import Side
+from hapvr.video.jpeg import decode_jpegs
 
 GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)
@@ -54,15 +50,17 @@ class Backbone:
     maps of a crop (weights, precision and what the configuration changes), as features and models record it.
     """
 
+    section: ClassVar[str] = "backbone"
+
     network: nn.Module
     identity: WeightsIdentity
     settings: dict[str, Any]
     crop_px: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    precision: PrecisionChoice = "float32"
-    executor: ExecutorChoice = "auto"
+    precision: Precision = "float32"
     descriptor: str = "regions"
+    batch_frames: int = 32
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
@@ -79,34 +77,23 @@ class Backbone:
 
     def _maps(self, frames: Tensor) -> Sequence[Tensor]:
         pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
-        maps: Sequence[Tensor] = run_network(self.network, pixels, self.precision, section="backbone")
+        maps: Sequence[Tensor] = run_network(self.network, pixels, self.precision)
         return maps
 
 
 class PatchTokens(nn.Module):
-    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3.
+    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3."""
 
-    class_token: append the class token to every region.
-    """
-
-    def __init__(self, transformer: nn.Module, *, class_token: bool) -> None:
+    def __init__(self, transformer: nn.Module) -> None:
         super().__init__()
         self.transformer = transformer
-        self.class_token = class_token
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
-        """[B, 3, H, W] -> one map [B, C, 3, 3], or two with the class token."""
-        (output,) = self.transformer.forward_intermediates(  # type: ignore[operator]
-            pixels,
-            indices=1,
-            norm=True,
-            intermediates_only=True,
-            **({"return_prefix_tokens": True} if self.class_token else {}),
+        """[B, 3, H, W] -> one map [B, C, 3, 3]."""
+        (tokens,) = self.transformer.forward_intermediates(  # type: ignore[operator]
+            pixels, indices=1, norm=True, intermediates_only=True
         )
-        if not self.class_token:
-            return [average_regions(output)]
-        tokens, prefix = output
-        return [average_regions(tokens), prefix[:, 0, :, None, None].expand(-1, -1, *GRID)]
+        return [average_regions(tokens)]
 
 
 class WindowVectors(nn.Module):
@@ -117,20 +104,16 @@ class WindowVectors(nn.Module):
         self.network = network
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
-        """[B, 3, H, H] -> one map [B, C, 3, 3]. Raises ArgumentError if the network gives no vector per picture."""
-        batch, side = len(pixels), pixels.shape[-1]
+        """[B, 3, H, H] -> one map [B, C, 3, 3]."""
+        side = pixels.shape[-1]
         windows = pixels.unfold(2, side // 2, side // 4).unfold(3, side // 2, side // 4)[:, :, :3, :3]
         pictures = windows.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
         vectors = self.network(F.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True))
-        if not isinstance(vectors, Tensor) or vectors.dim() != 2:
-            raise ArgumentError(
-                "backbone.weights: the TorchScript file gives no [B, C] vectors; wanted one per picture"
-            )
-        return [vectors.view(batch, *GRID, -1).permute(0, 3, 1, 2)]
+        return [vectors.unflatten(0, (-1, *GRID)).permute(0, 3, 1, 2)]
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
-    """The backbone of a configuration; it is compiled, if at all, when it first runs.
+    """The backbone of a configuration.
 
     Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
@@ -142,13 +125,12 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         network, identity = _timm_backbone(config)
     network.to(memory_format=torch.channels_last)
     mean, std = pixel_statistics(config)
-    settings = stated_settings(config, identity) | ({"class_token": True} if config.class_token else {})
-    settings |= _stated_descriptor(config)
-    run = (config.precision, executor_of(config), config.descriptor)
-    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, *run)
+    settings = stated_settings(config, identity)
+    settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
+    backbone = Backbone(
+        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor, config.batch_frames
+    )
     _require_regions(backbone, config)
-    if config.compile:
-        network.compile()
     return backbone
 
 
@@ -157,60 +139,18 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
 
     Raises RuntimeError if the tensors do not fit the architecture, and what `load_backbone` raises.
     """
-    changed = config.options or config.mean or config.std or config.class_token
-    if config.architecture not in LAYOUTS or changed:
-        backbone = load_backbone(config)
-        backbone.network.load_state_dict(state)
-        return replace(backbone, identity=identity)
-    with torch.device("meta"):
-        network = ResNetStages(config.architecture)
-    network.load_state_dict(state, assign=True)
-    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
-    settings = stated_settings(config, identity) | _stated_descriptor(config)
-    return Backbone(
-        network,
-        identity,
-        settings,
-        config.crop_px,
-        IMAGENET_MEAN,
-        IMAGENET_STD,
-        config.precision,
-        executor_of(config),
-        config.descriptor,
-    )
-
-
-def _stated_descriptor(config: BackboneConfig) -> dict[str, str]:
-    """Of features that are not regions; data made before there was a choice does not name it."""
-    return {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
+    backbone = load_backbone(config)
+    backbone.network.load_state_dict(state)
+    return replace(backbone, identity=identity)
 
 
 def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
     """A network of four scales as it is, one of a single scale as `PatchTokens`."""
-    try:
-        network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
-    except ConfigError as error:
-        _require_four_scales(config, error)
-        raise
-    is_transformer = len(set(network.feature_info.reduction())) == 1  # type: ignore[operator, union-attr]
-    transformer = create_embedding_network(config)[0] if is_transformer else None
-    if config.class_token and getattr(transformer, "cls_token", None) is None:
-        raise ConfigError(f"backbone.class_token: {config.architecture} has no class token; set it to false")
-    if transformer is None:
+    network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
+    if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
         return network, identity
-    tokens = PatchTokens(transformer, class_token=config.class_token)
+    tokens = PatchTokens(create_embedding_network(config)[0])
     return tokens, replace(identity, sha256=state_sha256(tokens.state_dict()))
-
-
-def _require_four_scales(config: BackboneConfig, error: ConfigError) -> None:
-    """Name the scales of a network that timm could not make with its last four, if they are fewer."""
-    network, _ = create_network(config.model_copy(update={"weights": RandomWeights(source="random")}))
-    scales = len(getattr(network, "feature_info", LAST_FOUR))
-    if scales < len(LAST_FOUR):
-        raise ConfigError(
-            f"backbone.architecture: {config.architecture} has {scales} scales, and regions are made of the last four; "
-            "choose a network of four scales or more, e.g. resnet50.tv_in1k, or a vision transformer"
-        ) from error
 
 
 @torch.inference_mode()
@@ -218,7 +158,7 @@ def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
     """Run one black frame, so that a network or crop without 3 x 3 regions is refused before any work is done."""
     try:
         backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8))
-    except (ArgumentError, AssertionError, RuntimeError, ValueError) as error:
+    except (ArgumentError, AssertionError, AttributeError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"backbone: {backbone.identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
             f"({str(error).splitlines()[0][:200]}); set backbone.crop_px to 224 or to what the network was made for"
@@ -274,6 +214,11 @@ def average_regions(tokens: Tensor) -> Tensor:
     """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
     kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
     return F.avg_pool2d(tokens, kernel, stride=stride)
+
+
+def decode_frames(jpegs: Sequence[bytes]) -> Tensor:
+    """Stored JPEG frames as a tensor, [N, 3, H, W] uint8 RGB."""
+    return torch.from_numpy(decode_jpegs(jpegs)).contiguous()
 
 
 def center_crop(frames: Tensor, size_px: int) -> Tensor:

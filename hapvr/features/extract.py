@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from hapvr.features.backbone import Backbone, frame_side
-from hapvr.features.executor import Executor, FrozenFunction
-from hapvr.features.settings import NUM_REGIONS, Precision
+from hapvr.features.engine import EngineError, compile_frozen, engine_version
+from hapvr.features.settings import NUM_REGIONS
 from hapvr.features.teacher import Teacher
 from hapvr.features.whitening import Whitening
 from hapvr.model.side import join_side, split_side
@@ -36,32 +37,62 @@ def separate_side(values: Tensor, side_dims: int) -> list[npt.NDArray[np.float32
 
 
 class Embedder:
-    """Frames to vectors by a frozen network: [B, 3, S, S] uint8 -> [B, ...] float32 on the CPU."""
+    """Frames to vectors by a frozen network: [B, 3, S, S] uint8 -> [B, ...] float32 on the CPU.
+
+    A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to
+    rounding.
+    """
 
     def __init__(
         self,
-        executor: Executor,
+        frozen: Backbone | Teacher,
+        method: str,
+        device: torch.device | str,
         *,
         before: Callable[[Tensor], Tensor] | None = None,
         after: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """before: what is done to the frames. after: what is done to the network's vectors, on the executor's device."""
-        self.executor = executor
+        """Moves the network to `device`. method: of `frozen`, that runs. before: what is done to the frames, and after: to
+        the vectors, both on the device."""
+        self.device = torch.device(device)
+        frozen.network.to(self.device)
+        self._frozen = frozen
+        self._method = method
         self._before = before
         self._after = after
+        self._used = ""
 
     def __call__(self, frames: Tensor) -> Tensor:
-        given = frames.to(self.executor.device)
-        vectors = self.executor(given if self._before is None else self._before(given))
+        given = frames.to(self.device)
+        vectors = self._run(given if self._before is None else self._before(given))
         return (vectors if self._after is None else self._after(vectors)).cpu()
 
-    def expect(self, num_frames: int) -> None:
-        """Say that so many frames are to come, see `Executor.expect`."""
-        self.executor.expect(num_frames)
-
     def environment(self) -> dict[str, str]:
-        """What ran the network so far, for the provenance; it is no part of what the vectors are."""
-        return {f"{self.executor.section}.executor": self.executor.used} if self.executor.used else {}
+        """What ran the network, for the provenance; empty if nothing did. It is no part of what the vectors are."""
+        return {f"{self._frozen.section}.executor": self._used} if self._used else {}
+
+    @cached_property
+    def _run(self) -> Callable[[Tensor], Tensor]:
+        frozen = self._frozen
+        in_torch: Callable[[Tensor], Tensor] = getattr(frozen, self._method)
+        self._used = f"torch {frozen.precision}"
+        if self.device.type != "cpu":
+            return in_torch
+        exact = getattr(replace(frozen, precision="float32"), self._method)
+        content = replace(frozen, network=None)  # type: ignore[arg-type]
+        try:
+            network = compile_frozen(
+                frozen.network,
+                exact,
+                key=f"{self._method} {content}",
+                crop_px=frozen.crop_px,
+                precision=frozen.precision,
+            )
+        except EngineError as error:
+            warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=4)
+            return in_torch
+        self._used = f"openvino {engine_version()} {network.precision}"
+        return lambda frames: torch.from_numpy(network(frames.numpy()))
 
 
 def region_embedder(
@@ -72,35 +103,22 @@ def region_embedder(
     whitening: none gives regions as the network has them. side: append the pooled vector and magnitude of each frame, see
     `hapvr.model.side`.
     """
-    content = {**backbone.settings, "mean": backbone.mean, "std": backbone.std, "side": side}
-
-    def run(frames: Tensor, precision: Precision) -> Tensor:
-        chosen = replace(backbone, precision=precision)
-        return chosen.regions_and_means(frames) if side else chosen.regions(frames)
-
-    function = FrozenFunction(backbone.network, run, content, backbone.crop_px, backbone.precision, "backbone")
-    executor = Executor(function, backbone.executor, device)
-    moved = None if whitening is None else whitening.to(executor.device)
+    moved = None if whitening is None else whitening.to(device)
 
     def whitened(regions: Tensor) -> Tensor:
         return regions if moved is None else moved.apply(regions)
 
     def with_side(vectors: Tensor) -> Tensor:
-        regions = vectors[:, :NUM_REGIONS]
-        return join_side(whitened(regions), frame_side(vectors))
+        return join_side(whitened(vectors[:, :NUM_REGIONS]), frame_side(vectors))
 
-    return Embedder(executor, after=with_side if side else whitened)
+    if side:
+        return Embedder(backbone, "regions_and_means", device, after=with_side)
+    return Embedder(backbone, "regions", device, after=whitened)
 
 
 def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
     """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings on the CPU; moves the network to `device` once."""
-    content = {**teacher.settings, "mean": teacher.mean, "std": teacher.std, "input": teacher.input}
-
-    def run(frames: Tensor, precision: Precision) -> Tensor:
-        return replace(teacher, precision=precision).embed(frames)
-
-    function = FrozenFunction(teacher.network, run, content, teacher.crop_px, teacher.precision, "teacher")
-    return Embedder(Executor(function, teacher.executor, device), before=teacher.resized)
+    return Embedder(teacher, "embed", device, before=teacher.resized)
 
 
 @dataclass(frozen=True)
@@ -186,41 +204,19 @@ class _Batcher:
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     """The same items, made in a thread READ_AHEAD of them in advance; an exception comes after the items before it."""
-    made: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(READ_AHEAD)
-    stop = threading.Event()
-
-    def put(entry: tuple[Item] | BaseException | None) -> None:
-        while not stop.is_set():
-            try:
-                made.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
-            return
-
-    def make() -> None:
-        iterator = iter(items)
+    iterator = iter(items)
+    end: Any = object()
+    with ThreadPoolExecutor(1, "read ahead") as thread:
+        made = deque(thread.submit(next, iterator, end) for _ in range(READ_AHEAD))
         try:
-            for item in iterator:
-                put((item,))
-                if stop.is_set():
-                    break
-            put(None)
-        except BaseException as error:
-            put(error)
+            while (item := made.popleft().result()) is not end:
+                made.append(thread.submit(next, iterator, end))
+                yield item
         finally:
+            for waiting in made:
+                waiting.cancel()
             if isinstance(iterator, Generator):
-                iterator.close()
-
-    thread = threading.Thread(target=make, name="read ahead", daemon=True)
-    thread.start()
-    try:
-        while (entry := made.get()) is not None:
-            if isinstance(entry, BaseException):
-                raise entry
-            yield entry[0]
-    finally:
-        stop.set()
-        thread.join()
+                thread.submit(iterator.close)
 
 
 def choose_device(name: str) -> torch.device:

@@ -10,9 +10,7 @@ from pydantic import Field, model_validator
 
 from hapvr.settings import Settings
 
-Precision = Literal["float32", "bfloat16", "float16"]
-PrecisionChoice = Literal["auto", "float32", "bfloat16", "float16"]
-ExecutorChoice = Literal["auto", "torch", "openvino"]
+Precision = Literal["float32", "bfloat16"]
 
 
 class PretrainedWeights(Settings):
@@ -63,27 +61,11 @@ class FrozenNetworkConfig(Settings):
     std: tuple[float, float, float] | None = Field(default=None, description="as `mean`")
     weights: Weights = PretrainedWeights()
     batch_frames: Annotated[int, Field(ge=1)] = 32
-    precision: PrecisionChoice = Field(
+    precision: Precision = Field(
         default="float32",
-        description="autocast of the network alone; changing it invalidates what the network has made. bfloat16 is faster "
-        "only on a processor or GPU that has it, float16 only on a GPU, and it may overflow. `auto`: float32 or bfloat16, "
-        "whichever is faster where it runs, which is measured once; what either made is used together",
+        description="of the network alone; changing it invalidates what the network has made. bfloat16 is taken where the "
+        "processor or GPU multiplies it, about twice as fast, and float32 elsewhere; what either made is used together",
     )
-    compile: bool = Field(
-        default=False,
-        description="torch.compile; needs a C++ compiler, on a GPU Triton. Results stay valid: only their rounding differs",
-    )
-    executor: ExecutorChoice = Field(
-        default="auto",
-        description="what runs the network. `auto`: on a processor OpenVINO where it gives the same and is faster, which is "
-        "measured once after some frames in torch; on a GPU torch. Results stay valid: only their rounding differs",
-    )
-
-    @model_validator(mode="after")
-    def _check_executor(self) -> FrozenNetworkConfig:
-        if self.compile and self.executor == "openvino":
-            raise ValueError("compile is torch's; set compile to false, or executor to torch")
-        return self
 
 
 REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
@@ -117,9 +99,6 @@ class BackboneConfig(FrozenNetworkConfig):
         default="resnet50.tv_in1k", description="name of a timm network that gives 3 x 3 regions"
     )
     crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
-    class_token: bool = Field(
-        default=False, description="append a vision transformer's class token to each of its regions"
-    )
     descriptor: Literal["regions", "imac", "l3_irmac"] = Field(
         default="regions",
         description="what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it",

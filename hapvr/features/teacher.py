@@ -6,21 +6,21 @@ Any network of timm, or a TorchScript file, that gives one vector per picture ca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
-from hapvr.features.execution import executor_of, run_network
-from hapvr.features.settings import ExecutorChoice, PrecisionChoice, TeacherConfig, TorchScriptWeights
+from hapvr.features.settings import Precision, TeacherConfig, TorchScriptWeights
 from hapvr.features.weights import (
     WeightsIdentity,
     create_embedding_network,
     load_torchscript,
     normalize_pixels,
     pixel_statistics,
+    run_network,
     stated_settings,
 )
 
@@ -33,6 +33,8 @@ class Teacher:
     that the network sees; frames of another side are resized. settings: what determines the embeddings of an input.
     """
 
+    section: ClassVar[str] = "teacher"
+
     network: nn.Module
     identity: WeightsIdentity
     settings: dict[str, Any]
@@ -41,8 +43,7 @@ class Teacher:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     dims: int
-    precision: PrecisionChoice = "float32"
-    executor: ExecutorChoice = "auto"
+    precision: Precision = "float32"
 
     def resized(self, frames: Tensor) -> Tensor:
         """[B, 3, S, S] uint8 -> the same frames with sides of crop_px."""
@@ -56,14 +57,14 @@ class Teacher:
         """frames: [B, 3, crop_px, crop_px] uint8. Returns [B, D'] float32, not normalised."""
         pixels = normalize_pixels(frames, self.mean, self.std) if self.input == "imagenet" else frames.float()
         pixels = pixels.contiguous(memory_format=torch.channels_last)
-        embeddings: Tensor = run_network(self.network, pixels, self.precision, section="teacher")
+        embeddings: Tensor = run_network(self.network, pixels, self.precision)
         return embeddings.float()
 
 
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
 
-    It is compiled, if at all, when it first runs. Raises WeightsUnavailableError for weights that cannot be had or do not
+    Raises WeightsUnavailableError for weights that cannot be had or do not
     fit, ConfigError for an architecture that timm does not know or that gives no single vector.
     """
     if isinstance(config.weights, TorchScriptWeights):
@@ -75,35 +76,19 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
     side = config.crop_px or crop_px
     dims = _embedding_dims(network, identity, side)
-    if config.compile:
-        network.compile()
-    return Teacher(
-        network,
-        identity,
-        settings,
-        config.input,
-        side,
-        mean,
-        std,
-        dims,
-        config.precision,
-        executor_of(config),
-    )
+    return Teacher(network, identity, settings, config.input, side, mean, std, dims, config.precision)
 
 
 @torch.inference_mode()
 def _embedding_dims(network: nn.Module, identity: WeightsIdentity, crop_px: int) -> int:
     """Run one black frame, so that a network without one vector per picture is refused before any work is done."""
     try:
-        output = network(torch.zeros(1, 3, crop_px, crop_px))
+        output, said = network(torch.zeros(1, 3, crop_px, crop_px)), ""
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"teacher: {identity.architecture} cannot embed crops of {crop_px} px ({str(error).splitlines()[0][:200]}); "
-            f"set teacher.crop_px to what the network was made for"
-        ) from error
+        output, said = None, f": {str(error).splitlines()[0][:200]}"
     if not isinstance(output, Tensor) or output.dim() != 2:
         raise ConfigError(
-            f"teacher: {identity.architecture} gives {getattr(output, 'shape', type(output).__name__)} for one picture, "
-            f"wanted one vector; name another architecture, or give teacher.options such as {{global_pool: avg}}"
+            f"teacher: {identity.architecture} gives no single vector for a crop of {crop_px} px{said}; set teacher.crop_px to "
+            "what the network was made for, name another architecture, or give teacher.options such as {global_pool: avg}"
         )
     return int(output.shape[1])

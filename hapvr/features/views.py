@@ -8,12 +8,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hapvr.augment.policy import strong_view, weak_view
+from hapvr.augment.policy import View, strong_view, takes_donor, video_in_video, weak_view
 from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
-from hapvr.augment.video_in_video import takes_donor, video_in_video
-from hapvr.augment.view import View
-from hapvr.features.images import decode_frames
+from hapvr.features.backbone import decode_frames
 from hapvr.seeding import numpy_rng
 from hapvr.storage.frames import VideoFrames
 from hapvr.storage.views import ViewRow

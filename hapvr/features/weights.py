@@ -8,10 +8,12 @@ from __future__ import annotations
 import difflib
 import inspect
 import socket
+import sys
 import urllib.parse
 import urllib.request
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.features.settings import (
     FileWeights,
     FrozenNetworkConfig,
+    Precision,
     PretrainedWeights,
     RandomWeights,
     TorchScriptWeights,
@@ -34,6 +37,11 @@ HUB_FILE = "model.safetensors"
 CONNECT_TIMEOUT_S = 5.0
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+PREFIXES = ("state_dict.", "module.", "model.", "student.", "teacher.", "backbone.", "encoder.", "visual.", "trunk.")
+"""What training code puts before a network's own names, from the outside in."""
+
+NAMED = 5
+"""Tensors of each kind that an error names."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +60,14 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
     """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
     Raises ConfigError for an architecture or option that timm refuses, WeightsUnavailableError if the weights cannot be
-    had or do not fit. Only `PretrainedWeights(fallback="random")` replaces them by random ones, with a warning, and the
-    identity then says `random`.
+    had or do not fill the network. Only `PretrainedWeights(fallback="random")` replaces them by random ones, with a
+    warning, and the identity then says `random`.
     """
     weights, architecture = config.weights, config.architecture
-    source = weights.source
-    if isinstance(weights, RandomWeights):
-        network = _build(config, build, seed=weights.seed)
-    elif isinstance(weights, FileWeights):
-        network = _build(config, build, state=_read_state(weights.path, architecture), path=weights.path)
-    elif isinstance(weights, TorchScriptWeights):
-        raise ConfigError("weights: a TorchScript file is a network of its own; load it with load_torchscript")
-    else:
+    source, path = weights.source, None
+    if isinstance(weights, FileWeights):
+        path = weights.path
+    elif isinstance(weights, PretrainedWeights):
         from huggingface_hub.errors import HfHubHTTPError
 
         _require_known(architecture)
@@ -71,9 +75,10 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
             path = _published_file(architecture)
         except (OSError, HfHubHTTPError) as error:
             _require_fallback(architecture, weights, error)
-            network, source = _build(config, build), "random"
-        else:
-            network = _build(config, build, state=_read_state(path, architecture), path=path)
+            source = "random"
+    seed = weights.seed if isinstance(weights, RandomWeights) else 0
+    state = None if path is None else _fitted(_read_state(path, architecture), config, path)
+    network = _build(config, build, seed=seed, state=state)
     network.eval().requires_grad_(False)
     return network, WeightsIdentity(architecture, source, state_sha256(network.state_dict()))
 
@@ -82,7 +87,8 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
     """A network of timm without its classifier: one vector per picture, of any side where the architecture allows it."""
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
-        _build(config, any_side)
+        with torch.device("meta"):
+            _build(config, any_side)
     except ConfigError:  # convolutional networks take any side without this argument
         return create_network(config, num_classes=0)
     return create_network(config, **any_side)
@@ -121,12 +127,17 @@ def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]
     return (frames.float() / 255 - means) / deviations
 
 
-def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
-    """What determines a frozen network's output, as data and models record it.
+def run_network(network: nn.Module, pixels: Tensor, precision: Precision) -> Any:
+    """network(pixels) under autocast of that precision and no other; what is done with the result is not under it.
 
-    Defaults are not named, so that data made before there was a choice stays valid. Compiling is left out: it changes
-    values by rounding alone, as another processor or batch does.
+    pixels: float32. Returns what the network does, partly in bfloat16 if that is the precision.
     """
+    with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        return network(pixels)
+
+
+def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
+    """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
     stated = config.model_dump(mode="json", include={"options", "mean", "std"}, exclude_defaults=True)
     precision = {} if config.precision == "float32" else {"precision": config.precision}
     return identity.as_dict() | precision | stated
@@ -144,14 +155,9 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def _build(
-    config: FrozenNetworkConfig,
-    build: dict[str, Any],
-    *,
-    seed: int = 0,
-    state: dict[str, Tensor] | None = None,
-    path: Path | None = None,
+    config: FrozenNetworkConfig, build: Mapping[str, Any], *, seed: int = 0, state: dict[str, Tensor] | None = None
 ) -> nn.Module:
-    """The network with seeded random weights, or with `state`, which timm fits to it (head, position embeddings).
+    """The network with seeded random weights, or with a `state` that `_fitted` gave.
 
     Zero-initialised last norms of random networks are left out, since such residual blocks would compute nothing.
     """
@@ -164,7 +170,7 @@ def _build(
         raise ConfigError(
             f"options: {own[0]} is not an option of a network; where weights come from is said by `weights`"
         )
-    options: dict[str, Any] = config.options | build
+    options: dict[str, Any] = config.options | dict(build)
     if architecture.startswith("resnet"):
         options["zero_init_last"] = False
     if state is not None:
@@ -175,14 +181,60 @@ def _build(
             network: nn.Module = timm.create_model(architecture, **options)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         said = " ".join(str(error).split())[:300]
-        if state is not None and isinstance(error, RuntimeError):
-            raise WeightsUnavailableError(
-                f"weights: {path} does not fit {architecture}: {said}; wanted is a state dict with timm's names"
-            ) from error
         raise ConfigError(
-            f"architecture: timm cannot make {architecture} with {config.options | build}: {said}"
+            f"architecture: timm cannot make {architecture} with {config.options | dict(build)}: {said}"
         ) from error
     return network
+
+
+def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -> dict[str, Tensor]:
+    """The tensors of a file under timm's names, which fill the network: all but its classifier must be there.
+
+    Prefixes of wrappers are taken off, and what timm converts on loading (position embeddings of another side, names of
+    other releases) is converted. timm itself would leave what is missing random: it is strict for whole networks alone.
+    Raises WeightsUnavailableError naming tensors that are missing, unknown, or of another shape, dtype or not finite.
+    """
+    with torch.device("meta"):
+        whole = _build(config, {})
+    wanted = whole.state_dict()
+    for prefix in PREFIXES:
+        inner = {name.removeprefix(prefix): values for name, values in state.items() if name.startswith(prefix)}
+        if inner and not any(name.startswith(prefix) for name in wanted):
+            state = inner  # what lies beside it is of other networks, e.g. a projection head
+    convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
+    found = dict(state)
+    if convert is not None:
+        with suppress(AttributeError, KeyError, RuntimeError, ValueError):  # of tensors that do not fit
+            found = convert(state, whole)
+    classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
+    unused = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ()))
+    found = {name: values for name, values in found.items() if not name.startswith(unused)}
+    wanted = {name: values for name, values in wanted.items() if not name.startswith(unused)}
+    problems = {
+        "missing": [name for name in wanted if name not in found and not name.endswith(".num_batches_tracked")],
+        "unexpected": [name for name in found if name not in wanted],
+        "mismatched": [name for name, values in wanted.items() if name in found and not _fits(found[name], values)],
+    }
+    if any(problems.values()):
+        said = "; ".join(
+            f"{len(names)} {kind}, e.g. {', '.join(names[:NAMED])}" for kind, names in problems.items() if names
+        )
+        raise WeightsUnavailableError(
+            f"weights: {path} does not fit {config.architecture}: {said}. Every tensor but the classifier's is needed, by "
+            "timm's name, in its shape and as finite floats; give the file of this architecture, or correct "
+            "`architecture` and `options`"
+        )
+    return found
+
+
+def _fits(found: Any, wanted: Tensor) -> bool:
+    """Whether a tensor of a file can stand for one of a network: shape, kind of number, finite."""
+    return (
+        isinstance(found, Tensor)
+        and found.shape == wanted.shape
+        and found.is_floating_point() == wanted.is_floating_point()
+        and bool(found.isfinite().all())
+    )
 
 
 def _require_known(architecture: str) -> None:
@@ -241,13 +293,13 @@ def _require_fallback(architecture: str, weights: PretrainedWeights, error: Exce
 
 def _read_state(path: Path, architecture: str) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, or of a .pth file, of which nothing else is unpickled."""
-    if not path.is_file():
-        raise WeightsUnavailableError(f"weights: {path} for {architecture} does not exist; correct weights.path")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-        return dict(loaded.get("state_dict", loaded))
+        for key in ("state_dict", "model", "teacher"):
+            loaded = loaded.get(key, loaded)
+        return dict(loaded)
     except Exception as error:
         raise WeightsUnavailableError(
             f"weights: {path} cannot be read as weights of {architecture}: {error}; wanted is .safetensors, or .pth of plain "

@@ -77,7 +77,5 @@ def positive_pairs(labels: Tensor, *, include_self: bool = False) -> Tensor:
 
     include_self: whether a clip paired with itself counts, as it does in the HAP-VR release.
     """
-    if labels.ndim != 2 or labels.shape[0] != labels.shape[1]:
-        raise ArgumentError(f"labels: got shape {tuple(labels.shape)}, wanted a square matrix [clips, clips]")
     pairs = (labels > 0).nonzero()
     return pairs if include_self else pairs[pairs[:, 0] != pairs[:, 1]]

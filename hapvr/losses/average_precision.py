@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError
 from hapvr.losses.rows import (
     check_positive,
     check_similarities,
@@ -49,10 +48,6 @@ def quantized_ap(
     included. An entry is shared between the two centres beside it; an entry beyond the ends belongs to the end.
     Returns [] in [0, 1].
     """
-    if num_bins < 2:
-        raise ArgumentError(f"num_bins: got {num_bins}, wanted 2 or more")
-    if not lowest < highest:
-        raise ArgumentError(f"lowest, highest: got {lowest}, {highest}, wanted lowest < highest")
     rows = check_similarities(similarity, labels)
     width = (highest - lowest) / (num_bins - 1)
     centres = torch.linspace(highest, lowest, num_bins, dtype=rows.dtype, device=rows.device)
@@ -75,8 +70,6 @@ def fast_ap(
     On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is
     `quantized_ap` with a centre more than intervals; only the customary resolution differs. Returns [] in [0, 1].
     """
-    if num_bins < 1:
-        raise ArgumentError(f"num_bins: got {num_bins}, wanted 1 or more")
     return quantized_ap(similarity, labels, num_bins=num_bins + 1, lowest=lowest, highest=highest)
 
 
@@ -88,8 +81,6 @@ def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, ma
     [0, 1].
     """
     check_positive("strength", strength)
-    if not margin >= 0:
-        raise ArgumentError(f"margin: got {margin}, wanted a number of at least 0")
     rows = check_similarities(similarity, labels)
     positive = labels > 0
     shifted = rows - labels.to(rows.dtype) * (margin / 2)

@@ -15,18 +15,18 @@ NOBODY = -1
 class MemoryBank(nn.Module):
     """K unit vectors, of which each step replaces the oldest; it starts as normalised Gaussian noise.
 
-    vectors: [K, D]; shown: int64 [K, 2], the videos that each vector's clip shows; pointer: the place of the oldest. All are
+    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows; pointer: the place of the oldest. All are
     buffers, so they are part of a checkpoint.
     """
 
     vectors: Tensor
-    shown: Tensor
+    source_ids: Tensor
     pointer: Tensor
 
     def __init__(self, size: int, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.register_buffer("vectors", F.normalize(torch.randn(size, dims, generator=generator), dim=-1))
-        self.register_buffer("shown", torch.full((size, 2), NOBODY))
+        self.register_buffer("source_ids", torch.full((size, 2), NOBODY))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
@@ -36,26 +36,21 @@ class MemoryBank(nn.Module):
         """[K, D] as they are now; what is added later does not change them."""
         return self.vectors.clone()
 
-    def usable(self, shown: Tensor) -> Tensor:
-        """bool [N, K]: whether an anchor and a vector of the bank show no video in common. shown: int64 [N, 2]."""
-        return ~share_a_video(shown, self.shown)
+    def usable(self, source_ids: Tensor) -> Tensor:
+        """bool [N, K]: whether an anchor and a vector of the bank show no video in common. source_ids: int64 [N, 2]."""
+        return ~share_a_video(source_ids, self.source_ids)
 
     @torch.no_grad()
-    def add(self, vectors: Tensor, shown: Tensor) -> None:
-        """Put unit vectors [n, D] of clips that show these videos, int64 [n, 2], in place of the n oldest.
+    def add(self, vectors: Tensor, source_ids: Tensor) -> None:
+        """Put unit vectors [n, D] of clips that show these videos, int64 [n, 2], in place of the n oldest, n at most K.
 
-        Raises ArgumentError for more vectors than the bank holds and for values that are not finite.
+        Raises ArgumentError for values that are not finite.
         """
-        if len(vectors) > len(self):
-            raise ArgumentError(
-                f"bank: {len(vectors)} vectors of one step do not fit into a bank of {len(self)}; set train.contrast.bank_size "
-                "to as many or more, or to 0"
-            )
         if not bool(vectors.isfinite().all()):
             raise ArgumentError("bank: NaN or infinite values in the vectors that a step adds to the bank")
         places = (self.pointer + torch.arange(len(vectors), device=vectors.device)) % len(self)
         self.vectors[places] = vectors.to(self.vectors.dtype)
-        self.shown[places] = shown
+        self.source_ids[places] = source_ids
         self.pointer.copy_((self.pointer + len(vectors)) % len(self))
 
 

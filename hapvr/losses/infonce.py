@@ -35,7 +35,7 @@ def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) 
     similarity: [B, B] in [0, 1], clamped below at `floor`; labels: [B, B], read for its shape only. Returns [].
     """
     check_positive("floor", floor)
-    return -check_similarities(similarity, labels, square=True).diagonal().clamp(min=floor).log().mean()
+    return -check_similarities(similarity, labels).diagonal().clamp(min=floor).log().mean()
 
 
 def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:

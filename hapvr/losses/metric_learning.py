@@ -84,8 +84,6 @@ def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: f
     rows with a positive and a negative. Returns [].
     """
     check_positive("scale", scale)
-    if not 0 <= margin < 1:
-        raise ArgumentError(f"margin: got {margin}, wanted a number in [0, 1)")
     rows = check_similarities(similarity, labels)
     positive, negative = labels > 0, labels < 0
     constant = rows.detach()

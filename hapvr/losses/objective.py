@@ -9,7 +9,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.registry import ranking_loss
 from hapvr.losses.rows import count_rows_without_positives, without_self
@@ -82,15 +81,9 @@ class Objective:
         labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video
         pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are
         gathered and ranked. Both may be None if frame_ap_weight is 0. shard: given if the frame similarities
-        [b, B, T, T'] and the pairs are of some rows only; the video similarities are always of all rows. Raises
-        ArgumentError for shapes that disagree.
+        [b, B, T, T'] and the pairs are of some rows only; the video similarities are always of all rows.
         """
         video = to_unit_interval(similarities.video)
-        if video.shape != labels.shape or labels.ndim != 2 or labels.shape[0] != labels.shape[1]:
-            raise ArgumentError(
-                f"labels: got shape {tuple(labels.shape)} for video similarities {tuple(video.shape)}, "
-                "wanted one square matrix [clips, clips] for both"
-            )
         shard = shard or RankShard()
         others = without_self(labels)
         ranked = labels if self.settings.include_self else others
@@ -105,7 +98,7 @@ class Objective:
             "regularization": lambda: shard.add_up(similarities.regularization),
         }
         counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(ranked)}
-        if self.settings.frame_ap_weight > 0:
+        if self.settings.frame_ap_weight > 0 and frame_labels is not None and pair_index is not None:
             rows, row_labels = self._frame_rows(similarities.frame, frame_labels, pair_index, shard.first_row)
             num_rows, without = row_labels[..., 0].numel(), count_rows_without_positives(row_labels)
             ranked_rows = torch.tensor(float(num_rows - without), device=video.device)
@@ -117,19 +110,8 @@ class Objective:
         return ObjectiveOutput(total=total, terms=terms, counts=counts)
 
     def _frame_rows(
-        self, frame: Tensor, frame_labels: Tensor | None, pair_index: Tensor | None, first_row: int
+        self, frame: Tensor, frame_labels: Tensor, pair_index: Tensor, first_row: int
     ) -> tuple[Tensor, Tensor]:
-        if frame_labels is None or pair_index is None:
-            raise ArgumentError(
-                f"frame_labels, pair_index: wanted both, as frame_ap_weight is {self.settings.frame_ap_weight}; "
-                "make them with hapvr.labels, or set the weight to 0"
-            )
-        wanted = (len(pair_index), *frame.shape[2:])
-        if pair_index.ndim != 2 or pair_index.shape[1] != 2 or tuple(frame_labels.shape) != wanted:
-            raise ArgumentError(
-                f"frame_labels: got {tuple(frame_labels.shape)} with pair_index {tuple(pair_index.shape)}, "
-                f"wanted {wanted} with (pairs, 2)"
-            )
         if not self.settings.include_self:
             different = pair_index[:, 0] != pair_index[:, 1]
             pair_index, frame_labels = pair_index[different], frame_labels[different]

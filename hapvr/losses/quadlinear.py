@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError
 from hapvr.losses.rows import check_positive, check_similarities, differences, mean_over_positives, mean_over_rows
 
 
@@ -30,8 +29,6 @@ def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rh
     paper sets rho to 5.
     """
     check_positive("delta", delta)
-    if not rho >= 0:
-        raise ArgumentError(f"rho: got {rho}, wanted a number of at least 0")
     if similarity.shape[:-1].numel() == 1:
         return _of_one_row(check_similarities(similarity, labels).flatten(), labels.flatten(), delta=delta, rho=rho)
 

@@ -17,18 +17,16 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 """Similarities and ternary labels [rows, N] to a loss per row, [rows]; any finite value without a positive."""
 
 
-def check_similarities(similarity: Tensor, labels: Tensor, *, square: bool = False) -> Tensor:
+def check_similarities(similarity: Tensor, labels: Tensor) -> Tensor:
     """The checked similarities in float32 or wider, because half precision overflows in sums of exponentials.
 
-    similarity: [..., N], finite; labels: same shape, ternary (1 positive, -1 negative, 0 ignored). square: both [N, N].
-    Raises ArgumentError that names the argument.
+    similarity: [..., N], finite; labels: same shape, ternary (1 positive, -1 negative, 0 ignored). Raises ArgumentError that
+    names the argument.
     """
     if similarity.shape != labels.shape:
         raise ArgumentError(
             f"labels: got shape {tuple(labels.shape)}, wanted {tuple(similarity.shape)}, the shape of similarity"
         )
-    if square and (similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1]):
-        raise ArgumentError(f"similarity: got shape {tuple(similarity.shape)}, wanted a square matrix [clips, clips]")
     if not bool(torch.isfinite(similarity).all()):
         raise ArgumentError(
             f"similarity: {int((~torch.isfinite(similarity)).sum())} of {similarity.numel()} values in "
@@ -51,8 +49,6 @@ def check_positive(name: str, value: float) -> None:
 
 def without_self(labels: Tensor) -> Tensor:
     """The labels with 0 (ignored) on the diagonal, where a clip meets itself. labels: [N, N] ternary."""
-    if labels.ndim != 2 or labels.shape[0] != labels.shape[1]:
-        raise ArgumentError(f"labels: got shape {tuple(labels.shape)}, wanted a square matrix [clips, clips]")
     return labels * (1 - torch.eye(len(labels), dtype=labels.dtype, device=labels.device))
 
 

@@ -11,39 +11,22 @@ MapMask = tuple[Tensor, Tensor]
 """The real rows, bool [P, t], and the real columns, bool [P, t'], of P maps."""
 
 
-def check_clips(name: str, clips: Tensor, mask: Tensor | None, *, dims: int) -> None:
-    """Raise ArgumentError unless clips are finite [N, T, R, dims] with N, T, R >= 1 and a fitting mask.
+def check_clips(name: str, clips: Tensor, mask: Tensor | None) -> None:
+    """Raise ArgumentError unless real frames of clips [N, T, R, D] are finite and stand before the padding.
 
-    mask: bool [N, T] with the real frames first and at least one of them per clip, or None. Padding may hold anything.
+    mask: bool [N, T] with at least one real frame per clip, or None. Padding may hold anything.
     """
-    if clips.ndim != 4 or clips.shape[-1] != dims or 0 in clips.shape:
-        raise ArgumentError(
-            f"{name}: got shape {tuple(clips.shape)}, wanted [videos, frames, regions, {dims}] with no empty axis; "
-            "a single video [frames, regions, dims] needs unsqueeze(0)"
-        )
-    if mask is not None:
-        _check_mask(f"{name}_mask", mask, clips)
     finite = torch.isfinite(clips).flatten(2).all(-1)
     if mask is not None:
         finite = finite | ~mask
+        if not bool(mask[:, 0].all()) or bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+            raise ArgumentError(f"{name}_mask: wanted one real frame or more per video, real frames before padding")
     if not bool(finite.all()):
         video, frame = (~finite).nonzero()[0].tolist()
         raise ArgumentError(
             f"{name}: NaN or infinite values in {int((~finite).sum())} frames, first in video {video} frame {frame}; "
             "wanted finite features: extract them again, or keep them in float32 if half precision overflowed"
         )
-
-
-def _check_mask(name: str, mask: Tensor, clips: Tensor) -> None:
-    if mask.dtype != torch.bool or mask.shape != clips.shape[:2]:
-        raise ArgumentError(f"{name}: got {mask.dtype} {tuple(mask.shape)}, wanted torch.bool {tuple(clips.shape[:2])}")
-    if not bool(mask[:, 0].all()):
-        raise ArgumentError(
-            f"{name}: video {int((~mask[:, 0]).nonzero()[0])} has no real first frame; wanted one real frame or "
-            "more per video, real frames before padding"
-        )
-    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-        raise ArgumentError(f"{name}: real frames after padding; wanted the real frames first and padding behind them")
 
 
 def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from hapvr.errors import ArgumentError
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.network import VvsNetwork
-from hapvr.model.vvs.settings import VvsSettings
 
 
 def build_family(
@@ -26,6 +24,4 @@ def build_family(
         return SimilarityNetwork(settings, dims=dims, generator=generator)
     if isinstance(settings, TcaSettings):
         return ContextNetwork(settings, dims=dims, generator=generator)
-    if isinstance(settings, VvsSettings):
-        return VvsNetwork(settings, dims=dims, side_dims=side_dims, generator=generator)
-    raise ArgumentError(f"family: {type(settings).__name__} is of no known family; add it to hapvr.model.families")
+    return VvsNetwork(settings, dims=dims, side_dims=side_dims, generator=generator)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.model.clips import MapMask, apply_map_mask, halve_map_mask, replicate_edges
-from hapvr.model.kernels.comparator import first_layers, last_layers, pool_and_rectify
 from hapvr.model.settings import NetworkSettings
 
 
@@ -104,28 +103,13 @@ class Comparator(nn.Module):
         maps = self._fill_padding(similarity.unsqueeze(1), mask)
         half = halve_map_mask(mask)
         quarter = halve_map_mask(half)
-        by_kernels = self.pads_zeros and maps.device.type == "cpu" and torch.is_grad_enabled()
-        refine = self._refine_by_kernels if by_kernels else self._refine
-        return apply_map_mask(refine(maps, half, quarter), quarter).squeeze(1)
-
-    def _fill_padding(self, maps: Tensor, mask: MapMask | None) -> Tensor:
-        return apply_map_mask(maps, mask) if self.pads_zeros else replicate_edges(maps, mask)
-
-    def _refine(self, maps: Tensor, half: MapMask | None, quarter: MapMask | None) -> Tensor:
         hidden = self._fill_padding(_pool(self.conv1(maps)), half)
         hidden = self._fill_padding(_pool(self.conv2(hidden)), quarter)
         output: Tensor = self.output(self.conv3(hidden).to(self.output.weight.dtype).relu_())
-        return output
+        return apply_map_mask(output, quarter).squeeze(1)
 
-    def _refine_by_kernels(self, maps: Tensor, half: MapMask | None, quarter: MapMask | None) -> Tensor:
-        dtype = maps.dtype
-        if torch.is_autocast_enabled(maps.device.type):
-            dtype = torch.get_autocast_dtype(maps.device.type)
-        first, second, third, output = (
-            _parameters(layer, dtype) for layer in (self.conv1, self.conv2, self.conv3, self.output)
-        )
-        hidden = apply_map_mask(first_layers(maps.to(dtype), first, second, half), quarter)
-        return last_layers(hidden, third, output)
+    def _fill_padding(self, maps: Tensor, mask: MapMask | None) -> Tensor:
+        return apply_map_mask(maps, mask) if self.pads_zeros else replicate_edges(maps, mask)
 
     def in_dtype(self, dtype: torch.dtype) -> Comparator:
         """A copy that computes in `dtype`, except for its last sum: rounding that to `dtype` would make equal scores."""
@@ -145,13 +129,6 @@ class Comparator(nn.Module):
             convolution.bias[0] = shift
 
 
-def _parameters(layer: nn.Conv2d, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    assert layer.bias is not None
-    return layer.weight.to(dtype), layer.bias.to(dtype)
-
-
 def _pool(maps: Tensor) -> Tensor:
-    # Pooling before ReLU gives the same values from a quarter of the work.
-    if maps.device.type == "cpu" and not torch.is_grad_enabled():
-        return pool_and_rectify(maps)
+    """ReLU and max-pooling by two; pooling first gives the same values from a quarter of the work."""
     return F.max_pool2d(maps, 2).relu_()

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, halve_mask, pad_to_min_frames
 from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
 from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
@@ -25,22 +24,22 @@ from hapvr.model.similarity import chamfer, frame_similarity
 MAX_COMPARATOR_ELEMENTS = {"cpu": 2**16, "cuda": 2**22}
 """Frame similarities that the comparator sees at once, by device; on a processor its widest layer then fits the cache."""
 
-MAX_KEPT_ELEMENTS = {"cpu": 2**25, "cuda": 2**24}
-"""Frame similarities up to which training keeps activations of the comparator: about 25 bytes for each on a processor,
-350 elsewhere. Above that the backward pass computes them again."""
+MAX_KEPT_ELEMENTS = {"cpu": 2**22, "cuda": 2**24}
+"""Frame similarities up to which training keeps activations of the comparator, about 350 bytes for each. Above that the
+backward pass computes them again."""
 
 
 class SimilarityNetwork(VideoNetwork):
     """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
 
-    dims: D, values per region; ArgumentError unless 1 or more. generator: draws the weights and leaves torch's global
-    generator alone; None draws from the global one.
+    dims: D, values per region. generator: draws the weights and leaves torch's global generator alone; None draws from
+    the global one.
     """
+
+    settings: NetworkSettings
 
     def __init__(self, settings: NetworkSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        if dims < 1:
-            raise ArgumentError(f"dims: got {dims}, wanted the number of values per region, 1 or more")
         self.settings, self.dims = settings, dims
         self.attention: nn.Module = nn.Identity()
         self.binarization: nn.Module = nn.Identity()
@@ -57,33 +56,18 @@ class SimilarityNetwork(VideoNetwork):
             if settings.comparator:
                 self.comparator = Comparator(settings, generator=generator)
 
-    def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
-        return {"dims": self.dims, **self.settings.scoring()}
-
     @property
     def embedding_dims(self) -> int:
         """D, or the bits of a code."""
         return self.settings.binary_bits or self.dims
 
-    def embed(
-        self,
-        features: Tensor,
-        *,
-        mask: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Attention-weighted regions, or their codes: the input of `compare`.
 
         features: [..., T, R, D]. mask: not read, because each region is weighed by itself. dtype: of the result and of
         the attention; None: that of the weights. Codes are always computed in the dtype of the weights, because rounding
-        would turn bits over. Returns [..., T, R, D], or [..., T, R, bits] from a network with binary_bits. Raises
-        ArgumentError for other shapes.
+        would turn bits over. Returns [..., T, R, D], or [..., T, R, bits] from a network with binary_bits.
         """
-        if features.ndim < 3 or features.shape[-1] != self.dims:
-            raise ArgumentError(
-                f"features: got shape {tuple(features.shape)}, wanted [..., frames, regions, {self.dims}]"
-            )
         features = features.to(self._dtype)
         if dtype is None:
             embedding: Tensor = self.binarization(self.attention(features))
@@ -104,17 +88,16 @@ class SimilarityNetwork(VideoNetwork):
         """Similarities of all pairs of embedded clips.
 
         query: [Q, T, R, D]; reference: [N, T', R, D], both from `embed`; masks: bool [Q, T] and [N, T'], real frames
-        first. Padding changes no score. Raises ArgumentError for shapes that disagree and values that are not finite.
+        first. Padding changes no score. Raises ArgumentError for values that are not finite and masks of another kind.
         """
-        dims = self.settings.binary_bits or self.dims
-        check_clips("query", query, query_mask, dims=dims)
-        check_clips("reference", reference, reference_mask, dims=dims)
+        check_clips("query", query, query_mask)
+        check_clips("reference", reference, reference_mask)
         if query_mask is not None or reference_mask is not None:
             query_mask = _or_all_real(query_mask, query)
             reference_mask = _or_all_real(reference_mask, reference)
         with_itself = query is reference and query_mask is reference_mask
         query = clear_padding(query.to(self._dtype), query_mask)
-        # Training compares a batch with itself, for which `frame_similarity` has a faster way.
+        # Training compares a batch with itself, for which `frame_similarity` needs half of the products.
         reference = query if with_itself else clear_padding(reference.to(self._dtype), reference_mask)
         forth = self._compare_one_way(query, reference, query_mask, reference_mask)
         if not self.settings.symmetric:
@@ -130,26 +113,12 @@ class SimilarityNetwork(VideoNetwork):
     @torch.inference_mode()
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
         """[T, T'] before the comparator, as `compare` gives it. query: [T, R, D], reference: [T', R', D], embedded."""
-        settings = self.settings
-        matrix = frame_similarity(
-            query[None],
-            reference[None],
-            rate=settings.spatial_rate,
-            pooling=settings.spatial_pooling,
-            symmetric=settings.symmetric_chamfer,
-        )
-        return matrix[0, 0].float()
+        return frame_similarity(query[None], reference[None], **self.settings.spatial)[0, 0].float()
 
     @torch.inference_mode()
     def self_similarity(self, video: Tensor) -> Tensor:
         """[T]: similarity of each frame with itself, the square of what attention weighs it with. video: [T, R, D]."""
-        settings = self.settings
-        return chamfer(
-            video @ video.transpose(1, 2),
-            rate=settings.spatial_rate,
-            pooling=settings.spatial_pooling,
-            symmetric=settings.symmetric_chamfer,
-        )
+        return chamfer(video @ video.transpose(1, 2), **self.settings.spatial)
 
     def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
         """`score_packed` with this network, and with its comparator in that dtype."""
@@ -167,34 +136,25 @@ class SimilarityNetwork(VideoNetwork):
     def _compare_one_way(
         self, query: Tensor, reference: Tensor, query_mask: Tensor | None, reference_mask: Tensor | None
     ) -> Similarities:
-        settings = self.settings
-        frame = frame_similarity(
-            query,
-            reference,
-            rate=settings.spatial_rate,
-            pooling=settings.spatial_pooling,
-            symmetric=settings.symmetric_chamfer,
-        )
         # Means over frames and losses are computed in float32 or wider, also under autocast.
-        frame = frame.to(torch.promote_types(frame.dtype, torch.float32))
-        refined, raw = frame, None
+        frame = frame_similarity(query, reference, **self.settings.spatial)
+        refined, overshoot = frame, frame.new_zeros(())
         if self.comparator is not None:
-            longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2, min_frames=settings.min_frames)
-            longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3, min_frames=settings.min_frames)
+            least = self.settings.min_frames
+            longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2, min_frames=least)
+            longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3, min_frames=least)
             raw = self._refine(self.comparator, longer.to(self._dtype), query_mask, reference_mask).to(frame.dtype)
             refined = F.hardtanh(raw)
+            overshoot = (raw - refined).abs().sum()
             if query_mask is not None and reference_mask is not None:
                 query_mask = halve_mask(halve_mask(query_mask))
                 reference_mask = halve_mask(halve_mask(reference_mask))
         video = chamfer(
             refined,
-            rate=settings.temporal_rate,
-            pooling=settings.temporal_pooling,
-            symmetric=settings.symmetric_chamfer,
             row_mask=None if query_mask is None else query_mask[:, None],
             column_mask=None if reference_mask is None else reference_mask[None, :],
+            **self.settings.temporal,
         )
-        overshoot = frame.new_zeros(()) if raw is None else (raw - refined).abs().sum()
         return Similarities(frame=frame, refined=refined, video=video, regularization=overshoot)
 
     @staticmethod
@@ -210,14 +170,10 @@ class SimilarityNetwork(VideoNetwork):
         else:
             rows = torch.split(query_mask.repeat_interleave(num_references, 0), step)
             columns = torch.split(reference_mask.repeat(num_queries, 1), step)
+        refine: Any = comparator
         if frame.numel() > MAX_KEPT_ELEMENTS.get(frame.device.type, 2**24) and torch.is_grad_enabled():
-            parts = [
-                checkpoint(comparator, *inputs, use_reentrant=False, preserve_rng_state=False)
-                for inputs in zip(pairs, rows, columns, strict=True)
-            ]
-        else:
-            parts = [comparator(*inputs) for inputs in zip(pairs, rows, columns, strict=True)]
-        refined = torch.cat(parts)
+            refine = partial(checkpoint, comparator, use_reentrant=False, preserve_rng_state=False)
+        refined = torch.cat([refine(*inputs) for inputs in zip(pairs, rows, columns, strict=True)])
         return refined.view(num_queries, num_references, *refined.shape[1:])
 
 

@@ -9,8 +9,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -19,8 +17,7 @@ class Limits:
     query_frames, reference_frames: frames of the videos that are scored together; a longer video is scored alone.
     product_bytes: region similarities before they are reduced. batch_elements: frame similarities in a comparator batch of
     several pairs. strip_elements: frame similarities in a strip of one large pair. workers: threads that compute pairs
-    independently, with one core each; 0: one thread, and torch spreads each operation over the cores. Raises
-    ArgumentError for a size below 1.
+    independently, with one core each; 0: one thread, and torch spreads each operation over the cores.
     """
 
     query_frames: int = 1024
@@ -29,11 +26,6 @@ class Limits:
     batch_elements: int = 2**16
     strip_elements: int = 2**21
     workers: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("query_frames", "reference_frames", "product_bytes", "batch_elements", "strip_elements"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} is {getattr(self, name)}; wanted 1 or more")
 
     @classmethod
     def for_device(cls, device: torch.device) -> Limits:

@@ -11,28 +11,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.model.clips import pad_to_min_frames
-from hapvr.model.kernels.frame_similarity import packed_matmul
 from hapvr.model.layers import Comparator
 from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
-from hapvr.model.similarity import chamfer, reduce_regions
-
-if TYPE_CHECKING:
-    from hapvr.model.network import SimilarityNetwork  # which scores by this module
+from hapvr.model.similarity import chamfer, packed_frame_similarity
 
 COMPARATOR_REACH = 8
 """Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
 
 
+class PairNetwork(Protocol):
+    """What scores pairs: a `SimilarityNetwork`."""
+
+    settings: NetworkSettings
+    comparator: Comparator | None
+
+
 def score_packed(
-    network: SimilarityNetwork,
+    network: PairNetwork,
     query: PackedVideos,
     reference: PackedVideos,
     *,
@@ -44,39 +48,78 @@ def score_packed(
     query, reference: packed results of `network.embed`, in any floating dtype. comparator: replaces the network's own,
     e.g. by its copy in another dtype.
     """
-    limits = limits or Limits.for_device(query.frames.device)
-    comparator = comparator if comparator is not None else network.comparator
-    scores = _score_one_way(network, query, reference, limits=limits, comparator=comparator)
-    if network.settings.symmetric:
-        back = _score_one_way(network, reference, query, limits=limits, comparator=comparator)
-        scores = (scores + back.T) / 2
-    return scores
+    scorer = _Scorer(
+        network.settings,
+        comparator if comparator is not None else network.comparator,
+        limits or Limits.for_device(query.frames.device),
+    )
+    scores = scorer.score(query, reference)
+    return (scores + scorer.score(reference, query).T) / 2 if network.settings.symmetric else scores
 
 
-def _score_one_way(
-    network: SimilarityNetwork,
-    query: PackedVideos,
-    reference: PackedVideos,
-    *,
-    limits: Limits,
-    comparator: Comparator | None,
-) -> Tensor:
-    query_groups = list(_groups(query.lengths, max_total=limits.query_frames))
-    reference_groups = list(_groups(reference.lengths, max_total=limits.reference_frames))
-    tasks = [(query.part(*rows), reference.part(*columns)) for columns in reference_groups for rows in query_groups]
+@dataclass(frozen=True)
+class _Scorer:
+    settings: NetworkSettings
+    comparator: Comparator | None
+    limits: Limits
 
-    def score(task: tuple[PackedVideos, PackedVideos]) -> Tensor:
-        with torch.inference_mode():  # each thread has its own mode
-            return _score_group(network, *task, limits=limits, comparator=comparator)
+    def score(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
+        query_groups = list(_groups(query.lengths, max_total=self.limits.query_frames))
+        reference_groups = list(_groups(reference.lengths, max_total=self.limits.reference_frames))
+        tasks = [(query.part(*rows), reference.part(*columns)) for columns in reference_groups for rows in query_groups]
+        if self.limits.workers > 1:
+            with _one_thread_per_operation(), ThreadPoolExecutor(self.limits.workers) as pool:
+                blocks = list(pool.map(self._score_group, *zip(*tasks, strict=True)))
+        else:
+            blocks = [self._score_group(*task) for task in tasks]
+        height = len(query_groups)
+        columns = [torch.cat(blocks[start : start + height]) for start in range(0, len(blocks), height)]
+        return torch.cat(columns, dim=1)
 
-    if limits.workers > 1:
-        with _one_thread_per_operation(), ThreadPoolExecutor(limits.workers) as pool:
-            blocks = list(pool.map(score, tasks))
-    else:
-        blocks = [score(task) for task in tasks]
-    height = len(query_groups)
-    columns = [torch.cat(blocks[start : start + height]) for start in range(0, len(blocks), height)]
-    return torch.cat(columns, dim=1)
+    @torch.inference_mode()
+    def _score_group(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
+        frame = packed_frame_similarity(
+            query.frames,
+            reference.frames,
+            max_chunk_elements=self.limits.product_bytes // query.frames.element_size(),
+            **self.settings.spatial,
+        ).float()
+        rows = [
+            self._score_row(frame[start : start + length], reference)
+            for start, length in zip(query.starts, query.lengths, strict=True)
+        ]
+        return torch.stack(rows)
+
+    def _score_row(self, frame: Tensor, reference: PackedVideos) -> Tensor:
+        """Scores [N] of one query. frame: its frame similarities with all references, [T, sum of reference lengths]."""
+        least = self.settings.min_frames
+        if self.comparator is not None:
+            frame = pad_to_min_frames(frame[None, None], None, dim=2, min_frames=least)[0][0, 0]
+        lengths = reference.lengths
+        order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+        scores = frame.new_empty(len(lengths))
+        for batch in _batches(order, lengths, max_columns=self.limits.batch_elements // len(frame)):
+            block, mask = _gather(frame, reference, batch)
+            if self.comparator is not None:
+                block, mask = pad_to_min_frames(block.unsqueeze(0), mask, dim=3, min_frames=least)
+                block = block.squeeze(0)
+            scores[batch] = self._score_block(block, mask)
+        return scores
+
+    def _score_block(self, block: Tensor, mask: Tensor | None) -> Tensor:
+        """Scores [P] of frame similarities [P, T, T'] with mask [P, T'] of real reference frames."""
+        if self.comparator is not None:
+            block = block.to(self.comparator.conv1.weight.dtype)
+            if block.numel() > self.limits.strip_elements and len(block) == 1:
+                raw = refine_in_strips(self.comparator, block, max_elements=self.limits.strip_elements)
+            else:
+                raw = self.comparator(block, None if mask is None else mask.new_ones(block.shape[:2]), mask)
+            block = F.hardtanh(raw.float())
+            if mask is not None:
+                real = mask.sum(1, keepdim=True) // COMPARATOR_STEP
+                mask = torch.arange(block.shape[-1], device=block.device) < real
+        row_mask = None if mask is None else mask.new_ones(block.shape[:2])
+        return chamfer(block, row_mask=row_mask, column_mask=mask, **self.settings.temporal)
 
 
 @contextmanager
@@ -89,47 +132,6 @@ def _one_thread_per_operation() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def _score_group(
-    network: SimilarityNetwork,
-    query: PackedVideos,
-    reference: PackedVideos,
-    *,
-    limits: Limits,
-    comparator: Comparator | None,
-) -> Tensor:
-    frame = packed_frame_similarity(
-        query.frames, reference.frames, settings=network.settings, max_bytes=limits.product_bytes
-    )
-    rows = [
-        _score_row(network, frame[start : start + length], reference, limits=limits, comparator=comparator)
-        for start, length in zip(query.starts, query.lengths, strict=True)
-    ]
-    return torch.stack(rows)
-
-
-def packed_frame_similarity(query: Tensor, reference: Tensor, *, settings: NetworkSettings, max_bytes: int) -> Tensor:
-    """`frame_similarity` of packed videos (HAP-VR Eq. 3), in float32 whatever their dtype.
-
-    query: [n, R, D]; reference: [m, R', D]. Returns [n, m]. Similarities of regions take at most `max_bytes` at once, or
-    what one query frame needs.
-    """
-    num_regions, dims = query.shape[1:]
-    bytes_per_frame = num_regions * reference.shape[0] * reference.shape[1] * query.element_size()
-    step = max(max_bytes // bytes_per_frame, 1)
-    multiply = packed_matmul(reference.permute(1, 0, 2).reshape(-1, dims), num_rows=min(step, len(query)) * num_regions)
-    frame = query.new_empty((len(query), len(reference)), dtype=torch.float32)
-    for start in range(0, len(query), step):
-        chunk = query[start : start + step]
-        products = multiply(chunk.reshape(-1, dims)).view(len(chunk), num_regions, reference.shape[1], -1)
-        frame[start : start + step] = reduce_regions(
-            products,
-            rate=settings.spatial_rate,
-            pooling=settings.spatial_pooling,
-            symmetric=settings.symmetric_chamfer,
-        )
-    return frame
-
-
 def _groups(lengths: Sequence[int], *, max_total: int) -> Iterator[tuple[int, int]]:
     """Consecutive videos with at most `max_total` frames together, or one video: (first, last + 1)."""
     first, total = 0, 0
@@ -139,28 +141,6 @@ def _groups(lengths: Sequence[int], *, max_total: int) -> Iterator[tuple[int, in
             first, total = index, 0
         total += length
     yield first, len(lengths)
-
-
-def _score_row(
-    network: SimilarityNetwork, frame: Tensor, reference: PackedVideos, *, limits: Limits, comparator: Comparator | None
-) -> Tensor:
-    """Scores [N] of one query. frame: its frame similarities with all references, [T, sum of reference lengths]."""
-    if comparator is not None:
-        frame = pad_to_min_frames(frame[None, None], None, dim=2, min_frames=network.settings.min_frames)[0][0, 0]
-    lengths = reference.lengths
-    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
-    scores = frame.new_empty(len(lengths))
-    for batch in _batches(order, lengths, max_columns=limits.batch_elements // len(frame)):
-        if len(batch) == 1:
-            start = reference.starts[batch[0]]
-            block, mask = frame[None, :, start : start + lengths[batch[0]]], None
-        else:
-            block, mask = _gather(frame, reference, batch)
-        if comparator is not None:
-            block, mask = pad_to_min_frames(block.unsqueeze(0), mask, dim=3, min_frames=network.settings.min_frames)
-            block = block.squeeze(0)
-        scores[batch] = _score_block(network, block, mask, limits=limits, comparator=comparator)
-    return scores
 
 
 def _batches(order: Sequence[int], lengths: Sequence[int], *, max_columns: int) -> Iterator[list[int]]:
@@ -191,32 +171,6 @@ def _gather(frame: Tensor, reference: PackedVideos, batch: Sequence[int]) -> tup
         return block, None
     mask = position <= last[:, None]
     return block.masked_fill(~mask[:, None], 0), mask
-
-
-def _score_block(
-    network: SimilarityNetwork, block: Tensor, mask: Tensor | None, *, limits: Limits, comparator: Comparator | None
-) -> Tensor:
-    """Scores [P] of frame similarities [P, T, T'] with mask [P, T'] of real reference frames."""
-    settings = network.settings
-    if comparator is not None:
-        dtype = comparator.conv1.weight.dtype
-        row_mask = None if mask is None else mask.new_ones(block.shape[:2])
-        if block.numel() > limits.strip_elements and len(block) == 1:
-            raw = refine_in_strips(comparator, block.to(dtype), max_elements=limits.strip_elements)
-        else:
-            raw = comparator(block.to(dtype), row_mask, mask)
-        block = F.hardtanh(raw.float())
-        if mask is not None:
-            real = mask.sum(1, keepdim=True) // COMPARATOR_STEP
-            mask = torch.arange(block.shape[-1], device=block.device) < real
-    return chamfer(
-        block,
-        rate=settings.temporal_rate,
-        pooling=settings.temporal_pooling,
-        symmetric=settings.symmetric_chamfer,
-        row_mask=None if mask is None else mask.new_ones(block.shape[:2]),
-        column_mask=mask,
-    )
 
 
 def refine_in_strips(comparator: Comparator, frame: Tensor, *, max_elements: int) -> Tensor:

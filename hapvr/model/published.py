@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.archive import plain_values, read_archive
@@ -18,6 +17,7 @@ from hapvr.model.checkpoint import describe_mismatches
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.vvs.published import is_vvs, vvs_pca
+from hapvr.provenance import file_sha256
 from hapvr.settings import explain
 
 COMPARATOR_PREFIXES = {
@@ -86,17 +86,7 @@ def import_published(
         file=file,
     )
     network = SimilarityNetwork(settings, dims=dims, generator=torch.Generator())
-    published = {own: name for name, own in tensors.items()}
-    mismatches = describe_mismatches(
-        {published.get(own, f"{own} (as named here)"): tuple(t.shape) for own, t in network.state_dict().items()},
-        {published[own]: tuple(tensor.shape) for own, tensor in weights.items()},
-    )
-    mismatches += [
-        f"{published[own]} has NaN or infinite values" for own, t in weights.items() if not t.isfinite().all()
-    ]
-    if mismatches:
-        raise DataError(f"import: {file} does not fit a {release} network of {dims} dims: {'; '.join(mismatches)}")
-    network.load_state_dict(weights)
+    take_weights(network, weights, tensors, file=file)
     report = ImportReport(
         release=release,
         settings=network.scoring_settings(),
@@ -105,9 +95,17 @@ def import_published(
         recorded=recorded,
         inert=archive.inert,
         notes=tuple(notes),
-        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        sha256=file_sha256(file),
     )
     return network.eval(), report
+
+
+def take_weights(network: nn.Module, weights: Mapping[str, Tensor], tensors: Mapping[str, str], *, file: Path) -> None:
+    """Load weights under own names. tensors: own names by published ones, for the DataError that names what does not fit."""
+    published = {own: name for name, own in tensors.items()}
+    if mismatches := describe_mismatches(network.state_dict(), weights, published):
+        raise DataError(f"import: {file} does not fit the network that its tensors tell of: {'; '.join(mismatches)}")
+    network.load_state_dict(weights)
 
 
 @dataclass(frozen=True)
@@ -128,12 +126,9 @@ def import_pca(file: Path, *, dims: int | None = None) -> PublishedPca:
     fit, and ArgumentError for more dims than the file has.
     """
     content = read_archive(file).content
-    arrays = content if isinstance(content, Mapping) else {}
-    eps = None
-    if is_vvs(content):
-        arrays, eps = vvs_pca(content), 0.0
+    arrays, eps = (vvs_pca(content), 0.0) if is_vvs(content) else (content, None)
     for name in ("mean", "d", "V"):
-        if not isinstance(arrays.get(name), Tensor):
+        if not isinstance(arrays, Mapping) or not isinstance(arrays.get(name), Tensor):
             raise DataError(f"import: {file} has no array {name!r}; wanted mean [C], d [C] and V [C, C] of a PCA")
     mean, values, vectors = (arrays[name].double() for name in ("mean", "d", "V"))
     mean = mean.flatten()
@@ -146,7 +141,7 @@ def import_pca(file: Path, *, dims: int | None = None) -> PublishedPca:
     if not 1 <= kept <= len(values):
         raise ArgumentError(f"dims: got {dims}, wanted 1 to {len(values)}, the eigenvalues in {file}")
     if eps == 0 and not bool((values > 0).all()):
-        raise DataError(f"import: {file}: variances of the PCA that are not above 0; the file is damaged")
+        raise DataError(f"import: {file}: the PCA has variances that are not above 0")
     order = values.argsort(descending=True)[:kept]
     return PublishedPca(mean.float(), vectors[:, order].float().contiguous(), values[order].float(), eps)
 
@@ -194,11 +189,9 @@ def _own_names(state: Mapping[str, Tensor], file: Path) -> tuple[str, dict[str, 
 
 def _dims(weights: Mapping[str, Tensor], dims: int | None, file: Path) -> int:
     """Values per region, as the weights tell, or else the caller."""
-    context, projection = weights.get("attention.context_vector.weight"), weights.get("binarization.projection")
-    if context is not None:
-        return context.shape[-1] if context.ndim else 0
-    if projection is not None:
-        return projection.shape[0] if projection.ndim else 0
+    for name, axis in (("attention.context_vector.weight", -1), ("binarization.projection", 0)):
+        if name in weights:
+            return weights[name].shape[axis] if weights[name].ndim else 0
     if dims is None:
         raise DataError(f"import: {file}: no tensor tells the dimensions of a region; give dims, e.g. dims=512")
     return dims

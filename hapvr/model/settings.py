@@ -76,18 +76,25 @@ class NetworkSettings(Settings):
             )
         return self
 
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON. How weights are drawn is left out.
+    @property
+    def spatial(self) -> dict[str, Any]:
+        """Arguments of `frame_similarity`."""
+        return {"rate": self.spatial_rate, "pooling": self.spatial_pooling, "symmetric": self.symmetric_chamfer}
 
-        So is the family: networks that were stored before there were families have none, and score alike.
-        """
-        return self.model_dump(mode="json", exclude={"family", "comparator_init"})
+    @property
+    def temporal(self) -> dict[str, Any]:
+        """Arguments of `chamfer` on refined similarities."""
+        return {"rate": self.temporal_rate, "pooling": self.temporal_pooling, "symmetric": self.symmetric_chamfer}
+
+    def scoring(self) -> dict[str, Any]:
+        """The settings that decide a score, as values of JSON. How weights are drawn is left out."""
+        return self.model_dump(mode="json", exclude={"comparator_init"})
 
 
 def family_of(settings: Any) -> str:
     """The family that settings name, as a model or as a mapping; the similarity network where they name none."""
-    named = settings.get("family", DEFAULT_FAMILY) if isinstance(settings, Mapping) else settings.family
-    return str(named)
+    named = settings.get("family") if isinstance(settings, Mapping) else getattr(settings, "family", None)
+    return str(named or DEFAULT_FAMILY)[:40]
 
 
 def needs_side(settings: AnyNetworkSettings) -> bool:

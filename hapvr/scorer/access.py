@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -45,9 +46,16 @@ class Access:
             raise VideoError("not_allowed", f"video: {name} lies outside the folders of {ROOTS_VARIABLE}")
         return path
 
-    def check_host(self, host: str | None, url: str) -> None:
-        """Raise VideoError `not_allowed` unless videos may be fetched from this host."""
-        if ANY_HOST not in self.hosts and (host or "").lower() not in self.hosts:
+    def check_url(self, url: str) -> None:
+        """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be fetched from."""
+        try:
+            address = urlsplit(url)
+            host = (address.hostname or "").lower()
+        except ValueError as error:
+            raise VideoError("not_allowed", f"video: {url!r} is no URL ({error})") from error
+        if address.scheme.lower() not in ("http", "https"):
+            raise VideoError("not_allowed", f"video: {url}: wanted a path or an http(s) URL")
+        if ANY_HOST not in self.hosts and host not in self.hosts:
             raise VideoError(
                 "not_allowed",
                 f"video: {url}: host {host!r} is not in {HOSTS_VARIABLE}; fetch the file, or allow the host",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -125,10 +125,6 @@ class Calibration:
             return "match"
         return "no match" if probability <= 1 - precision else "unsure"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON; `hapvr.scorer.bundle.read_calibration` reads them."""
-        return asdict(self)
-
 
 def frame_threshold(calibration: Calibration | None) -> float:
     """Relative frame similarity from which on two frames count as the same in segments: the fitted one, or the default."""
@@ -145,13 +141,12 @@ def fit_calibration(
     probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not finite.
     """
     positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))
-    if min(len(positive), len(negative)) < MIN_PAIRS:
-        raise ArgumentError(
-            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted {MIN_PAIRS} of each or more"
-        )
     similarity = np.concatenate([positive, negative])
-    if not np.isfinite(similarity).all():
-        raise ArgumentError("calibration: some similarities are not finite; leave those pairs out")
+    if min(len(positive), len(negative)) < MIN_PAIRS or not np.isfinite(similarity).all():
+        raise ArgumentError(
+            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted {MIN_PAIRS} of each or more, all "
+            "finite"
+        )
     is_match = np.arange(len(similarity)) < len(positive)
     slope, intercept = _fit_logistic(similarity, is_match)
     predicted = _sigmoid(slope * similarity + intercept)

@@ -45,7 +45,7 @@ class Deadline:
         return VideoError("timeout", f"request: not done after {self._limit_s:g} s; ask for less in one request")
 
 
-class Turns:
+class ComputeLock:
     """A lock that threads get in the order in which they asked for it.
 
     Each thread holds it for one batch, so a short request waits for a batch of a long one and not for all of it. With
@@ -58,7 +58,7 @@ class Turns:
         self._taken = False
 
     @contextmanager
-    def turn(self, deadline: Deadline) -> Iterator[None]:
+    def hold(self, deadline: Deadline) -> Iterator[None]:
         """Hold the lock while the block runs. Raises VideoError `timeout` if the deadline passes before its turn comes."""
         deadline.check()
         if not self._acquire(deadline.wait_s()):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,21 +24,15 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import reduce_regions
 from hapvr.provenance import file_sha256
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.onnx_networks import BACKBONE, COMPARE, EMBED, FILES, FOLDER, FRAMES, ONNXNetworks
+from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
+from hapvr.scorer.onnx_networks import ONNXNetworks
 
 OPSET = 18
 TOLERANCE = 1e-4
 """Largest difference of a similarity to torch's at which the files are kept."""
 
-SCORING = (
-    "spatial_rate", "spatial_pooling", "temporal_rate", "temporal_pooling", "symmetric_chamfer", "symmetric", "comparator",
-    "min_frames",
-)  # fmt: skip
-"""Settings of the network that whoever runs the files needs."""
 
-
-class NoONNX(HapvrError):
+class NotExported(HapvrError):
     """This model cannot be written as ONNX; the message says why, as the end of a sentence."""
 
 
@@ -50,35 +44,35 @@ def write_onnx(
     network: VideoNetwork,
     frames: Sequence[Tensor],
     features: Sequence[Tensor],
-    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """Write <folder>/onnx, and return what scorer.json says of it: opset, settings, size and digest of each file, the check.
 
     frames: crops [N, 3, S, S] uint8 of real videos; features: [T, R, D] of real videos. All pairs of the ones and all pairs
-    of the others are scored by torch and by ONNX Runtime. Raises NoONNX for a model that is not exported, without a video to
+    of the others are scored by torch and by the engine. Raises NotExported for a model that is not exported, without a video to
     check it on, and where a similarity differs by more than TOLERANCE; nothing is left then.
     """
     if not frames and not features:
-        raise NoONNX("there is no video to check it on")
+        raise NotExported("there is no video to check it on")
     if not isinstance(network, SimilarityNetwork):
-        raise NoONNX("only networks of the family `similarity` are exported")
-    if backbone.precision != "float32":
-        raise NoONNX(f"its backbone runs in {backbone.precision}, and only float32 is exported")
-    place = folder / FOLDER
+        raise NotExported("only networks of the family `similarity` are exported")
+    backbone = dataclasses.replace(backbone, precision="float32")
+    place = folder / ONNX_FOLDER
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     try:
-        _export(place, backbone, whitening, network, calibration)
+        _export(place, backbone, whitening, network)
         record: dict[str, Any] = {
             "opset": OPSET,
-            "settings": {name: network.settings.model_dump(mode="json")[name] for name in SCORING},
+            "settings": network.settings.model_dump(mode="json"),
             "files": {
-                name: {"sha256": file_sha256(place / name), "bytes": (place / name).stat().st_size} for name in FILES
+                path.name: {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+                for path in sorted(place.iterdir())
             },
         }
-        record["check"] = _checked(ONNXNetworks(folder, record), backbone, whitening, network, frames, features)
+        made = ONNXNetworks(folder, ONNXRecord.model_validate(record))
+        record["check"] = _checked(made, backbone, whitening, network, frames, features)
         if not record["check"]["largest_difference"] <= TOLERANCE:
-            raise NoONNX(f"its similarities differ from torch's by {record['check']['largest_difference']:.2g}")
+            raise NotExported(f"its similarities differ from torch's by {record['check']['largest_difference']:.2g}")
     except BaseException:
         shutil.rmtree(place)
         raise
@@ -131,22 +125,18 @@ class FrameGraph(nn.Module):
 
 
 class CompareGraph(nn.Module):
-    """Frame similarities [T, T'] -> refined [t, t'], similarity [], and with a calibration its logit []."""
+    """Frame similarities [T, T'] -> refined [t, t'] and similarity []."""
 
-    def __init__(self, network: SimilarityNetwork, calibration: Calibration | None) -> None:
+    def __init__(self, network: SimilarityNetwork) -> None:
         super().__init__()
         self.settings = network.settings
         self.comparator = network.comparator
-        self.calibration = calibration
         # as a tensor it stays float64, in which rate * n rounds as it does in Python
         self.rate = nn.Buffer(torch.tensor(network.settings.temporal_rate, dtype=torch.float64))
 
     def forward(self, frame: Tensor) -> tuple[Tensor, ...]:
         refined = frame if self.comparator is None else refine(self.comparator, frame)
-        similarity = self._chamfer(refined)
-        if self.calibration is None:
-            return refined, similarity
-        return refined, similarity, self.calibration.slope * similarity + self.calibration.intercept
+        return refined, self._chamfer(refined)
 
     def _chamfer(self, refined: Tensor) -> Tensor:
         if self.settings.temporal_pooling == "max":
@@ -172,34 +162,25 @@ def refine(comparator: Comparator, frame: Tensor) -> Tensor:
     return raw[0, 0].clamp(-1, 1)
 
 
-def _export(
-    place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork, calibration: Calibration | None
-) -> None:
+def _export(place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork) -> None:
     some = torch.export.Dim.DYNAMIC
     pixels = torch.zeros(2, 3, backbone.crop_px, backbone.crop_px, dtype=torch.uint8)
     with torch.no_grad():
         regions = RegionGraph(backbone, whitening)(pixels)
         query, reference = (network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20))
-    outputs = ["refined", "similarity", *([] if calibration is None else ["logit"])]
-    graphs: Mapping[str, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], list[str]]] = {
-        BACKBONE: (RegionGraph(backbone, whitening), (pixels,), ({0: some},), ["frames"], ["regions"]),
-        EMBED: (EmbedGraph(network), (regions,), ({0: some},), ["regions"], ["embedding"]),
-        FRAMES: (
-            FrameGraph(network.settings),
-            (query, reference),
-            ({0: some}, {0: some}),
-            ["query", "reference"],
-            ["frame_similarity"],
+    one, both = ({0: some},), ({0: some}, {0: some})
+    frame = torch.zeros(12, 20)
+    graphs: Mapping[ONNXName, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], list[str]]] = {
+        "backbone.onnx": (RegionGraph(backbone, whitening), (pixels,), one, ["frames"], ["regions"]),
+        "embed.onnx": (EmbedGraph(network), (regions,), one, ["regions"], ["embedding"]),
+        "frames.onnx": (
+            FrameGraph(network.settings), (query, reference), both, ["query", "reference"], ["frame_similarity"]
         ),
-        COMPARE: (
-            CompareGraph(network, calibration),
-            (torch.zeros(12, 20),),
-            ({0: some, 1: some},),
-            ["frame_similarity"],
-            outputs,
+        "compare.onnx": (
+            CompareGraph(network), (frame,), ({0: some, 1: some},), ["frame_similarity"], ["refined", "similarity"]
         ),
-    }
-    for name, (graph, example, shapes, inputs, found) in graphs.items():
+    }  # fmt: skip
+    for name, (graph, example, shapes, inputs, outputs) in graphs.items():
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # of the exporter's own use of torch
@@ -209,7 +190,7 @@ def _export(
                     dynamo=True,
                     dynamic_shapes=shapes,
                     input_names=inputs,
-                    output_names=found,
+                    output_names=outputs,
                     opset_version=OPSET,
                     external_data=False,
                     verbose=False,
@@ -221,7 +202,7 @@ def _export(
             while cause.__cause__ is not None:
                 cause = cause.__cause__
             said = " ".join(str(cause).split())[:200] or type(cause).__name__
-            raise NoONNX(f"torch.onnx cannot export {name} ({said})") from error
+            raise NotExported(f"torch.onnx cannot export {name} ({said})") from error
 
 
 @torch.inference_mode()
@@ -234,27 +215,19 @@ def _checked(
     features: Sequence[Tensor],
 ) -> dict[str, Any]:
     """How many pairs were scored by both, and how far they are apart at most."""
-    exact = dataclasses.replace(backbone, executor="torch")
-    pairs = [
-        (network.embed(whitening.apply(exact.regions(crops))), made.embed(made.regions(crops.numpy())))
+    of_frames = [
+        (network.embed(whitening.apply(backbone.regions(crops))), made.embed(made.regions(crops.numpy())))
         for crops in frames
     ]
-    of_frames = _differences(made, network, pairs)
-    stored = [video.float() for video in features]
-    of_features = _differences(made, network, [(network.embed(video), made.embed(video.numpy())) for video in stored])
-    differences = [*of_frames, *of_features]
+    of_features = [(network.embed(video.float()), made.embed(video.float().numpy())) for video in features]
+    largest = 0.0
+    for videos in (of_frames, of_features):
+        for (query, own_query), (reference, own_reference) in itertools.product(videos, videos):
+            wanted = float(network.score(query[None], reference[None])[0, 0])
+            difference = abs(float(made.similarities(own_query, [own_reference])[0]) - wanted)
+            largest = difference if math.isnan(difference) else max(largest, difference)
     return {
-        "pairs_of_frames": len(of_frames),
-        "pairs_of_features": len(of_features),
-        "largest_difference": float(np.max(differences)),
+        "pairs_of_frames": len(of_frames) ** 2,
+        "pairs_of_features": len(of_features) ** 2,
+        "largest_difference": largest,
     }
-
-
-def _differences(
-    made: ONNXNetworks, network: SimilarityNetwork, videos: Sequence[tuple[Tensor, np.ndarray[Any, Any]]]
-) -> list[float]:
-    found = []
-    for (query, own_query), (reference, own_reference) in itertools.product(videos, videos):
-        wanted = float(network.score(query[None], reference[None])[0, 0])
-        found.append(abs(float(made.similarities(own_query, [own_reference])[0]) - wanted))
-    return found

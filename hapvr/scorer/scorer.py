@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +15,43 @@ from hapvr.features.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration, frame_threshold
-from hapvr.scorer.deadline import Deadline, Turns
-from hapvr.scorer.networks import Embedding, Networks
-from hapvr.scorer.request import RequestVideos
+from hapvr.scorer.deadline import ComputeLock, Deadline
+from hapvr.scorer.description import Description
 from hapvr.scorer.segments import Clock, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
-from hapvr.scorer.videos import SampledFeatures, VideoReader
-from hapvr.video.settings import SamplingConfig
+from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 
 NEVER = Deadline(None)
+
+Embedding = Any
+"""[T, r, d] of one video: a numpy array or a tensor on the engine's device, with a length and slices."""
+
+
+class Networks(Protocol):
+    """The frozen network with its whitening, and the similarity network. `hapvr.scorer.onnx_networks` and
+    `hapvr.scorer.torch_bundle` have one each."""
+
+    @property
+    def needs_side(self) -> bool:
+        """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.side`."""
+
+    def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """[B, 3, S, S] crops -> whitened region vectors [B, R, D]."""
+
+    def embed(self, regions: NDArray[np.floating]) -> Embedding:
+        """Region features [T, R, D] -> what is compared."""
+
+    def vectors(self, video: Embedding) -> NDArray[np.float32]:
+        """An embedding as an array [T, r, d]."""
+
+    def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]:
+        """Video similarities [N] in [-1, 1] of one query with each reference."""
+
+    def frame_similarity(self, query: Embedding, reference: Embedding) -> NDArray[np.float32]:
+        """[T, T'] in [-1, 1], before the comparator."""
+
+    def self_similarity(self, video: Embedding) -> NDArray[np.float32]:
+        """[T]: `frame_similarity` of each frame with itself."""
 
 
 @dataclass(frozen=True)
@@ -66,30 +93,20 @@ class VideoScorer:
     """
 
     def __init__(
-        self,
-        *,
-        networks: Networks,
-        sampling: SamplingConfig,
-        crop_px: int,
-        batch_frames: int,
-        description: dict[str, Any],
-        calibration: Calibration | None = None,
-        limits: ServingConfig | None = None,
-        warning: str = "",
+        self, networks: Networks, description: Description, *, calibration: Calibration | None, limits: ServingConfig
     ) -> None:
         self.networks = networks
-        self.sampling = sampling
-        self._computing = Turns()
-        self.limits = limits or ServingConfig()
-        self.description = description
+        self.sampling = description.sampling
+        self.warning = description.warning
         self.calibration = calibration
-        self.warning = warning
+        self.limits = limits
+        self._computing = ComputeLock()
         self._reader = VideoReader(
             networks.regions,
-            crop_px=crop_px,
-            batch_frames=batch_frames,
-            sampling=sampling,
-            limits=self.limits,
+            crop_px=description.crop_px,
+            batch_frames=description.batch_frames,
+            sampling=description.sampling,
+            limits=limits,
             computing=self._computing,
         )
 
@@ -107,11 +124,6 @@ class VideoScorer:
         """Video similarity in [-1, 1]. Raises VideoError."""
         first, second = (self.embed(self._video(path)) for path in (query, reference))
         return self.similarities(first, [second])[0]
-
-    def segments(self, query: Path, reference: Path) -> tuple[Segment, ...]:
-        """Parts of the query and of the reference that show the same, the longest and surest first. Raises VideoError."""
-        first, second = (self.embed(self._video(path)) for path in (query, reference))
-        return self.matching_segments(first, second)
 
     def score_pairs(
         self,
@@ -131,8 +143,12 @@ class VideoScorer:
         deadline = Deadline(limits.request_timeout_s)
         named = [(str(query), str(reference)) for query, reference in pairs]
         allowed = named[: limits.max_pairs]
-        rows = []
+        rows: list[PairScore] = []
         num_frame_pairs = 0
+
+        def failed(first: str, second: str, error: str) -> None:
+            rows.append(PairScore(first, second, None, error=error, warning=self.warning))
+
         names = [name for pair in allowed for name in pair]
         with self.open_videos(names, limits=limits, access=access, deadline=deadline) as videos:
             query: tuple[str, EmbeddedVideo] | None = None
@@ -150,15 +166,28 @@ class VideoScorer:
                             f"request: more than {limits.max_frame_pairs} pairs of frames; send fewer or shorter videos, or "
                             "see serving.max_frame_pairs",
                         )
-                    rows.append(self._row(first, second, query[1], reference, deadline, segments=segments))
+                    embedded = self.embed(reference, deadline)
+                    similarity = self.similarities(query[1], [embedded], deadline)[0]
+                    rows.append(
+                        PairScore(
+                            first,
+                            second,
+                            similarity,
+                            None if self.calibration is None else self.calibration.probability(similarity),
+                            self.matching_segments(query[1], embedded, deadline) if segments else None,
+                            warning=self.warning,
+                        )
+                    )
                 except VideoError as error:
-                    rows.append(PairScore(first, second, None, error=f"{error.reason}: {error}"))
+                    failed(first, second, f"{error.reason}: {error}")
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
-                    rows.append(PairScore(first, second, None, error=f"not_scored: {error}"))
-        message = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
-        rows += [PairScore(first, second, None, error=message) for first, second in named[limits.max_pairs :]]
+                    failed(first, second, f"not_scored: {error}")
+        for first, second in named[limits.max_pairs :]:
+            failed(
+                first, second, f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
+            )
         progress(len(allowed), len(allowed))
-        return [dataclasses.replace(row, warning=self.warning) for row in rows]
+        return rows
 
     def open_videos(
         self,
@@ -187,7 +216,7 @@ class VideoScorer:
 
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
-        with self._computing.turn(deadline):
+        with self._computing.hold(deadline):
             return EmbeddedVideo(self.networks.embed(video.regions), video.clock)
 
     def similarities(
@@ -196,7 +225,7 @@ class VideoScorer:
         """Video similarities in [-1, 1] of one query with each reference. Raises ArgumentError where one is not finite."""
         if not references:
             return []
-        with self._computing.turn(deadline):
+        with self._computing.hold(deadline):
             scores = self.networks.similarities(query.regions, [reference.regions for reference in references])
         if not np.isfinite(scores).all():
             raise ArgumentError("the similarity is not finite")
@@ -211,7 +240,7 @@ class VideoScorer:
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> NDArray[np.float64]:
         """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found in."""
-        with self._computing.turn(deadline):
+        with self._computing.hold(deadline):
             matrix = self.networks.frame_similarity(query.regions, reference.regions)
             own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
         return relative_similarity(matrix, *own)
@@ -226,26 +255,6 @@ class VideoScorer:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
         found = align(values, threshold=self.frame_threshold)
         return tuple(timed_segments(found, query, reference, fps=self.sampling.fps))
-
-    def _row(
-        self,
-        first: str,
-        second: str,
-        query: EmbeddedVideo,
-        reference: SampledFeatures,
-        deadline: Deadline,
-        *,
-        segments: bool,
-    ) -> PairScore:
-        embedded = self.embed(reference, deadline)
-        similarity = self.similarities(query, [embedded], deadline)[0]
-        return PairScore(
-            first,
-            second,
-            similarity,
-            probability=None if self.calibration is None else self.calibration.probability(similarity),
-            segments=self.matching_segments(query, embedded, deadline) if segments else None,
-        )
 
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]

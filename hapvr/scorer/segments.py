@@ -5,11 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hapvr.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hapvr.model.family import VideoNetwork
 
 DEFAULT_THRESHOLD = 0.6
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
@@ -74,6 +80,13 @@ def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike
     return np.clip(np.asarray(frame, np.float64) / scale, -1, 1)
 
 
+def relative_frame_matrix(network: VideoNetwork, query: Tensor, reference: Tensor) -> NDArray[np.float64]:
+    """`relative_similarity` [T, T'] of two embedded videos [T, r, d] and [T', r, d]."""
+    matrix = network.frame_similarity(query, reference).cpu().numpy()
+    query_self, reference_self = (network.self_similarity(video).double().cpu().numpy() for video in (query, reference))
+    return relative_similarity(matrix, query_self, reference_self)
+
+
 def best_run(similarity: ArrayLike, *, num_frames: int = MIN_FRAMES) -> float:
     """The highest threshold at which some `num_frames` consecutive frame pairs match; of all frames of a shorter video.
 
@@ -98,7 +111,11 @@ def align(
 
     Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes.
     """
-    matrix = checked_matrix(similarity, threshold)
+    matrix = np.asarray(similarity, np.float64)
+    if not matrix.size or not -1 <= threshold < 1:
+        raise ArgumentError(
+            f"similarity of shape {matrix.shape}, threshold {threshold}; wanted cells and -1 <= threshold < 1"
+        )
     wanted = min(min_frames, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
     found: list[Alignment] = []
@@ -112,16 +129,6 @@ def align(
         if long_enough and not any(_overlap(part, other) for other in found):
             found.append(part)
     return found
-
-
-def checked_matrix(similarity: ArrayLike, threshold: float) -> NDArray[np.float64]:
-    """The matrix [T, T'] in float64. Raises ArgumentError for one without cells, and for a threshold outside [-1, 1)."""
-    matrix = np.asarray(similarity, np.float64)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ArgumentError(f"similarity has shape {matrix.shape}; wanted a matrix [query frames, reference frames]")
-    if not -1 <= threshold < 1:
-        raise ArgumentError(f"threshold is {threshold}; wanted a frame similarity of at least -1 and below 1")
-    return matrix
 
 
 def timed_segments(alignments: Sequence[Alignment], query: Clock, reference: Clock, *, fps: float) -> list[Segment]:

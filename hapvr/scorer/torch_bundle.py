@@ -6,139 +6,193 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from hapvr import __version__
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import Backbone, load_backbone, stored_backbone
-from hapvr.features.extract import choose_device
+from hapvr.features.extract import choose_device, region_embedder
 from hapvr.features.settings import BackboneConfig
 from hapvr.features.weights import WeightsIdentity, state_sha256
 from hapvr.features.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
-from hapvr.scorer.bundle import (
+from hapvr.model.family import VideoNetwork
+from hapvr.model.packed import Limits
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.description import (
     BACKBONE_FILE,
     CALIBRATION_FILE,
     CARD_FILE,
     FORMAT_VERSION,
     NETWORK_FOLDER,
+    ONNX_FOLDER,
+    REMEDY,
     SCORER_FILE,
     TORCHSCRIPT,
-    TORCHSCRIPT_VARIABLE,
     WHITENING_FILE,
-    unusable_description,
+    Description,
+    random_weights_warning,
 )
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.onnx_networks import FOLDER as ONNX_FOLDER
 from hapvr.scorer.settings import ScoresDtype, ServingConfig
-from hapvr.scorer.torch_networks import TorchNetworks
 from hapvr.settings import explain
 from hapvr.video.settings import SamplingConfig
+
+TORCHSCRIPT_VARIABLE = "HAPVR_BACKBONE_FILE"
 
 Part = TypeVar("Part")
 
 
-def write_bundle(
-    folder: Path,
-    *,
-    network_folder: Path,
-    backbone: Backbone,
-    backbone_config: BackboneConfig,
-    whitening: Whitening,
-    sampling: SamplingConfig,
-    provenance: Mapping[str, Any],
-    serving: ServingConfig | None = None,
-    calibration: Calibration | None = None,
-    card: str = "",
-    warning: str = "",
-    onnx: Mapping[str, Any] | None = None,
-    onnx_folder: Path | None = None,
-) -> Path:
-    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BundleParts:
+    """What a bundle is assembled from.
 
     card: Markdown. warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
     `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
     """
+
+    network_folder: Path
+    backbone: Backbone
+    whitening: Whitening
+    sampling: SamplingConfig
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    card: str = ""
+    warning: str = ""
+    onnx: Mapping[str, Any] | None = None
+    onnx_folder: Path | None = None
+
+
+def write_bundle(folder: Path, parts: BundleParts) -> Path:
+    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`."""
+    backbone = parts.backbone
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if onnx_folder is not None:
-        shutil.move(onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
-    shutil.copytree(network_folder, folder / NETWORK_FOLDER)
+    if parts.onnx_folder is not None:
+        shutil.move(parts.onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
+    shutil.copytree(parts.network_folder, folder / NETWORK_FOLDER)
     if backbone.identity.source != TORCHSCRIPT:
         state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
-        with write_atomic(folder / BACKBONE_FILE) as part:
-            save_file(state, part)
-    with write_atomic(folder / WHITENING_FILE) as part:
-        part.write_bytes(whitening_to_bytes(whitening))
-    if calibration is not None:
-        with write_atomic(folder / CALIBRATION_FILE) as part:
-            part.write_text(json.dumps(calibration.to_json(), indent=1), encoding="utf-8")
-    if card:
-        (folder / CARD_FILE).write_text(card, encoding="utf-8")
+        save_file(state, folder / BACKBONE_FILE)
+    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
+    if parts.calibration is not None:
+        values = dataclasses.asdict(parts.calibration)
+        (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    if parts.card:
+        (folder / CARD_FILE).write_text(parts.card, encoding="utf-8")
     description = {
         "format_version": FORMAT_VERSION,
         "hapvr_version": __version__,
-        "serving": (serving or ServingConfig()).model_dump(mode="json"),
-        "sampling": sampling.model_dump(mode="json"),
+        "serving": parts.serving.model_dump(mode="json"),
+        "sampling": parts.sampling.model_dump(mode="json"),
         "backbone": backbone.settings,
-        "crop_px": backbone_config.crop_px,
-        "batch_frames": backbone_config.batch_frames,
-        "provenance": dict(provenance),
-        "warning": warning,
-        "onnx": dict(onnx or {"reason": "it was not asked for"}),
+        "crop_px": backbone.crop_px,
+        "batch_frames": backbone.batch_frames,
+        "provenance": dict(parts.provenance),
+        "warning": parts.warning or random_weights_warning([backbone.identity.source]),
+        "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
     }
-    with write_atomic(folder / SCORER_FILE) as part:
+    with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is no bundle
         part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
     return folder
 
 
-def load_networks(folder: Path, description: Mapping[str, Any], *, device: str, dtype: ScoresDtype) -> TorchNetworks:
+class TorchNetworks:
+    """See `hapvr.scorer.scorer.Networks`: the reference, in torch on any device.
+
+    network: of any family. dtype: of embeddings and comparisons, None: that of its weights; the frozen networks have a
+    precision of their own.
+    """
+
+    def __init__(
+        self,
+        *,
+        backbone: Backbone,
+        whitening: Whitening,
+        network: VideoNetwork,
+        device: torch.device | str,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.network = network.to(device).eval()
+        self._device = torch.device(device)
+        self._dtype = dtype
+        self._embed_frames = region_embedder(backbone, whitening, device, side=network.needs_side)
+        # one operation at a time, so that torch's number of threads is left alone
+        limits = dataclasses.replace(Limits.for_device(self._device), workers=0)
+        self._score_packed = self.network.packed_scorer(dtype=dtype, limits=limits)
+
+    @property
+    def needs_side(self) -> bool:
+        return self.network.needs_side
+
+    @torch.inference_mode()
+    def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.asarray(self._embed_frames(torch.from_numpy(frames)).numpy(), np.float32)
+
+    @torch.inference_mode()
+    def embed(self, regions: NDArray[np.floating]) -> Tensor:
+        return self.network.embed(torch.from_numpy(regions).to(self._device), dtype=self._dtype)
+
+    def vectors(self, video: Tensor) -> NDArray[np.float32]:
+        return np.asarray(video.float().cpu().numpy())
+
+    @torch.inference_mode()
+    def similarities(self, query: Tensor, references: Sequence[Tensor]) -> NDArray[np.float32]:
+        scores = self._score_packed(self.network.pack([query]), self.network.pack(references))
+        return np.asarray(scores[0].cpu().numpy(), np.float32)
+
+    def frame_similarity(self, query: Tensor, reference: Tensor) -> NDArray[np.float32]:
+        return np.asarray(self.network.frame_similarity(query, reference).cpu().numpy())
+
+    def self_similarity(self, video: Tensor) -> NDArray[np.float32]:
+        return np.asarray(self.network.self_similarity(video).float().cpu().numpy())
+
+
+def load_networks(folder: Path, description: Description, *, device: str, dtype: ScoresDtype) -> TorchNetworks:
     """The networks of a bundle on a device; auto: a GPU where there is one. Raises DataError as `load_bundle` does."""
+    stated = description.backbone.model_dump()
+    identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
     try:
-        stated = dict(description["backbone"])
-        identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
+        weights = _torchscript_weights(folder) if identity.source == TORCHSCRIPT else {"source": "random"}
         config = BackboneConfig.model_validate(
-            stated
-            | {
-                "weights": _torchscript_weights(folder) if identity.source == TORCHSCRIPT else {"source": "random"},
-                "crop_px": description["crop_px"],
-                "batch_frames": description["batch_frames"],
-            }
+            stated | {"weights": weights, "crop_px": description.crop_px, "batch_frames": description.batch_frames}
         )
-    except (KeyError, TypeError, ValueError) as error:
-        reason = explain(error) if isinstance(error, ValidationError) else error
-        raise unusable_description(folder, description, reason) from error
+    except ValidationError as error:
+        raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {REMEDY}") from error
     if identity.source == TORCHSCRIPT:
         backbone = load_backbone(config)
-        if backbone.identity != identity:
-            raise DataError(
-                f"model: {os.environ[TORCHSCRIPT_VARIABLE]} is not the TorchScript file that {folder} was made with; wanted "
-                f"is the one of SHA-256 {identity.sha256}"
-            )
+        found = backbone.identity.sha256
     else:
         state = _read_part(folder / BACKBONE_FILE, load_file)
-        if state_sha256(state) != identity.sha256:
-            raise DataError(
-                f"model: {folder / BACKBONE_FILE} differs from what {SCORER_FILE} says; fetch the model again"
-            )
+        found = state_sha256(state)
         backbone = stored_backbone(config, identity, state)
+    if found != identity.sha256:
+        raise DataError(
+            f"model: the backbone of {folder} has SHA-256 {found}, and {SCORER_FILE} says {identity.sha256}; {REMEDY}, or "
+            f"correct {TORCHSCRIPT_VARIABLE}"
+        )
     whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
     network = load_network(folder / NETWORK_FOLDER)[0]
     if network.dims != whitening.dims:
-        raise DataError(
-            f"model: {folder / WHITENING_FILE} gives {whitening.dims} values per region, and the network takes {network.dims}; "
-            "fetch the model again"
+        raise DamagedError(
+            f"model: {folder / WHITENING_FILE} gives {whitening.dims} values per region, and the network takes "
+            f"{network.dims}; {REMEDY}"
         )
+    settings = description.backbone.model_dump(exclude_defaults=True)
     return TorchNetworks(
-        backbone=dataclasses.replace(backbone, identity=identity, settings=description["backbone"]),
+        backbone=dataclasses.replace(backbone, identity=identity, settings=settings),
         whitening=whitening,
         network=network,
         device=choose_device(device),
@@ -147,11 +201,11 @@ def load_networks(folder: Path, description: Mapping[str, Any], *, device: str, 
 
 
 def _read_part(path: Path, read: Callable[[Path], Part]) -> Part:
-    """read(path). Raises DataError naming a file that is missing or damaged."""
+    """read(path). Raises DamagedError naming a file that is missing or damaged."""
     try:
         return read(path)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise DataError(f"model: {path} is missing or damaged ({error}); fetch the model again") from error
+        raise DamagedError(f"model: {path} is missing or damaged ({error}); {REMEDY}") from error
 
 
 def _torchscript_weights(folder: Path) -> dict[str, str]:

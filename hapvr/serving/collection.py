@@ -8,13 +8,19 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from hapvr.errors import HapvrError, VideoError
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.facts import VideoFacts
+from hapvr.search.marks import read_marks
 from hapvr.stages.pictures import StoredPictures
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher
+from hapvr.stages.watch_lists import all_matches
+
+REFRESH_S = 5.0
+"""How long an index is taken to be unchanged."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,46 +35,71 @@ class OpenIndex:
 
     @cached_property
     def pictures(self) -> StoredPictures:
-        ids = self.searcher.video_ids()
-        return StoredPictures(self.project, {video_id: self.searcher.shard_of(video_id) for video_id in ids})
+        return StoredPictures(self.project, {one: self.searcher.shard_of(one) for one in self.video_ids})
 
     @cached_property
     def video_ids(self) -> list[str]:
         return self.searcher.video_ids()
-
-    @cached_property
-    def sources(self) -> list[str]:
-        """The parts of ids before the first slash."""
-        return sorted({video_id.partition("/")[0] for video_id in self.video_ids})
-
-    def facts(self, video_id: str) -> VideoFacts:
-        """What is known of a video. Raises VideoError `unknown_id`."""
-        self.check(video_id)
-        return self.searcher.facts.of(video_id)
 
     def check(self, video_id: str) -> None:
         """Raise VideoError `unknown_id` unless the index has the video."""
         if not self.searcher.has(video_id):
             raise VideoError("unknown_id", f"search: the index has no video {video_id!r:.200}; GET /videos lists them")
 
+    def facts(self, video_id: str) -> VideoFacts:
+        """What is known of a video. Raises VideoError `unknown_id`."""
+        self.check(video_id)
+        return self.searcher.facts.of(video_id)
+
+    def video_row(self, video_id: str) -> dict[str, Any]:
+        """What a page shows of a video. playable: whether its file was there when it was looked into."""
+        facts = self.facts(video_id)
+        names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
+        return {"id": video_id, **{name: getattr(facts, name) for name in names}, "playable": facts.path is not None}
+
+    def watched(self, watch_list: str) -> list[dict[str, Any]]:
+        """Matches of one watch list or, by "", of all with videos of the index: the newest first and then the surest.
+
+        query_id: of a query that is a video of the index, otherwise "". segments: the surest common part, if there is one.
+        """
+        marks = read_marks(self.project.root)
+        rows = [row for row in all_matches(self.project) if watch_list in ("", row["watch_list"])]
+        return [
+            {
+                **{name: row[name] for name in ("watch_list", "query", "query_sha256", "similarity", "probability")},
+                "query_id": row["query"] if self.searcher.has(row["query"]) else "",
+                "reference": row["video_id"],
+                "query_covered": row["query_covered"],
+                "reference_covered": row["video_covered"],
+                "segments": [] if row["query_start_s"] is None else [_segment(row)],
+                "since": row["since"],
+                "mark": marks.verdict(row["query_sha256"], row["video_sha256"]) or "",
+            }
+            for row in sorted(rows, key=lambda row: row["since"], reverse=True)
+            if self.searcher.has(row["video_id"])
+        ]
+
+
+def _segment(row: dict[str, Any]) -> dict[str, float]:
+    return {
+        f"{side}_{end}_s": row[f"{stored}_{end}_s"]
+        for side, stored in (("query", "query"), ("reference", "video"))
+        for end in ("start", "end")
+    }
+
 
 class Collection:
     """Opens the index of a project, and opens it again after it was changed. Any thread may ask."""
 
-    def __init__(self, project: Project, *, refresh_s: float, model: str | None = None) -> None:
-        """refresh_s: how long an index is taken to be unchanged. model: as `Searcher.open` takes it."""
+    def __init__(self, project: Project, *, model: str | None = None) -> None:
+        """model: as `Searcher.open` takes it."""
         self.project = project
         self._model = model
-        self._refresh_s = refresh_s
         self._opening = threading.Lock()
         self._open: OpenIndex | None = None
-        self._problem: HapvrError | None = None
+        self.problem: HapvrError | None = None
+        """Why the index of this moment cannot be opened; None if it can, or nobody has tried."""
         self._looked_s = -float("inf")
-
-    @property
-    def problem(self) -> str:
-        """Why the index of this moment cannot be opened; "" if it can, or nobody has tried."""
-        return "" if self._problem is None else str(self._problem)
 
     def current(self) -> OpenIndex:
         """The index. Raises DataError where there is none yet, or none that can be read.
@@ -76,7 +107,7 @@ class Collection:
         While a changed index is being opened, others go on with the one before.
         """
         known = self._open
-        if known is not None and time.monotonic() - self._looked_s < self._refresh_s:
+        if known is not None and time.monotonic() - self._looked_s < REFRESH_S:
             return known
         if not self._opening.acquire(blocking=known is None):
             assert known is not None
@@ -87,8 +118,8 @@ class Collection:
             self._opening.release()
 
     def _look(self) -> OpenIndex:
-        if self._open is None and time.monotonic() - self._looked_s < self._refresh_s and self._problem is not None:
-            raise self._problem
+        if self._open is None and self.problem is not None and time.monotonic() - self._looked_s < REFRESH_S:
+            raise self.problem
         try:
             state = self._state()
             if self._open is None or state != self._open.state:
@@ -96,9 +127,9 @@ class Collection:
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
             else:
                 self._open.searcher.look_at_registry()
-            self._problem = None
+            self.problem = None
         except HapvrError as error:
-            self._problem = error
+            self.problem = error
             if self._open is None:
                 raise
             _LOG.warning("the index was changed and cannot be opened; the one before answers: %s", error)
@@ -108,9 +139,8 @@ class Collection:
 
     def _state(self) -> str:
         root = self.project.root
-        place = current_index(root).place
         digest = hashlib.sha256()
-        for name in (CURRENT, f"{place}/index.json"):
+        for name in (CURRENT, f"{current_index(root).place}/index.json"):
             with root.open(name) as file:
                 digest.update(file.read())
         return digest.hexdigest()

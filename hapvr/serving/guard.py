@@ -3,8 +3,9 @@
 Such a server trusts whoever reaches it, and every page in the user's browser can reach 127.0.0.1. So a foreign page could
 start or delete runs. The guard, an ASGI middleware, answers 403 to what a browser sends on behalf of another page:
 
-- requests whose Host is not a name of this machine: a foreign name may be pointed at 127.0.0.1 after its page was loaded;
-- requests and web sockets whose Origin or Sec-Fetch-Site names another page, except for links that lead to a page;
+- requests whose Host is not a name of this machine: a foreign name may be pointed at 127.0.0.1 after its page was loaded
+  (Starlette's TrustedHostMiddleware knows neither [::1] nor the other addresses of 127.0.0.0/8);
+- requests and web sockets of which an Origin or Sec-Fetch-Site names another page, except for links that lead to a page;
 - GraphQL by GET, which browsers send without an Origin and which Dagster executes even if it is a mutation.
 
 Programs send neither Origin nor Sec-Fetch-Site, so they are let through.
@@ -14,7 +15,7 @@ import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
@@ -33,21 +34,21 @@ class Guard:
         if not reason:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await PlainTextResponse(f"refused: {reason}\n", status_code=403)(scope, receive, send)
+            await JSONResponse({"error": f"refused: {reason}", "code": "foreign_page"}, 403)(scope, receive, send)
         else:
             await WebSocketClose(POLICY_VIOLATION, reason)(scope, receive, send)
 
     def refusal(self, scope: Scope) -> str:
         """Why a request is refused; "" if it is not."""
         headers = Headers(scope=scope)
-        host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site", "none")
+        host, method = headers.get("host", ""), scope.get("method", "GET")
         if not self.any_host and not is_local(host):
             return f"host {host!r:.200} is not a name of this machine"
-        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            return f"a page of {origin!r:.200} sent this"
-        method = scope.get("method", "GET")
+        for origin in headers.getlist("origin"):
+            if origin not in (f"http://{host}", f"https://{host}"):
+                return f"a page of {origin!r:.200} sent this"
         by_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        if site not in ("same-origin", "none") and not by_link:
+        if not by_link and any(site not in ("same-origin", "none") for site in headers.getlist("sec-fetch-site")):
             return "a page of another site sent this"
         if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/graphql") and method != "POST":
             return "GraphQL is answered by POST only"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,103 +11,104 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hapvr.errors import HapvrError, VideoError
 from hapvr.scorer.deadline import Deadline
 from hapvr.search.match import SearchAnswer
 from hapvr.search.query import Query
-from hapvr.serving.settings import ServiceSettings
+from hapvr.serving.refusals import Refusal
 
+SEARCH_TIMEOUT_S = 300.0
+"""For one search, without its wait."""
 
-class BusyError(HapvrError):
-    """More searches than the service takes. retry_s: when to ask again."""
+MAX_WAITING = 32
+"""Searches that wait, uploads that are being received included; more are refused."""
 
-    def __init__(self, message: str, *, retry_s: int) -> None:
-        super().__init__(message)
-        self.retry_s = retry_s
-
-
-Status = Literal["waiting", "running", "done", "failed"]
+RETRY_S = 5
+KEPT_JOBS = 64
+KEPT_BYTES = 512 * 2**20
+"""Memory for the features of queries, which matrices of pairs are made from."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One search. query, answer: once there are; query is dropped first where memory is short. release: called at its end.
-    video_id: of a query that is in the collection. sha256: of the query's file, "" where there is none or it is not read yet."""
+    """One search. query: once it was read; it is dropped first where memory is short. video_id: of a query that is in the
+    collection. sha256: of the query's file, "" where there is none or it is not read yet."""
 
     name: str
+    video_id: str = ""
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
+    future: Future[SearchAnswer] = field(default_factory=Future)
     deadline: Deadline = field(default_factory=lambda: Deadline(None))
     query: Query | None = None
-    video_id: str = ""
     sha256: str = ""
-    answer: SearchAnswer | None = None
-    error: Exception | None = None
-    running: bool = False
-    canceled: bool = False
-    ended: threading.Event = field(default_factory=threading.Event)
-    future: Future[None] | None = None
-    release: Callable[[], None] = lambda: None
 
     @property
-    def status(self) -> Status:
-        if self.ended.is_set():
-            return "done" if self.error is None else "failed"
-        return "running" if self.running else "waiting"
+    def status(self) -> Literal["waiting", "running", "done", "failed"]:
+        if not self.future.done():
+            return "running" if self.future.running() else "waiting"
+        return "done" if self.error is None else "failed"
 
-
-Work = Callable[[Job], SearchAnswer]
-Start = Callable[[Job, Work], Job]
+    @property
+    def error(self) -> BaseException | None:
+        """Why a job that has ended has no answer."""
+        return self.deadline.error() if self.future.cancelled() else self.future.exception()
 
 
 class SearchJobs:
     """Runs searches. Any thread may ask."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        self._settings = settings
-        self._pool = ThreadPoolExecutor(settings.searches_at_once, thread_name_prefix="search")
+    def __init__(self, *, at_once: int) -> None:
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="search")
+        self._num_places = at_once + MAX_WAITING
         self._guard = threading.Lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._places = 0
-        self._mean_s = 5.0
-
-    @property
-    def busy(self) -> int:
+        self.busy = 0
         """Searches that run or wait, and uploads that are being received."""
-        return self._places
 
     @contextmanager
-    def place(self) -> Iterator[Start]:
-        """A place among those that wait, for the time of an upload; what it gives starts the search.
-
-        Raises BusyError where all are taken.
-        """
-        self._take()
-        started = False
-
-        def start(job: Job, work: Work) -> Job:
-            nonlocal started
-            started = True
-            return self._start(job, work)
-
+    def place(self) -> Iterator[None]:
+        """A place among those that run and wait. Raises Refusal `busy` where all are taken."""
+        with self._guard:
+            if self.busy >= self._num_places:
+                sentence = f"search: {self.busy} searches run or wait, and no more are taken; try again in {RETRY_S} s"
+                raise Refusal(503, "busy", sentence, {"retry-after": str(RETRY_S)})
+            self.busy += 1
         try:
-            yield start
+            yield
         finally:
-            if not started:
-                self._leave()
+            with self._guard:
+                self.busy -= 1
+
+    def start(self, job: Job, work: Callable[[Job], SearchAnswer], *, release: Callable[[], object]) -> None:
+        """Run a search when its turn comes. release: called once, at its end."""
+
+        def run() -> SearchAnswer:
+            with self._guard:
+                canceled, job.deadline = job.deadline.passed(), Deadline(SEARCH_TIMEOUT_S)
+            if canceled:  # at the moment of its turn
+                job.deadline.cancel()
+            answer = work(job)
+            job.sha256 = "" if job.query is None else job.query.sha256
+            return answer
+
+        with self._guard:
+            self._jobs[job.id] = job
+            self._forget()
+        job.future = self._pool.submit(run)
+        job.future.add_done_callback(lambda _: release())
 
     def get(self, job_id: str) -> Job:
-        """Raises VideoError `unknown_job` for one that is not kept any more."""
+        """Raises Refusal `unknown_job` for one that is not kept any more."""
         with self._guard:
             if job_id not in self._jobs:
-                raise VideoError("unknown_job", f"jobs: there is no search {job_id!r:.100} any more; search again")
+                raise Refusal(404, "unknown_job", f"jobs: there is no search {job_id!r:.100} any more; search again")
             return self._jobs[job_id]
 
     def cancel(self, job: Job) -> None:
         """End a search that waits or runs; one that has ended stays as it is."""
-        job.canceled = True
-        job.deadline.cancel()
-        if job.future is not None and job.future.cancel():
-            self._end(job, job.deadline.error())
+        if not job.future.done():
+            with self._guard:
+                job.deadline.cancel()
+            job.future.cancel()
 
     def close(self) -> None:
         """End all searches and wait for those that run."""
@@ -119,64 +118,14 @@ class SearchJobs:
             self.cancel(job)
         self._pool.shutdown(wait=True)
 
-    def _take(self) -> None:
-        settings = self._settings
-        with self._guard:
-            if self._places >= settings.searches_at_once + settings.max_waiting:
-                retry_s = math.ceil(max(self._mean_s * self._places / settings.searches_at_once, 1))
-                raise BusyError(
-                    f"search: {self._places} searches run or wait, and no more are taken; try again in {retry_s} s",
-                    retry_s=retry_s,
-                )
-            self._places += 1
-
-    def _leave(self) -> None:
-        with self._guard:
-            self._places -= 1
-
-    def _start(self, job: Job, work: Work) -> Job:
-        with self._guard:
-            self._jobs[job.id] = job
-            ended = [one for one in self._jobs.values() if one.ended.is_set()]
-            for old in ended[: max(len(ended) - self._settings.kept_jobs, 0)]:
-                del self._jobs[old.id]
-        job.future = self._pool.submit(self._run, job, work)
-        return job
-
-    def _run(self, job: Job, work: Work) -> None:
-        began = time.monotonic()
-        job.running, job.deadline = True, Deadline(self._settings.search_timeout_s)
-        if job.canceled:  # before it had this deadline
-            job.deadline.cancel()
-        error: Exception | None = None
-        try:
-            job.answer = work(job)
-            job.sha256 = "" if job.query is None else job.query.sha256
-        except Exception as raised:  # shown to who asks for the job
-            error = raised
-        self._mean_s = 0.8 * self._mean_s + 0.2 * (time.monotonic() - began)
-        self._end(job, error)
-
-    def _end(self, job: Job, error: Exception | None) -> None:
-        job.error = error
-        job.release()
-        with self._guard:
-            self._forget_queries(keep=job)
-            self._places -= 1
-        job.ended.set()
-
-    def _forget_queries(self, *, keep: Job) -> None:
-        """Drop the oldest queries' features where they need more memory than they may."""
-        held = [job for job in self._jobs.values() if job.query is not None]
-        total = sum(num_bytes(job) for job in held)
-        for job in held:
-            if total <= self._settings.kept_bytes:
-                break
-            if job is not keep or num_bytes(job) > self._settings.kept_bytes:
-                total -= num_bytes(job)
-                job.query = None
-
-
-def num_bytes(job: Job) -> int:
-    """Memory of a job's query."""
-    return 0 if job.query is None else job.query.features.num_bytes
+    def _forget(self) -> None:
+        """Keep the last KEPT_JOBS that have ended, and features of the last queries, KEPT_BYTES of them."""
+        ended = [job for job in self._jobs.values() if job.future.done()]
+        for job in ended[:-KEPT_JOBS]:
+            del self._jobs[job.id]
+        room = KEPT_BYTES
+        for job in reversed(self._jobs.values()):
+            if job.query is not None:
+                room -= job.query.features.regions.nbytes
+                if room < 0:
+                    job.query = None

@@ -1,21 +1,121 @@
-"""The service as a process: uvicorn on one address, until it is told to end."""
+"""The app with its page, guard and headers; and the service as a process: uvicorn on one address, until it is told to end."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import uvicorn
+from fastapi import FastAPI
+from starlette.datastructures import MutableHeaders
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from hapvr.errors import ArgumentError, DataError
-from hapvr.serving.app import create_app
-from hapvr.serving.guard import is_loopback
+from hapvr import __version__
+from hapvr.errors import ArgumentError, DataError, HapvrError
+from hapvr.serving import refusals, routes
+from hapvr.serving.guard import Guard, is_loopback
+from hapvr.serving.uploads import BoundedBody, upload_folder
 from hapvr.stages.project import Project
 
+_LOG = logging.getLogger(__name__)
 DEFAULT_HOST = "127.0.0.1"
 MAX_CONNECTIONS = 256
 IDLE_S = 15
+"""How long a connection may take to bring the next request, its headers included."""
+
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class SafeHeaders:
+    """Adds HEADERS to every answer, keeps what is no media out of caches, and hangs up after a refusal: otherwise the rest
+    of a refused upload would still be received."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("cache-control", "no-store")
+                if message["status"] >= 400:
+                    headers["connection"] = "close"
+            await send(message)
+
+        await self.app(scope, receive, send_safely if scope["type"] == "http" else send)
+
+
+class Connection(H11Protocol):
+    """uvicorn's, closed unless the headers of the first and of each further request are there within IDLE_S: uvicorn's own
+    time limit ends with the first byte."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(IDLE_S, self._close_if_idle, self.cycle)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.loop.call_later(IDLE_S, self._close_if_idle, self.cycle)
+
+    def _close_if_idle(self, last: RequestResponseCycle | None) -> None:
+        if self.cycle is last and (last is None or last.response_complete):
+            self.timeout_keep_alive_handler()
+
+
+def create_app(
+    project: Project, *, any_host: bool = False, model: str | None = None, ready: Callable[[], None] = lambda: None
+) -> FastAPI:
+    """The service over a project. any_host: it is meant to be reached by other names than this machine's. model: as
+    `Searcher.open` takes it. ready: called when it starts.
+
+    Raises ConfigError for wrong values of the environment.
+    """
+    service = routes.Service(project, model=model)
+
+    def open_index() -> None:
+        try:
+            service.collection.current()
+        except HapvrError as error:  # GET /index and every search say so, too
+            _LOG.warning("nothing can be searched yet: %s", error)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        threading.Thread(target=open_index, name="open index", daemon=True).start()  # no request waits for the model
+        with upload_folder() as service.uploads:
+            ready()
+            yield
+            service.jobs.close()
+
+    # the pages of docs_url and redoc_url would load scripts from elsewhere
+    app = FastAPI(
+        title="HAP-VR search",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        exception_handlers=refusals.HANDLERS,  # type: ignore[arg-type]  # the handler of all of them
+    )
+    app.state.service = service
+    app.include_router(routes.router)
+    app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
+    app.add_middleware(BoundedBody, max_bytes=service.limits.max_bytes)
+    app.add_middleware(Guard, any_host=any_host)
+    app.add_middleware(SafeHeaders)
+    return app
 
 
 class Server:
@@ -34,12 +134,19 @@ class Server:
                 f"{DEFAULT_HOST}, or add --allow-remote and put a proxy with a login before it"
             )
         self._ready: Callable[[], None] = lambda: None
-        app = create_app(project, any_host=allow_remote, model=model, ready=lambda: self._ready())
-        self._socket = _listening(host, port)
+        self.app = create_app(project, any_host=allow_remote, model=model, ready=lambda: self._ready())
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=128)
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise DataError(
+                f"serve: cannot listen on {host}:{port} ({error}); end what uses this port, or choose another by --port"
+            ) from error
         self.port = int(self._socket.getsockname()[1])
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         config = uvicorn.Config(
-            app,
+            self.app,
+            http=Connection,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -60,18 +167,3 @@ class Server:
     def stop(self) -> None:
         """End `run`, which another thread is in."""
         self._server.should_exit = True
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(128)
-    except (OSError, OverflowError, UnicodeError) as error:
-        listening.close()
-        raise DataError(
-            f"serve: cannot listen on {host}:{port} ({error}); end what uses this port, or choose another by --port"
-        ) from error
-    return listening

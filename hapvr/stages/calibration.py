@@ -21,8 +21,7 @@ from hapvr.features.extract import choose_device
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
-from hapvr.scorer.frame_matrix import relative_frame_matrix
-from hapvr.scorer.segments import best_run
+from hapvr.scorer.segments import best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.evaluation import stored_similarities

@@ -40,8 +40,8 @@ from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.thumbnails import thumbnails
 from hapvr.stages.training import TrainingRun, require_trained_backbone, tracker_of
 from hapvr.stages.validation import benchmark_shards, target_mean
-from hapvr.storage.availability import available_videos, read_availability
 from hapvr.storage.features import FeatureStore
+from hapvr.storage.manifest import available_videos, read_availability
 from hapvr.tables import read_frame, write_frame
 from hapvr.train.run_folder import read_record
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hapvr.features.backbone import Backbone, center_crop, load_backbone
+from hapvr.features.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder, separate_side
-from hapvr.features.images import decode_frames
 from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.frames import open_frames
@@ -51,7 +50,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     frames.require({"sampling": project.config.sampling.content()})
     inputs = {"frames": frames_digest(frames)}
     rows = frames.rows()
-    num_frames = {row["video_id"]: row["num_rows"] for row in rows}
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
@@ -59,7 +57,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        embed.expect(sum(num_frames[video_id] for video_id in video_ids))
         for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *side = separate_side(values, side_dims)

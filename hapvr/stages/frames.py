@@ -81,7 +81,7 @@ def make_frames(
 def open_frames(project: Project, key: str) -> Iterator[FrameReader]:
     """The frames of a finished shard: read from disk, or decoded where they are not stored. Raises DataError."""
     shard = project.shard(STAGE, key)
-    if shard.require({"sampling": project.config.sampling.content()}).settings.get("stored", True):
+    if shard.require({"sampling": project.config.sampling.content()}).settings["stored"]:
         yield FrameFile(shard)
         return
     digests = {row["video_id"]: row["frames_sha256"] for row in shard.rows() if row["status"] == STATUS_OK}
@@ -97,8 +97,6 @@ class _DecodedFrames:
     def __init__(self, sampler: VideoSampler, digests: dict[str, str]) -> None:
         self._sampler = sampler
         self._digests = digests
-        self._turn = 0
-        self._turns = {video_id: turn for turn, video_id in enumerate(digests)}
 
     @property
     def video_ids(self) -> list[str]:
@@ -106,9 +104,7 @@ class _DecodedFrames:
 
     def read(self, video_id: str) -> VideoFrames:
         """Frames of a video. Raises DataError if its file changed or cannot be decoded any more."""
-        in_turn = self._turns[video_id] in (self._turn, self._turn + 1)
-        self._turn = self._turns[video_id] if in_turn else self._turn
-        video = self._sampler.sample(video_id, ahead=in_turn)
+        video = self._sampler.sample(video_id)
         frames = VideoFrames(video_id, video.jpegs, video.timestamps_s)
         if frames.sha256 != self._digests[video_id]:
             raise DataError(

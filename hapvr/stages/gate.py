@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,15 @@ from hapvr.files import read_json_as
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
 from hapvr.stages.benchmark_features import BenchmarkFeatures
-from hapvr.stages.evaluation import SIMILARITIES, TRAINED, StoredDigest, definition_digest, stored_similarities
+from hapvr.stages.evaluation import (
+    BASELINE,
+    SIMILARITIES,
+    TRAINED,
+    StoredDigest,
+    definition_digest,
+    stored_scores,
+    stored_similarities,
+)
 from hapvr.stages.marks_benchmark import MarkedPairs, marked_pairs, score_marks
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
@@ -32,7 +39,8 @@ from hapvr.stages.training import MODELS, TrainingRun, tracker_of
 from hapvr.stages.validation import benchmark_shards
 from hapvr.storage.features import FeatureStore
 from hapvr.tables import read_frame
-from hapvr.tracking.champions import (
+from hapvr.tracking.client import registered_bundle
+from hapvr.tracking.registry import (
     DECISION_TAG,
     REASON_TAG,
     Champion,
@@ -42,7 +50,6 @@ from hapvr.tracking.champions import (
     version_tags,
 )
 from hapvr.tracking.runs import Tracker
-from hapvr.tracking.store import registered_bundle
 
 CHAMPION_TAG = "hapvr.gate.champion"
 CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
@@ -62,20 +69,14 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a file."""
-        return {
-            "promoted": self.promoted,
-            "reason": self.reason,
-            "champion": self.champion,
-            "champion_run": self.champion_run,
-            "verdict": self.verdict.to_json() if self.verdict else None,
-        }
+        return vars(self) | {"verdict": self.verdict.to_json() if self.verdict else None}
 
 
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
     Two runs that decide at once wait for each other; a champion that changed meanwhile, by hand or from another machine, is
-    compared with anew.
+    compared with again.
     """
     tracker = tracker_of(project)
     name = project.config.tracking.registered_model
@@ -111,26 +112,27 @@ def _earlier(tracker: Tracker, name: str, version: int) -> Decision | None:
 
 
 def _decide(project: Project, run: TrainingRun, version: int, champion: Champion | None) -> Decision:
+    evaluation, by_hand = project.config.evaluation, f"`hapvr models promote {version}`"
     if champion is None:
-        return Decision(True, "promoted: there is no champion to compare with")
+        return _first(project, run, by_hand)
     number, champion_run = str(champion.version), champion.run_id
-    if not project.config.evaluation.gate.enabled:
-        reason = f"not promoted: evaluation.gate.enabled is false; `hapvr models promote {version}` does it by hand"
+    gate = evaluation.gate
+    if not gate.enabled:
+        reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
         return Decision(False, reason, number, champion_run)
-    evaluation = project.config.evaluation
     try:
         differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
-        gate = evaluation.gate
         marked = marked_pairs(project)
         if marked.suffice(project):
+            measured = [name for name in evaluation.target_metrics if any(name in one for one in differences)]
             differences.append(_compare_marks(project, run, champion, marked))
-            required = (*(gate.required_metrics or _measured(evaluation.target_metrics, differences)), MARKS_TASK)
+            required = (*(gate.required_metrics or measured), MARKS_TASK)
             gate = gate.model_copy(update={"required_metrics": tuple(dict.fromkeys(required))})
         verdict = decide(differences, target_metrics=evaluation.target_metrics, config=gate)
     except HapvrError as error:
         reason = (
             f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
-            f"with `hapvr evaluate`, then `hapvr models promote {version}`"
+            f"with `hapvr evaluate`, then {by_hand}"
         )
         return Decision(False, reason, number, champion_run)
     word = "promoted" if verdict.passed else "not promoted"
@@ -138,69 +140,80 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
     return Decision(verdict.passed, reason, number, champion_run, verdict)
 
 
+def _first(project: Project, run: TrainingRun, by_hand: str) -> Decision:
+    """Where there is no champion, the untrained baseline of the same evaluation stands for it."""
+    evaluation = project.config.evaluation
+    means = [stored_scores(project, run, name)["target_means"] for name in evaluation.benchmarks]
+    trained, baseline = (sum(mean[row] for mean in means) for row in (TRAINED, BASELINE))
+    if trained >= baseline or not evaluation.gate.enabled:
+        return Decision(True, "promoted: there is no champion to compare with")
+    numbers = f"{100 * trained / len(means):.2f} against {100 * baseline / len(means):.2f}"
+    return Decision(
+        False,
+        f"not promoted: there is no champion, and this model is below the untrained baseline (mean of the target metrics {numbers}); "
+        f"{by_hand} makes it champion all the same",
+    )
+
+
 def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
     definition = load_definition(str(benchmark_folder(project, name) or name))
     challenger = read_frame(stored_similarities(run, definition.name))
-    other = read_frame(_champion_similarities(project, run, champion, definition))
-    return compare(
-        definition,
-        other,
-        challenger,
-        available=_scored(other) & _scored(challenger),
-        config=project.config.evaluation.gate,
-    )
+    return _differences(project, definition, _champion_similarities(project, run, champion, definition), challenger)
 
 
 def _compare_marks(
     project: Project, run: TrainingRun, champion: Champion, marked: MarkedPairs
 ) -> dict[str, Difference]:
     """Both networks on the pairs that people marked; they are scored here, since marks change between two trainings."""
-    model, device = _champion_model(project, champion), choose_device(project.config.device)
-    model.require_features(FeatureStore(project.root, list(marked.shards)).settings)
-    network, _ = load_network(run.network_folder)
+    model = _champion_model(project, champion, list(marked.shards))
+    trained, _ = load_network(run.network_folder)
     folder = run.folder / "benchmarks" / MARKS
     folder.mkdir(parents=True, exist_ok=True)
-    scores = {
-        name: score_marks(scored, project, marked, folder / f"similarities-{name}.parquet", device=device)
-        for name, scored in (("trained", network), (f"champion-{champion.version}", model.network))
-    }
-    challenger, other = scores["trained"], scores[f"champion-{champion.version}"]
-    return compare(
-        marked.definition,
-        other,
-        challenger,
-        available=_scored(other) & _scored(challenger),
-        config=project.config.evaluation.gate,
+    other, challenger = (
+        score_marks(
+            network,
+            project,
+            marked,
+            folder / f"similarities-{name}.parquet",
+            device=choose_device(project.config.device),
+        )
+        for name, network in ((f"champion-{champion.version}", model.network), ("trained", trained))
     )
+    return _differences(project, marked.definition, other, challenger)
 
 
-def _measured(names: Sequence[str], differences: Sequence[Mapping[str, Difference]]) -> list[str]:
-    """Those of the names that a benchmark has."""
-    return [name for name in names if any(name in one for one in differences)]
+def _differences(
+    project: Project, definition: BenchmarkDefinition, champion: pl.DataFrame, challenger: pl.DataFrame
+) -> dict[str, Difference]:
+    """On the videos that both have scores of."""
+    first, second = (
+        frozenset(scores["query_id"].unique()) | frozenset(scores["reference_id"].unique())
+        for scores in (champion, challenger)
+    )
+    config = project.config.evaluation.gate
+    return compare(definition, champion, challenger, available=first & second, config=config)
 
 
-def _champion_model(project: Project, champion: Champion) -> SimilarityModel:
+def _champion_model(project: Project, champion: Champion, shards: list[str]) -> SimilarityModel:
+    """Raises DataError if it does not go with the features of these shards."""
     uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
-    return load_similarity_model(registered_bundle(uri, project.tracking_uri))
+    model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
+    model.require_features(FeatureStore(project.root, shards).settings)
+    return model
 
 
 def _champion_similarities(
     project: Project, run: TrainingRun, champion: Champion, definition: BenchmarkDefinition
-) -> Path:
-    """What the champion's own evaluation stored, if it was of the same benchmark; else its network is scored here.
-
-    Raises DataError if its network does not go with the features that are here.
-    """
+) -> pl.DataFrame:
+    """What the champion's own evaluation stored, if it was of the same benchmark; else its network is scored here."""
     stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
-    if stored is not None:
-        return stored
-    model = _champion_model(project, champion)
-    store = FeatureStore(project.root, benchmark_shards(project, definition.name))
-    model.require_features(store.settings)
-    path = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
-    device = choose_device(project.config.device)
-    score_benchmark(model.network, definition, BenchmarkFeatures(store, definition), path, device=device)
-    return path
+    if stored is None:
+        shards = benchmark_shards(project, definition.name)
+        model = _champion_model(project, champion, shards)
+        features = BenchmarkFeatures(FeatureStore(project.root, shards), definition)
+        stored = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
+        score_benchmark(model.network, definition, features, stored, device=choose_device(project.config.device))
+    return read_frame(stored)
 
 
 def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDefinition) -> Path | None:
@@ -219,10 +232,6 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
     return similarities if stored.digest == definition_digest(definition) else None
 
 
-def _scored(similarities: pl.DataFrame) -> frozenset[str]:
-    return frozenset(similarities["query_id"].unique()) | frozenset(similarities["reference_id"].unique())
-
-
 def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decision: Decision) -> None:
     tags = {
         DECISION_TAG: "promoted" if decision.promoted else "not promoted",
@@ -230,5 +239,5 @@ def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decisio
         CHAMPION_TAG: decision.champion,
         CHAMPION_RUN_TAG: decision.champion_run,
     }
-    describe(tracker.client, name, version, description=decision.reason, tags=tags)
+    describe(tracker, name, version, run_id=run.mlflow_run_id, decision=decision.reason, tags=tags)
     tracker.text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.vcdb import annotation_files
+from hapvr.config import LabelledPairsConfig
 from hapvr.errors import ConfigError, DataError
 from hapvr.provenance import file_sha256
 from hapvr.stages.benchmark_features import own_names, stored_ids
@@ -20,24 +21,15 @@ from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureFile
 from hapvr.storage.manifest import VIDEOS_STAGE, read_manifest
 from hapvr.storage.shards import STATUS_OK, Shard
-from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs
-from hapvr.train.pair_files import PairRow, read_pair_rows
+from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_pair_rows
 
 ROUNDING_S = 1.0
 """Annotations are in whole seconds, so a copied part may end so much after its video."""
 SHOWN = 5
 
 
-@dataclass(frozen=True)
-class _Videos:
-    """Training videos: id -> shard of those with features, and the ids of those without."""
-
-    shard_of: Mapping[str, str]
-    unusable: frozenset[str]
-
-
 def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPairs:
-    """The pairs of `train.labelled_pairs` and the videos of `train.distractors`, of these shards.
+    """The pairs of `train.labelled_pairs.file` and the videos of its `distractors`, of these shards.
 
     A file may name a video by its id, without its source, or by the name of its file, with or without suffix. Rows with a
     training video that has no features are left out and counted. Raises DataError, with file and row, for an unknown or
@@ -45,35 +37,46 @@ def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPair
     content; and where no row or no distractor is left. Raises ConfigError for a source of distractors that has no training
     videos.
     """
-    settings, path = project.config.train, _pairs_path(project)
-    videos = _training_videos(project, shards)
-    ids = _ids_by_name([*videos.shard_of, *videos.unusable])
-    pairs, num_unusable, times = [], 0, _Times(project, videos)
-    for row in read_pair_rows(path):
-        one, other = (_resolve(name, ids, row) for name in row.videos)
+    settings, path = _settings(project), _pairs_path(project)
+    shard_of, unusable = _training_videos(project, shards)
+    ids = _ids_by_name([*shard_of, *unusable])
+    file_of = cache(lambda key: FeatureFile(Shard(project.root, FEATURES_STAGE, key)))
+
+    @cache
+    def end_of(video_id: str) -> float:
+        last: float = file_of(shard_of[video_id]).times(video_id)[-1]
+        return last + 1 / project.config.sampling.fps
+
+    pairs, num_unusable = [], 0
+    for place, row in read_pair_rows(path):
+        one, other = (_resolve(name, ids, place) for name in row.videos)
         if one == other:
-            raise DataError(f"{row.place}: both names are of {one}; drop the row")
-        if {one, other} & videos.unusable:
+            raise DataError(f"{place}: both names are of {one}; drop the row")
+        if {one, other} & unusable:
             num_unusable += 1
             continue
-        for video_id, copy in zip((one, other), row.copies or (), strict=False):
-            times.check(video_id, copy, row)
+        for video_id, (start, end) in zip((one, other), row.copies or (), strict=False):
+            if start >= end_of(video_id) or end > end_of(video_id) + ROUNDING_S:
+                raise DataError(
+                    f"{place}: the copied part from {start:g} s to {end:g} s is not inside {video_id}, of which "
+                    f"{end_of(video_id):g} s have features; correct the times, or raise sampling.max_frames and extract again"
+                )
         pairs.append(LabelledPair((one, other), row.copies))
     if not pairs:
         raise DataError(f"{path}: all {num_unusable} rows name videos without features; see the index of features")
     paired = {video_id for pair in pairs for video_id in pair.videos}
-    distractors = _distractors(project, videos) - paired
+    distractors = _distractors(project, settings.distractors, set(shard_of)) - paired
     if settings.distractors and not distractors:
         raise DataError(
-            f"training: every video of train.distractors {', '.join(settings.distractors)} is in a pair of {path} or has no "
-            "features; name other sources, or none"
+            f"training: every video of the distractors {', '.join(settings.distractors)} is in a pair of {path} or has no "
+            "features; name other sources in train.labelled_pairs.distractors, or none"
         )
     _refuse_evaluated(project, paired | distractors)
     return LabelledPairs(tuple(pairs), tuple(sorted(distractors)), num_unusable)
 
 
 def labelled_file_sha256(project: Project) -> str:
-    """Of the file `train.labelled_pairs`, or of the annotation in that folder. Raises DataError where it is not there."""
+    """Of the file `train.labelled_pairs.file`, or of the annotation in that folder. Raises DataError where it is missing."""
     path = _pairs_path(project)
     if path.is_file():
         return file_sha256(path)
@@ -81,27 +84,32 @@ def labelled_file_sha256(project: Project) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
+def _settings(project: Project) -> LabelledPairsConfig:
+    settings = project.config.train.labelled_pairs
+    assert settings is not None, "a configuration with source: labelled_pairs has the section"
+    return settings
+
+
 def _pairs_path(project: Project) -> Path:
-    named = project.config.train.labelled_pairs
-    if named is None:
-        raise ConfigError("train.labelled_pairs: no file; name one, or set train.source to cached_views")
-    path = project.path(Path(named))
+    path = project.path(Path(_settings(project).file))
     if not path.exists():
-        raise DataError(f"{path}: no such file; set train.labelled_pairs to a CSV, a Parquet file, or a folder of VCDB")
+        raise DataError(
+            f"{path}: no such file; set train.labelled_pairs.file to a CSV, a Parquet file, or a folder of VCDB"
+        )
     return path
 
 
-def _training_videos(project: Project, shards: Sequence[str]) -> _Videos:
+def _training_videos(project: Project, shards: Sequence[str]) -> tuple[dict[str, str], frozenset[str]]:
+    """Training videos: id -> shard of those with features, and the ids of those without."""
     shard_of, unusable = {}, set()
     for key in shards:
-        for video_id, status in (
-            Shard(project.root, FEATURES_STAGE, key).index().select("video_id", "status").iter_rows()
-        ):
+        index = Shard(project.root, FEATURES_STAGE, key).index()
+        for video_id, status in index.select("video_id", "status").iter_rows():
             if status == STATUS_OK:
                 shard_of[video_id] = key
             else:
                 unusable.add(video_id)
-    return _Videos(shard_of, frozenset(unusable))
+    return shard_of, frozenset(unusable)
 
 
 def _ids_by_name(video_ids: Iterable[str]) -> dict[str, set[str]]:
@@ -114,54 +122,27 @@ def _ids_by_name(video_ids: Iterable[str]) -> dict[str, set[str]]:
     return found | {video_id: {video_id} for video_id in video_ids}
 
 
-def _resolve(name: str, ids: Mapping[str, set[str]], row: PairRow) -> str:
+def _resolve(name: str, ids: Mapping[str, set[str]], place: str) -> str:
     found = sorted(ids.get(name) or ids.get(PurePosixPath(name).stem) or set())
     if not found:
         raise DataError(
-            f"{row.place}: {name!r} is no training video with features; wanted an id such as {min(ids, default='')!r}, or the "
+            f"{place}: {name!r} is no training video with features; wanted an id such as {min(ids, default='')!r}, or the "
             "name of its file. Add its source with split train, or drop the row"
         )
     if len(found) > 1:
-        raise DataError(f"{row.place}: {name!r} may be {' or '.join(found[:SHOWN])}; give the whole id")
+        raise DataError(f"{place}: {name!r} may be {' or '.join(found[:SHOWN])}; give the whole id")
     return found[0]
 
 
-class _Times:
-    """How long videos are, by the times of their frames."""
-
-    def __init__(self, project: Project, videos: _Videos) -> None:
-        self._project = project
-        self._videos = videos
-        self._files: dict[str, FeatureFile] = {}
-        self._ends: dict[str, float] = {}
-
-    def check(self, video_id: str, copy: tuple[float, float], row: PairRow) -> None:
-        """Raise DataError for a copied part that is not inside the video."""
-        if video_id not in self._ends:
-            key = self._videos.shard_of[video_id]
-            if key not in self._files:
-                self._files[key] = FeatureFile(Shard(self._project.root, FEATURES_STAGE, key))
-            last = self._files[key].times(video_id)[-1]
-            self._ends[video_id] = last + 1 / self._project.config.sampling.fps
-        end = self._ends[video_id]
-        if copy[0] >= end or copy[1] > end + ROUNDING_S:
-            raise DataError(
-                f"{row.place}: the copied part from {copy[0]:g} s to {copy[1]:g} s is not inside {video_id}, of which "
-                f"{end:g} s have features; correct the times, or raise sampling.max_frames and extract again"
-            )
-
-
-def _distractors(project: Project, videos: _Videos) -> set[str]:
-    wanted = project.config.train.distractors
-    manifest = read_manifest(project.root)
-    source_of = dict(manifest.select("video_id", "source").iter_rows())
-    found = {video_id for video_id in videos.shard_of if source_of.get(video_id) in wanted}
-    for name in wanted:
-        if not any(source_of.get(video_id) == name for video_id in videos.shard_of):
-            known = sorted({source_of[video_id] for video_id in videos.shard_of if video_id in source_of})
-            raise ConfigError(
-                f"train.distractors: source {name!r} has no training videos with features; those that have: {', '.join(known)}"
-            )
+def _distractors(project: Project, sources: Sequence[str], usable: set[str]) -> set[str]:
+    source_of = dict(read_manifest(project.root).select("video_id", "source").iter_rows())
+    found = {video_id for video_id in usable if source_of.get(video_id) in sources}
+    known = {source_of[video_id] for video_id in usable if video_id in source_of}
+    if strange := sorted(set(sources) - known):
+        raise ConfigError(
+            f"train.labelled_pairs.distractors: source {strange[0]!r} has no training videos with features; those that "
+            f"have: {', '.join(sorted(known))}"
+        )
     return found
 
 

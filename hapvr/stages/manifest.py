@@ -10,7 +10,7 @@ import polars as pl
 
 from hapvr.progress import Progress, no_progress
 from hapvr.stages.project import Project
-from hapvr.stages.sources import resolve_sources
+from hapvr.stages.sources import resolve_sources, snapshot_sources
 from hapvr.storage.manifest import (
     MANIFEST_STAGE,
     ManifestRow,
@@ -22,7 +22,8 @@ from hapvr.storage.manifest import (
 
 @dataclass(frozen=True)
 class ManifestResult:
-    """shards and training_shards: all keys there are, old and new; counts: videos by source."""
+    """shards and training_shards: all keys there are, old and new; counts: videos by source; offer: digest of what the sources
+    held just before, see `snapshot_sources`."""
 
     shards: tuple[str, ...]
     training_shards: tuple[str, ...]
@@ -30,6 +31,7 @@ class ManifestResult:
     counts: dict[str, int]
     num_ignored: int
     digest: str
+    offer: str
 
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
@@ -37,11 +39,13 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
 
     One process at a time does; another waits for it.
     """
+    # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
+    offer = snapshot_sources(project, settle_s=0).digest
     with project.root.lock(MANIFEST_STAGE):
-        return _append(project, progress)
+        return _append(project, offer, progress)
 
 
-def _append(project: Project, progress: Progress) -> ManifestResult:
+def _append(project: Project, offer: str, progress: Progress) -> ManifestResult:
     manifest = read_manifest(project.root)
     known_ids = set(manifest["video_id"])
     next_number = Counter(manifest["shard"].unique().str.replace(r"-\d{5}$", "").to_list())
@@ -70,4 +74,5 @@ def _append(project: Project, progress: Progress) -> ManifestResult:
         dict(manifest["source"].value_counts().sort("source").iter_rows()),
         num_ignored,
         hashlib.sha256(manifest.write_ndjson().encode()).hexdigest(),
+        offer,
     )

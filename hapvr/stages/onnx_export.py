@@ -9,12 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from hapvr.features.backbone import Backbone, center_crop
-from hapvr.features.images import decode_frames
+from hapvr.features.backbone import Backbone, center_crop, decode_frames
 from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.model.checkpoint import load_network
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.onnx_export import NoONNX, write_onnx
+from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project
 from hapvr.stages.training import TrainingRun
@@ -26,9 +24,7 @@ CHECKED_FRAMES = 6
 """Of each of these videos: torch takes half a second for a frame."""
 
 
-def export_onnx(
-    project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone, calibration: Calibration | None
-) -> dict[str, Any]:
+def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone) -> dict[str, Any]:
     """What `write_onnx` returns for the run's model, or `{"reason": ...}` where it cannot be exported or shall not be.
 
     All pairs of the first CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
@@ -44,9 +40,8 @@ def export_onnx(
             network=load_network(run.network_folder)[0],
             frames=list(itertools.islice(_crops(project, backbone.crop_px), CHECKED_VIDEOS)),
             features=list(itertools.islice(_features(project, whitening), CHECKED_VIDEOS)),
-            calibration=calibration,
         )
-    except NoONNX as error:
+    except NotExported as error:
         return {"reason": str(error)}
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from hapvr.stages.project import Project
-from hapvr.stages.shard_check import verify_shards
+from hapvr.stages.shard_check import check_shard
 from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.storage.features import FeatureFile
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.manifest import VIDEOS_STAGE, shard_keys
-from hapvr.storage.rows import VideoTensors
 from hapvr.storage.shards import STATUS_OK, Shard
 
 MAX_NAMED = 10
@@ -112,10 +112,10 @@ def check_frames(project: Project, key: str) -> list[Finding]:
 def check_features(project: Project, key: str) -> list[Finding]:
     """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
     shard = project.shard(FEATURES_STAGE, key)
-    stored = VideoTensors(shard, "regions")
+    stored = FeatureFile(shard)
     bad_values, bad_norms, worst = [], [], 0.0
     for video_id in stored.video_ids:
-        norms = np.linalg.norm(stored.read(video_id).astype(np.float32), axis=-1)
+        norms = np.linalg.norm(stored.regions(video_id).astype(np.float32), axis=-1)
         error = float(np.abs(norms - 1).max())
         if not np.isfinite(norms).all() or (norms == 0).any():
             bad_values.append(video_id)
@@ -146,7 +146,7 @@ def check_features(project: Project, key: str) -> list[Finding]:
 
 def check_stored(shard: Shard) -> Finding:
     """stored_bytes: whether the data file still has the digest that was written down."""
-    (found,) = verify_shards(shard.root, shard.stage, [shard.key])
+    found = check_shard(shard)
     return Finding("stored_bytes", found.state == "ok", "error", {"state": found.state}, found.message)
 
 

@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.provenance import file_sha256
-from hapvr.scorer.bundle import CARD_FILE, SCORER_FILE, random_weights_warning
-from hapvr.scorer.calibration import CalibrationCheck, checked_metrics
-from hapvr.scorer.torch_bundle import write_bundle
-from hapvr.stages.calibration import ModelCalibration, calibrate, held_out_checks
+from hapvr.scorer.calibration import checked_metrics
+from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
+from hapvr.stages.calibration import calibrate, held_out_checks
 from hapvr.stages.evaluation import TRAINED, stored_scores
 from hapvr.stages.gate import Decision, make_decision
-from hapvr.stages.model_card import card_summary, model_card
+from hapvr.stages.model_card import model_card
 from hapvr.stages.onnx_export import export_onnx
 from hapvr.stages.project import Project, full_disk_is_named
-from hapvr.stages.segment_scores import SegmentScores, segment_metrics, segments_of_benchmarks
+from hapvr.stages.segment_scores import segment_metrics, segments_of_benchmarks
 from hapvr.stages.training import TrainingRun, require_trained_backbone, tracker_of
-from hapvr.tracking.lineage import data_digest
-from hapvr.tracking.packaging import link_card, log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import data_digest, log_model, register
 from hapvr.train.run_folder import read_record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; card: Markdown; checks: of
-    the calibration, on pairs that it was not fitted on; segments: of the benchmarks that know true times."""
+    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
+    metrics, in [0, 1]; digest: of the bundle; card: Markdown; figure: of the calibration, None without one."""
 
     run: TrainingRun
     name: str
@@ -39,9 +39,7 @@ class Registration:
     target: float
     digest: str
     card: str
-    calibrated: ModelCalibration
-    checks: tuple[CalibrationCheck, ...]
-    segments: Mapping[str, SegmentScores]
+    figure: Figure | None
 
 
 @full_disk_is_named("materialise registered_model again")
@@ -58,42 +56,39 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     segments = segments_of_benchmarks(project, run, fitted)
     backbone = load_backbone(project.config.backbone)
     require_trained_backbone(run, backbone.settings, what="the bundle would be made")
-    record = read_record(run.folder)
+    record, tracker = read_record(run.folder), tracker_of(project)
     onnx_folder = run.folder / "exported"
-    onnx = export_onnx(project, run, onnx_folder, backbone=backbone, calibration=fitted)
+    onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
     card = model_card(
         project, run, scores=scores, segments=segments, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx
     )
     bundle = write_bundle(
         run.folder / "bundle",
-        network_folder=run.network_folder,
-        backbone=backbone,
-        backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=project.config.sampling,
-        provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
-        serving=project.config.serving,
-        calibration=fitted,
-        card=card,
-        warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
-        onnx=onnx,
-        onnx_folder=onnx_folder if "files" in onnx else None,
+        BundleParts(
+            network_folder=run.network_folder,
+            backbone=backbone,
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+            provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
+            serving=project.config.serving,
+            calibration=fitted,
+            card=card,
+            warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
+            onnx=onnx,
+            onnx_folder=onnx_folder if "files" in onnx else None,
+        ),
     )
-    tracker = tracker_of(project)
     if calibrated.figure is not None:
         tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")
     tracker.metrics(run.mlflow_run_id, checked_metrics(checks) | segment_metrics(segments))
     tracker.text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.end(run.mlflow_run_id)
-    lineage = {"backbone.weights": backbone.identity.source, **dict(tags)}
-    # Of what the training read, which may be less than what is there by now.
-    lineage["data.digest"] = data_digest(record["data_digests"])
+    # The data is what the training read, which may be less than what is there by now.
+    lineage = {"backbone.weights": backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)
-    summary = card_summary(scores, calibrated, checks)
-    link_card(tracker, name, version, run.mlflow_run_id, summary=summary)
     return Registration(
         run=run,
         name=name,
@@ -103,7 +98,5 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         target=target,
         digest=file_sha256(bundle / SCORER_FILE),
         card=card,
-        calibrated=calibrated,
-        checks=checks,
-        segments=segments,
+        figure=calibrated.figure,
     )

@@ -1,16 +1,23 @@
-"""The model that searches are made with: the champion of the project's registry, or one that is named."""
+"""The models of searches and of the index: the champion of the project's registry, a named version, or a bundle."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hapvr.errors import DataError
-from hapvr.model.family import VideoNetwork
-from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
-from hapvr.search.network_digest import network_digest
+from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
+from hapvr.scorer.description import NETWORK_FOLDER, read_description
+from hapvr.search.current import CurrentIndex, serving_index
+from hapvr.search.network_digest import network_digest, stored_network_digest
 from hapvr.stages.project import Project
-from hapvr.tracking.store import pinned_uri, registered_bundle
+from hapvr.tracking.client import pinned_uri, registered_bundle, require_store
+
+if TYPE_CHECKING:
+    from hapvr.model.family import VideoNetwork
+    from hapvr.scorer.similarity_model import SimilarityModel
+
+REGISTERED = "models:/"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +38,75 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
     Raises DataError if there is none, saying what makes one.
     """
-    named = uri or f"models:/{project.config.tracking.registered_model}@champion"
-    if named.startswith("models:/"):
-        model = load_similarity_model(registered_bundle(named, project.tracking_uri))
-        pinned = pinned_uri(named, project.tracking_uri)
+    from hapvr.scorer.similarity_model import load_similarity_model
+
+    named = uri or _champion(project)
+    if named.startswith(REGISTERED):
+        named = pinned_uri(named, project.tracking_uri)
     else:
         try:
-            path = Path(named).resolve()
+            named = str(Path(named).resolve())
         except (OSError, ValueError, RuntimeError) as error:
             raise DataError(f"model: {named!r:.200} cannot be used as a path ({error}); correct it") from error
-        model, pinned = load_similarity_model(path), str(path)
-    return SearchModel(pinned, network_digest(model.network), model)
+    model = load_similarity_model(_place(project, named))
+    return SearchModel(named, network_digest(model.network), model)
+
+
+def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> Path:
+    """The bundle of the model that the index names, or of `model`: a bundle folder or a name in the registry.
+
+    Raises DataError where there is none, and where it has another network than the index was made with.
+    """
+    named = model or current.model
+    folder = _place(project, named)
+    read_description(folder)
+    if stored_network_digest(folder / NETWORK_FOLDER) != current.digest:
+        remedy = "`hapvr index build` makes a new one"
+        raise DataError(
+            f"search: the index below {project.root.url} was made with another network than {named} has"
+            + (f" now; {remedy}" if model is None else f"; name {current.model}, or {remedy}")
+        )
+    return folder
+
+
+def check_model(project: Project, model: str) -> None:
+    """Raise as `index_bundle` does, also where there is no index yet: then any bundle will do."""
+    current = serving_index(project.root)
+    if current is None:
+        read_description(_place(project, model))
+    else:
+        index_bundle(project, current, model)
+
+
+def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
+    """What is to be said where the index's model is not the champion (any more); nothing where no registry answers, or only with
+    an error."""
+    remedy = "`hapvr index update` brings it up to date"
+    warnings = (
+        f"{current.model}, which the index was made with, is not in the registry any more; what is loaded answers until the "
+        f"next start; {remedy}",
+        f"the registry has no champion of {project.config.tracking.registered_model} any more; {current.model} goes on answering",
+    )
+    try:
+        require_store(project.tracking_uri)
+    except HapvrError:
+        return ()
+    champion = ""
+    for uri, warning in zip((current.model, _champion(project)), warnings, strict=True):
+        try:
+            champion = pinned_uri(uri, project.tracking_uri)
+        except (RegistryError, DamagedError, MissingPartError):
+            return ()
+        except DataError:
+            return (warning,)
+    if champion == current.model:
+        return ()
+    return (f"the index was made with {current.model}, and the champion is {champion}; {remedy}",)
+
+
+def _champion(project: Project) -> str:
+    return f"{REGISTERED}{project.config.tracking.registered_model}@champion"
+
+
+def _place(project: Project, model: str) -> Path:
+    return registered_bundle(model, project.tracking_uri) if model.startswith(REGISTERED) else Path(model)

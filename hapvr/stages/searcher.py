@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.installed import has_gpu
 from hapvr.provenance import file_sha256
 from hapvr.scorer.access import Access
 from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.bundle_features import bundle_features
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.settings import ServingConfig
+from hapvr.scorer.similarity_model import bundle_features
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.engine import Found, SearchEngine
@@ -28,8 +27,8 @@ from hapvr.search.query import Part, Query, cut, thin
 from hapvr.search.shard_index import ShardIndex
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.stored import StoredVideos
-from hapvr.stages.index_model import index_bundle, registry_warnings
 from hapvr.stages.project import Project
+from hapvr.stages.search_model import index_bundle, registry_warnings
 from hapvr.stages.search_page import search_page
 
 STALE_SHOWN = 3
@@ -103,11 +102,7 @@ class Searcher:
         root, settings = project.root, project.config.search
         current = current_index(root)
         folder = index_bundle(project, current, model)
-        # ONNX Runtime is the faster engine on a processor (docs/experiments.md), and starts without importing torch
-        on_gpu = project.config.device != "cpu" and has_gpu()
-        scorer = load_bundle(
-            folder, device=project.config.device, engine="torch" if on_gpu else "onnx", dtype=settings.dtype
-        )
+        scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
         index = current.open(root, settings)
         shards = index.videos()
         videos = StoredVideos(root, shards, require=bundle_features(folder).require, side=scorer.networks.needs_side)

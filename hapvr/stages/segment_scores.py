@@ -20,8 +20,7 @@ from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.scorer.calibration import Calibration, frame_threshold
-from hapvr.scorer.frame_matrix import relative_frame_matrix
-from hapvr.scorer.segments import Clock, align, timed_segments
+from hapvr.scorer.segments import Clock, align, relative_frame_matrix, timed_segments
 from hapvr.stages.benchmark_features import BenchmarkFeatures
 from hapvr.stages.evaluation import stored_similarities
 from hapvr.stages.project import Project

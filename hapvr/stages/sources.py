@@ -1,19 +1,31 @@
-"""The sources of a configuration, as the videos they offer."""
+"""The sources of a configuration: the videos they offer, and whether that changed since."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.config import digest
 from hapvr.corpus.demo import make_demo_corpus
 from hapvr.corpus.user_videos import read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
+from hapvr.provenance import file_sha256
 from hapvr.stages.project import Project
 from hapvr.video.settings import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
-from hapvr.video.sources import ManifestEntry, entries_of_files, entries_of_youtube_ids, read_list, scan_folder
+from hapvr.video.sources import (
+    ManifestEntry,
+    entries_of_files,
+    entries_of_youtube_ids,
+    path_of_text,
+    read_list,
+    scan_folder,
+)
 
 CORPUS_FOLDER = "corpus"
 
@@ -41,6 +53,45 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
             yield from _labelled(project, source, progress)
 
 
+@dataclass(frozen=True)
+class SourceSnapshot:
+    """What the sources hold at one moment.
+
+    digest: changes when a video or row is added, removed or renamed. unsettled: files whose last write was a moment ago,
+    so that they may still be being copied.
+    """
+
+    digest: str
+    unsettled: tuple[Path, ...]
+
+
+def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
+    """Look at the sources without decoding anything.
+
+    settle_s: a file that was written to in the last so many seconds is unsettled. A file whose time lies further than that
+    in the future, as the clock was set back, counts as settled. Raises DataError for a source that is missing or empty.
+    """
+    state = {}
+    unsettled: list[Path] = []
+    now = time.time()
+    for source in project.config.sources:
+        if isinstance(source, FolderSource | OwnVideosSource):
+            entries = scan_folder(project.path(source.path), source=source.name).entries
+            state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
+            for entry in entries:
+                path = path_of_text(entry.uri)
+                if path.is_file() and abs(now - path.stat().st_mtime) < settle_s:
+                    unsettled.append(Path(entry.uri))
+        elif isinstance(source, ListSource):
+            try:
+                state[source.name] = file_sha256(project.path(source.path))
+            except OSError as error:
+                raise DataError(f"source {source.name}: {error}; set its path to a CSV or Parquet file") from error
+        else:
+            state[source.name] = digest(source)
+    return SourceSnapshot(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
+
+
 def benchmark_folder(project: Project, name: str) -> Path | None:
     """The folder of a benchmark that a source of this project made; None if none did."""
     if project.root.local is None:
@@ -61,18 +112,9 @@ def _labelled(
         yield _folder(train, "train", folder / train / "videos")
     else:
         videos = project.path(source.path)
-        split = split_user_videos(
-            videos,
-            folder,
-            name=source.name,
-            validation_rate=source.validation_rate,
-            test_rate=source.test_rate,
-            scenes=None if source.scenes is None else read_scenes(project.path(source.scenes)),
-            edits=source.edits,
-            seed=source.seed,
-            progress=progress,
-        )
-        yield ResolvedSource(train, "train", entries_of_files(split.train, root=videos, source=train))
+        scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
+        files, _ = split_user_videos(videos, folder, source, scenes=scenes, progress=progress)
+        yield ResolvedSource(train, "train", entries_of_files(files, root=videos, source=train))
     for part in ("validation", "test"):
         yield _folder(f"{source.name}-{part}", part, folder / f"{source.name}-{part}" / "videos")
 

@@ -12,8 +12,7 @@ from hapvr.stages.project import Project
 from hapvr.stages.training import current_run, tracker_of
 from hapvr.storage.manifest import shard_keys
 from hapvr.storage.shards import STATUS_OK
-from hapvr.tracking.champions import CHAMPION, champion_of
-from hapvr.tracking.registry import headline
+from hapvr.tracking.registry import CHAMPION, champion_of, headline
 
 RANDOM_WEIGHTS = (
     "WARNING: the published weights could not be had, and this demo goes on with seeded random ones: it shows that the "

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from hapvr.config_file import dump_config
 from hapvr.errors import DamagedError, DataError
 from hapvr.features.backbone import load_backbone
@@ -31,22 +29,16 @@ from hapvr.storage.frames import frames_digest
 from hapvr.storage.manifest import read_manifest, training_shard_keys
 from hapvr.storage.shards import Shard
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
-from hapvr.tracking.lineage import LINEAGE_FILE, data_digest
-from hapvr.tracking.runs import Tracker
-from hapvr.tracking.training import LATE_TAG, Outbox
+from hapvr.tracking.registry import LINEAGE_FILE, data_digest
+from hapvr.tracking.runs import PendingReports, Tracker
 from hapvr.train.labelled_pairs import write_labelled_pairs
-from hapvr.train.mined_pairs import (
-    MINED_NAME,
-    MinedPairs,
-    read_mined_pairs,
-    require_training_pairs,
-    write_mined_pairs,
-)
 from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_record
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
+NOT_TRACKED = ("sources", "data_root", "tracking")
+"""Sections of the configuration that are no parameters of an MLflow run."""
 LABELLED_SHA256 = "file_sha256"
 """Of the file of labelled pairs, in a run's record of them."""
 STAGES_READ = {
@@ -60,8 +52,6 @@ RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 @dataclass(frozen=True)
 class _Current:
-    """Of CURRENT_NAME."""
-
     key: str
 
 
@@ -118,40 +108,13 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     config_path = folder / CONFIG_NAME
     with write_atomic(config_path) as part:
         part.write_text(dump_config(project.config), encoding="utf-8")
-    mined = _mined_pairs(project, shards, folder) if project.config.train.mined_pairs else None
-    labelled, labelled_sha256 = None, ""
+    record = {"data_digests": data_digests(project, shards), "weights": _weights(project, shards)}
+    record["environment"] = environment()
     if project.config.train.source == "labelled_pairs":
-        labelled_sha256 = labelled_file_sha256(project)
         labelled = find_labelled_pairs(project, shards)
         write_labelled_pairs(folder, labelled)
-    digests = data_digests(project, shards)
-    tracker = tracker_of(project)
-    config = project.config.model_dump(mode="json", exclude={"sources", "data_root", "tracking"})
-    run_id = tracker.start(key, name=f"{project.config.name}-{key[:8]}", params=config, tags=dict(tags))
-    identities = _weights(project, shards)
-    tracker.tag(
-        run_id,
-        {
-            "git.revision": git_revision(),
-            **{f"{part}.weights": identity["source"] for part, identity in identities.items()},
-            "data.num_shards": str(len(shards)),
-        },
-    )
-    tracker.file(run_id, config_path, "config")
-    record = {"data_digests": digests, "weights": identities, "environment": environment()}
-    if mined is not None:
-        record["mined_pairs"] = mined.summary()
-    if labelled is not None:
-        record["labelled_pairs"] = {**labelled.summary(), LABELLED_SHA256: labelled_sha256}
-    tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
-    tracker.dataset(
-        run_id,
-        name=f"{project.config.name} training data",
-        digest=data_digest(digests),
-        place=project.root.url,
-        profile={"shards": len(shards), "read": list(_stages_read(project))},
-        context="training",
-    )
+        record["labelled_pairs"] = {**labelled.summary(), LABELLED_SHA256: labelled_file_sha256(project)}
+    run_id = _track(project, key, config_path, shards, record, tags)
     with write_atomic(folder / RUN_NAME) as part:
         part.write_text(
             json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
@@ -159,19 +122,31 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     return TrainingRun(key, folder, run_id)
 
 
-def _mined_pairs(project: Project, shards: Sequence[str], folder: Path) -> MinedPairs:
-    """The pairs of a run, which keeps them when it goes on. Raises what `find_mined_pairs` raises, and for strange pairs."""
-    stored = read_mined_pairs(folder)
-    if stored is not None:
-        manifest = read_manifest(project.root)
-        training = set(manifest.filter(pl.col("shard").is_in(shards))["video_id"])
-        require_training_pairs(stored, training, place=folder / MINED_NAME)
-        return stored
-    from hapvr.stages.mined_pairs import find_mined_pairs  # loads the search
-
-    found = find_mined_pairs(project, shards)
-    write_mined_pairs(folder, found)
-    return found
+def _track(
+    project: Project,
+    key: str,
+    config_path: Path,
+    shards: Sequence[str],
+    record: Mapping[str, Any],
+    tags: Mapping[str, str],
+) -> str:
+    """Make or find the MLflow run of this key, with what the training starts from; returns its id."""
+    tracker = tracker_of(project)
+    params = {name: value for name, value in project.config.stored().items() if name not in NOT_TRACKED}
+    run_id = tracker.start(key, name=f"{project.config.name}-{key[:8]}", params=params, tags=dict(tags))
+    weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
+    tracker.tag(run_id, {"git.revision": git_revision(), **weights, "data.num_shards": str(len(shards))})
+    tracker.file(run_id, config_path, "config")
+    tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
+    tracker.dataset(
+        run_id,
+        name=f"{project.config.name} training data",
+        digest=data_digest(record["data_digests"]),
+        place=project.root.url,
+        profile={"shards": len(shards), "read": list(_stages_read(project))},
+        context="training",
+    )
+    return run_id
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:
@@ -239,9 +214,7 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
     result = training_result(run)
     tracker = tracker_of(project)
-    late = Outbox(run.folder).deliver(tracker, run.mlflow_run_id)
-    if late:
-        tracker.tag(run.mlflow_run_id, {LATE_TAG: f"{late} entries"})
+    PendingReports(run.folder).deliver(tracker, run.mlflow_run_id)
     for name in (RUN_NAME, HISTORY_NAME):
         tracker.file(run.mlflow_run_id, run.folder / name, "training")
     tracker.metrics(

@@ -95,13 +95,9 @@ def make_views_and_labels(
     wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
 
     num_videos = sum(row["status"] == STATUS_OK for row in rows)
-    config = project.config.views
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
-        chosen = [output for output in wanted if output.recipe in unfinished]
-        for output in chosen:
-            output.embed.expect(num_videos * (config.num_weak + config.num_strong) * config.num_frames)
-        return _entries(project, key, chosen)
+        return _entries(project, key, [output for output in wanted if output.recipe in unfinished])
 
     built = build_shards(
         [output.recipe for output in wanted],

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.features.backbone import Backbone, center_crop, load_backbone
+from hapvr.features.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.features.extract import choose_device, embed_in_batches, region_embedder
-from hapvr.features.images import decode_frames
 from hapvr.features.settings import WhiteningConfig
 from hapvr.features.whitening import (
     STAGE,
@@ -153,7 +152,6 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
                     yield video_id, center_crop(frames, config.backbone.crop_px)
 
     embed = region_embedder(backbone, None, choose_device(config.device))
-    embed.expect(wanted)
     regions: list[Tensor] = []
     num_done = 0
     for _, values in embed_in_batches(clips(), embed, batch_frames=config.backbone.batch_frames):

@@ -5,7 +5,7 @@ With `features.pooled` a row also has the frame's pooled vector before whitening
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ import pyarrow as pa
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.rows import VideoRows, VideoTensors, places_of_videos
+from hapvr.storage.rows import VideoRows, places_of_videos
 from hapvr.storage.shards import STATUS_OK, Columns, Shard
-from hapvr.storage.side import VideoSide, side_fields, stored_side_dims
+from hapvr.storage.side import SIDE_COLUMNS, joined, side_fields, stored_side_dims
 from hapvr.storage.tensors import tensor_field
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def fields(*, num_regions: int, dims: int, side_dims: int = 0) -> tuple[pa.Field
         pa.field("frame_index", pa.int32(), nullable=False),
         pa.field("timestamp_s", pa.float64(), nullable=False),
         tensor_field("regions", shape=(num_regions, dims), dtype="float16"),
-        *(side_fields(side_dims) if side_dims else ()),
+        *side_fields(side_dims),
     )
 
 
@@ -59,11 +59,16 @@ class FeatureFile:
     def __init__(self, shard: Shard, *, side: bool = False) -> None:
         """side: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
         file = shard.open_data()
-        self._times = VideoRows(shard, ["timestamp_s"], file=file)
-        self._regions = VideoTensors(shard, "regions", file=file)
-        self._side = VideoSide(shard, file) if side else None
-        self.side_dims = stored_side_dims(file) if side else 0
+        dims = stored_side_dims(shard, file, required=side)
+        self.side_dims = dims if side else 0
         """C of the pooled vectors that `regions` appends, 0 for none."""
+        self._times = VideoRows(shard, ["timestamp_s"], file=file)
+        self._regions = VideoRows(shard, ["regions", *(SIDE_COLUMNS if side else ())], file=file)
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos that have features, in file order."""
+        return self._times.video_ids
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
         """(regions [T, R, D] with their side, seconds [T]) of a video. Raises DataError if it has none."""
@@ -75,8 +80,7 @@ class FeatureFile:
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with their side. Raises DataError if it has none."""
-        regions = self._regions.read(video_id, first, last)
-        return regions if self._side is None else self._side.join(video_id, regions, first, last)
+        return joined(self._regions.tensors(video_id, first, last))
 
 
 class FeatureStore:
@@ -87,14 +91,12 @@ class FeatureStore:
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
-        self._ids: list[tuple[str, ...]] = []
+        self._shard_of: dict[str, Shard] = {}
+        self._files: OrderedDict[tuple[str, bool], FeatureFile] = OrderedDict()
         for shard in self._shards:
-            # compares the union of both settings
-            shard.require(dict.fromkeys(shard.require({}).settings) | dict(self._shards[0].require({}).settings))
-            self._ids.append(tuple(places_of_videos(shard)))
-        self._files: dict[str, VideoTensors] = {}
-        self._sides: dict[str, VideoSide] = {}
-        self._times: dict[str, VideoRows] = {}
+            own = shard.require({}).settings
+            shard.require(dict.fromkeys(own) | self.settings)  # compares the union of both settings
+            self._shard_of |= dict.fromkeys(places_of_videos(shard), shard)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -105,7 +107,7 @@ class FeatureStore:
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
-        return {video_id for ids in self._ids for video_id in ids}
+        return set(self._shard_of)
 
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
@@ -119,40 +121,25 @@ class FeatureStore:
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)
-        for shard, ids in zip(self._shards, self._ids, strict=True):
-            for video_id in ids:
-                if video_id in wanted:
-                    regions = self._open(shard).read(video_id)
-                    if side:
-                        regions = self._open_side(shard).join(video_id, regions)
-                    yield video_id, torch.from_numpy(regions)
+        for video_id, shard in self._shard_of.items():
+            if video_id in wanted:
+                yield video_id, torch.from_numpy(self._open(shard, side=side).regions(video_id))
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError for one without features."""
-        for shard, ids in zip(self._shards, self._ids, strict=True):
-            if video_id in ids:
-                if shard.key not in self._times:
-                    if len(self._times) == MAX_OPEN_FILES:
-                        del self._times[next(iter(self._times))]
-                    self._times[shard.key] = VideoRows(shard, ["timestamp_s"])
-                return self._times[shard.key].times(video_id)
-        raise DataError(f"features: there are none of {video_id!r}; extract them first")
+        if video_id not in self._shard_of:
+            raise DataError(f"features: there are none of {video_id!r}; extract them first")
+        return self._open(self._shard_of[video_id], side=False).times(video_id)
 
-    def _open(self, shard: Shard) -> VideoTensors:
+    def _open(self, shard: Shard, *, side: bool) -> FeatureFile:
         """A process may open about a thousand files, and a collection may have more shards."""
-        if shard.key not in self._files:
+        place = (shard.key, side)
+        if place not in self._files:
             shard.require(self.settings)  # it may have been made again since
             if len(self._files) == MAX_OPEN_FILES:
-                del self._files[next(iter(self._files))]
-            self._files[shard.key] = VideoTensors(shard, "regions")
-        return self._files[shard.key]
-
-    def _open_side(self, shard: Shard) -> VideoSide:
-        if shard.key not in self._sides:
-            if len(self._sides) == MAX_OPEN_FILES:
-                del self._sides[next(iter(self._sides))]
-            self._sides[shard.key] = VideoSide(shard, shard.open_data())
-        return self._sides[shard.key]
+                self._files.popitem(last=False)
+            self._files[place] = FeatureFile(shard, side=side)
+        return self._files[place]
 
 
 def finished_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -180,39 +167,32 @@ class FeatureStatistics:
     num_settings: int
 
 
-def feature_statistics(
-    root: DataRoot, keys: Iterable[str] | None = None, *, progress: Progress = no_progress
-) -> FeatureStatistics:
-    """Count what is stored. keys: None for every shard there is. Raises DataError where no shard is finished."""
-    chosen = [Shard(root, STAGE, key) for key in (root.list_folders(STAGE) if keys is None else keys)]
+def feature_statistics(root: DataRoot, *, progress: Progress = no_progress) -> FeatureStatistics:
+    """Count what is stored. Raises DataError where no shard is finished."""
     lengths: list[int] = []
     failures: Counter[str] = Counter()
-    settings: set[str] = set()
-    num_bytes = num_finished = 0
-    for done, shard in enumerate(chosen, start=1):
-        finished = shard.finished_index()
-        if finished is not None:
-            found, index = finished
-            good = index["status"] == STATUS_OK
-            lengths += index.filter(good)["num_rows"].to_list()
-            failures.update(index.filter(~good)["reason"].to_list())
-            settings.add(repr(sorted(found.settings.items())))
+    settings: list[str] = []
+    num_bytes = 0
+    keys = root.list_folders(STAGE)
+    for done, shard in enumerate((Shard(root, STAGE, key) for key in keys), start=1):
+        if (found := shard.finished_rows()) is not None:
+            lengths += [row["num_rows"] for row in found[1] if row["status"] == STATUS_OK]
+            failures.update(row["reason"] for row in found[1] if row["status"] != STATUS_OK)
+            settings.append(repr(sorted(found[0].settings.items())))
             num_bytes += root.num_bytes(shard.data_name)
-            num_finished += 1
-        progress(done, len(chosen))
-    if not num_finished:
+        progress(done, len(keys))
+    if not settings:
         raise DataError(
-            f"features: none of {len(chosen)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
+            f"features: none of {len(keys)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
         )
     lengths.sort()
-    shown = (lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0)
     return FeatureStatistics(
-        num_finished,
-        len(chosen) - num_finished,
-        len(lengths),
-        dict(sorted(failures.items())),
-        sum(lengths),
-        shown,
-        num_bytes,
-        len(settings),
+        num_shards=len(settings),
+        num_unfinished=len(keys) - len(settings),
+        num_videos=len(lengths),
+        failures=dict(sorted(failures.items())),
+        num_frames=sum(lengths),
+        frames_per_video=(lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0),
+        num_bytes=num_bytes,
+        num_settings=len(set(settings)),
     )

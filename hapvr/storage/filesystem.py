@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import posixpath
+import resource
 import shutil
 import tempfile
 import warnings
@@ -23,6 +25,9 @@ from hapvr.files import PART_SUFFIX, write_atomic
 from hapvr.settings import first_line
 
 LOCKS_FOLDER = ".locks"
+
+SPARE_DESCRIPTORS = 64
+"""Files for everything but shards: libraries, connections, pipes."""
 
 DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 """What libraries raise for damaged Parquet, safetensors and JSON."""
@@ -65,6 +70,7 @@ class DataRoot:
         return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
         return bool(self._info(self.path(name)).type == pafs.FileType.File)
 
     def list_folders(self, name: str) -> list[str]:
@@ -80,22 +86,26 @@ class DataRoot:
         return sorted(info.base_name for info in self._info(selector) if info.type == kind)
 
     def _info(self, place: Any) -> Any:
-        try:
+        with self._naming("the data root", " cannot be read", hint="See data_root"):
             return self.filesystem.get_file_info(place)
-        except (pa.ArrowException, OSError) as error:
-            problem = " ".join(str(error).split())[:200]
-            raise DataError(f"storage: the data root {self.url} cannot be read ({problem}); see data_root") from error
+
+    @contextmanager
+    def _naming(self, what: str, problem: str, *, hint: str) -> Iterator[None]:
+        """Turn errors of the file system into a DataError that names what it was about."""
+        try:
+            yield
+        except OSError as error:
+            cause = " ".join(str(error).split())[:300]
+            raise DataError(f"storage: {what} {self.url}{problem}: {cause}. {hint}") from error
 
     def open(self, name: str) -> Any:
         """A random access file to read. Raises DataError where it does not exist."""
-        try:
-            return self.filesystem.open_input_file(self.path(name))
-        except FileNotFoundError:
-            raise DataError(f"storage: {name} is not below {self.url}; run the stage that makes it first") from None
-        except OSError as error:
-            raise DataError(
-                f"storage: cannot read {name} below {self.url}: {error}; correct its permissions or the connection"
-            ) from error
+        with self._naming(f"{name} below", " cannot be read", hint="Correct its permissions or the connection"):
+            try:
+                return self.filesystem.open_input_file(self.path(name))
+            except FileNotFoundError:
+                problem = f"storage: {name} is not below {self.url}; run the stage that makes it first"
+                raise DataError(problem) from None
 
     @contextmanager
     def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:
@@ -105,7 +115,8 @@ class DataRoot:
         DataError where the root cannot be written or is full.
         """
         target = self.path(name)
-        try:
+        hint = "Free space or correct the permissions and run again; what was finished before is kept"
+        with self._naming(f"cannot write {name} below", "", hint=hint):
             if self.local is not None:
                 described = None if invalidates is None else Path(self.path(invalidates))
                 with write_atomic(Path(target), invalidates=described) as part, pa.OSFile(str(part), "wb") as stream:
@@ -119,11 +130,6 @@ class DataRoot:
                         self.delete(invalidates)
                     with self.filesystem.open_output_stream(target) as stream:
                         shutil.copyfileobj(file, stream, 1 << 20)
-        except OSError as error:
-            raise DataError(
-                f"storage: cannot write {name} below {self.url}: {error}. Free space or correct the permissions and run "
-                f"again; what was finished before is kept"
-            ) from error
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -136,7 +142,7 @@ class DataRoot:
             yield
             return
         path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
-        try:
+        with self._naming("the data root", " cannot be written", hint="Correct its permissions or set data_root"):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path)
             try:
@@ -144,10 +150,6 @@ class DataRoot:
             except Timeout:
                 warnings.warn(f"{name} is being made by another process; waiting for it to end", stacklevel=3)
                 lock.acquire()
-        except OSError as error:
-            raise DataError(
-                f"storage: the data root {self.url} cannot be written: {error}; correct its permissions or set data_root"
-            ) from error
         try:
             yield
         finally:
@@ -204,6 +206,23 @@ class DataRoot:
         if self.local is None:
             raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
         return Path(self.path(name))
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process open as many files besides those that it has open; 1,024 in all is a usual limit.
+
+    Raises DataError if the system does not allow that.
+    """
+    wanted = max(map(int, os.listdir("/dev/fd")), default=0) + count + SPARE_DESCRIPTORS
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return
+    if most != resource.RLIM_INFINITY and most < wanted:
+        raise DataError(
+            f"storage: {count} files of shards have to be open at once, and the system allows {most}; raise that "
+            f"(`ulimit -Hn {wanted}` as root, or LimitNOFILE of a service), or make larger shards (shard_videos)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

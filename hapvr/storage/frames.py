@@ -64,11 +64,8 @@ class FrameReader(Protocol):
 
 def frames_digest(shard: Shard) -> str:
     """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
-    index = shard.rows()
-    if any("frames_sha256" not in row for row in index):
-        raise DataError(f"frames: those of shard {shard.key} are of an earlier version; run the stage frames again")
     names = ("video_id", "status", "reason", "message", "frames_sha256")
-    rows = [tuple(row[name] for name in names) for row in index]
+    rows = [tuple(row[name] for name in names) for row in shard.rows()]
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
@@ -85,7 +82,7 @@ class FrameFile:
     """
 
     def __init__(self, shard: Shard) -> None:
-        if not shard.require({}).settings.get("stored", True):
+        if not shard.require({}).settings["stored"]:
             raise DataError(
                 f"frames: those of shard {shard.key} are not stored, and this work needs them to be; set "
                 f"sampling.store_frames to true and run the stage frames again"
@@ -108,7 +105,7 @@ class FrameFile:
 def are_stored(shard: Shard) -> bool:
     """Whether a shard's frames are on disk: it is finished, and they need not be decoded again."""
     provenance = shard.provenance()
-    return provenance is not None and bool(provenance.settings.get("stored", True))
+    return provenance is not None and bool(provenance.settings["stored"])
 
 
 def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.Image:

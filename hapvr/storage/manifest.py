@@ -1,28 +1,38 @@
-"""The manifest (`manifest/<shard>/rows.parquet`, append-only) and the `videos` shards (a row per video)."""
+"""The manifest (`manifest/<shard>/rows.parquet`, append-only), the columns of the `videos` shards, and which videos could
+be had (`availability/<source>/<shard>.parquet`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from hapvr.errors import DataError
-from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+from hapvr.errors import DamagedError, DataError
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.shards import STATUS_OK
 from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
     import polars as pl
 
 MANIFEST_STAGE = "manifest"
-MANIFEST_VERSION = "1"
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
-_VERSION_KEY = b"hapvr.manifest_version"
 MANIFEST_SCHEMA = pa.schema(
-    [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")],
-    metadata={_VERSION_KEY: MANIFEST_VERSION.encode()},
+    [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")]
+)
+AVAILABILITY = "availability"
+_AVAILABILITY_SCHEMA = pa.schema(
+    [
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("checked_at", pa.timestamp("ms", tz="UTC"), nullable=False),
+    ]
 )
 VIDEO_COLUMNS = (
     pa.field("path", pa.string(), nullable=False),
@@ -63,8 +73,8 @@ def is_training_shard(root: DataRoot, shard: str) -> bool:
 
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
-    """The rows of one shard. Raises DataError if there is none of that name, or one of another version."""
-    return [ManifestRow(**row) for row in _read(root, shard).to_pylist()]
+    """The rows of one shard. Raises DataError if there is none of that name, DamagedError if it cannot be read."""
+    return [ManifestRow(**row) for row in _read(root, _name(shard), MANIFEST_SCHEMA).to_pylist()]
 
 
 def read_manifest(root: DataRoot) -> pl.DataFrame:
@@ -76,7 +86,9 @@ def read_manifest(root: DataRoot) -> pl.DataFrame:
 
 def manifest_table(root: DataRoot) -> pa.Table:
     """As `read_manifest`, as Arrow's table."""
-    return pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *(_read(root, shard) for shard in shard_keys(root))])
+    return pa.concat_tables(
+        [MANIFEST_SCHEMA.empty_table(), *(_read(root, _name(shard), MANIFEST_SCHEMA) for shard in shard_keys(root))]
+    )
 
 
 def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]) -> None:
@@ -86,19 +98,56 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
         write_table(table, stream)
 
 
-def _read(root: DataRoot, shard: str) -> pa.Table:
-    with root.open(_name(shard)) as file, root.naming_damage(_name(shard), remedy="restore it from a copy"):
-        table = read_table(file)
-        version = read_schema_metadata(table.schema, _VERSION_KEY)
-    if version not in ("", MANIFEST_VERSION) or table.schema.names != MANIFEST_SCHEMA.names:
+def write_availability(
+    root: DataRoot, source: str, shard: str, statuses: Mapping[str, str], *, kept: Collection[str] = ()
+) -> None:
+    """Record what became of a shard's videos. statuses: video id -> status; kept: videos not looked at this time."""
+    name = f"{AVAILABILITY}/{source}/{shard}.parquet"
+    now = datetime.now(UTC).replace(microsecond=0)
+    earlier: dict[str, datetime] = {}
+    if kept and root.exists(name):
+        with suppress(DamagedError):
+            earlier = {
+                row["video_id"]: row["checked_at"] for row in _read(root, name, _AVAILABILITY_SCHEMA).to_pylist()
+            }
+    rows = [
+        {"video_id": video, "status": status, "checked_at": earlier.get(video, now) if video in kept else now}
+        for video, status in statuses.items()
+    ]
+    with root.write(name) as stream:
+        write_table(pa.Table.from_pylist(rows, schema=_AVAILABILITY_SCHEMA), stream)
+
+
+def check_availability(root: DataRoot, source: str, shard: str) -> None:
+    """Raise DataError if the availability of a shard is missing, DamagedError if it cannot be read."""
+    _read(root, f"{AVAILABILITY}/{source}/{shard}.parquet", _AVAILABILITY_SCHEMA)
+
+
+def read_availability(root: DataRoot, source: str) -> pl.DataFrame:
+    """video_id, status, checked_at of a source's videos. Raises DataError if none of its shards was fetched."""
+    import polars as pl
+
+    names = [f"{AVAILABILITY}/{source}/{name}" for name in root.list_files(f"{AVAILABILITY}/{source}")]
+    if not names:
         raise DataError(
-            f"manifest: {_name(shard)} below {root.url} is of version {version or MANIFEST_VERSION:.40} with columns "
-            f"{', '.join(table.schema.names)}; this release reads version {MANIFEST_VERSION}: use the release that wrote "
-            f"it, or set another data_root"
+            f"availability: {root.url}/{AVAILABILITY}/{source} is not there; run `hapvr download` for the source "
+            f"{source!r}, or choose another evaluation.policy than frozen"
         )
-    with root.naming_damage(_name(shard), remedy="restore it from a copy"):
-        check_columns(table, MANIFEST_SCHEMA)
-    return table.cast(MANIFEST_SCHEMA)
+    return pl.DataFrame(pa.concat_tables([_read(root, name, _AVAILABILITY_SCHEMA) for name in names]))
+
+
+def available_videos(table: pl.DataFrame) -> frozenset[str]:
+    """Ids with status ok; all ids of a table without a column `status`."""
+    chosen = table.filter(table["status"] == STATUS_OK) if "status" in table.columns else table
+    return frozenset(chosen["video_id"].to_list())
+
+
+def _read(root: DataRoot, name: str, schema: pa.Schema) -> pa.Table:
+    hint = "run `hapvr download` again" if name.startswith(AVAILABILITY) else "restore it from a copy"
+    with root.open(name) as file, root.naming_damage(name, remedy=hint):
+        table = read_table(file)
+        check_columns(table, schema)
+        return table.select(schema.names).cast(schema)
 
 
 def _name(shard: str) -> str:

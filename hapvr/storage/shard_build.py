@@ -78,8 +78,8 @@ class StageResult:
     num_rows: int
 
     @staticmethod
-    def from_shard(shard: Shard, *, done: bool) -> StageResult:
-        rows = shard.rows()
+    def of(shard: Shard, rows: Sequence[IndexRow], *, done: bool) -> StageResult:
+        """rows: of the shard's index."""
         num_ok = sum(row["status"] == STATUS_OK for row in rows)
         return StageResult(shard, done, num_ok, len(rows) - num_ok, sum(row["num_rows"] for row in rows))
 
@@ -107,11 +107,11 @@ def build_shard(
     with shard.lock():
         finished = shard.is_finished(provenance)
         if finished and not retry:
-            return StageResult.from_shard(shard, done=False)
+            return StageResult.of(shard, shard.rows(), done=False)
         kept = _unchanged_rows(shard, provenance, reuse) if reuse else {}
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:
-            return StageResult.from_shard(shard, done=False)
+            return StageResult.of(shard, shard.rows(), done=False)
         rows: list[IndexRow] = []
         num_frames = 0
         with ExitStack() as stack:
@@ -123,8 +123,11 @@ def build_shard(
                 _add(entry, rows, writer)
                 num_frames += entry.num_frames
                 progress(len(rows), len(video_ids), num_frames)
-        _finish(recipe, [*rows, *lost], before_index)
-        return StageResult.from_shard(shard, done=True)
+        rows += lost
+        if before_index is not None:
+            before_index(rows)
+        _finish(recipe, rows, writer)
+        return StageResult.of(shard, rows, done=True)
 
 
 def build_shards(
@@ -154,9 +157,9 @@ def build_shards(
                         _add(entry, of_shard, writer)
                     num_frames += entries[0].num_frames
                     progress(len(rows[0]), num_videos, num_frames)
-            for recipe, of_shard in zip(unfinished, rows, strict=True):
-                _finish(recipe, [*of_shard, *lost], None)
-        return [StageResult.from_shard(recipe.shard, done=recipe in unfinished) for recipe in recipes]
+            for recipe, of_shard, writer in zip(unfinished, rows, writers, strict=True):
+                _finish(recipe, [*of_shard, *lost], writer)
+        return [StageResult.of(recipe.shard, recipe.shard.rows(), done=recipe in unfinished) for recipe in recipes]
 
 
 def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
@@ -213,13 +216,7 @@ def _add(entry: VideoEntry, rows: list[IndexRow], writer: RowWriter | None) -> N
     rows.append(entry.index)
 
 
-def _finish(
-    recipe: ShardRecipe,
-    rows: Sequence[IndexRow],
-    before_index: Callable[[Sequence[IndexRow]], None] | None,
-) -> None:
-    if not recipe.columns:
+def _finish(recipe: ShardRecipe, rows: Sequence[IndexRow], writer: RowWriter | None) -> None:
+    if writer is None:
         recipe.shard.delete_data()
-    if before_index is not None:
-        before_index(rows)
-    recipe.shard.write_index(rows, provenance=recipe.provenance, fields=recipe.index_columns)
+    recipe.shard.write_index(rows, provenance=recipe.provenance, fields=recipe.index_columns, data=writer)

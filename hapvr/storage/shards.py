@@ -7,6 +7,8 @@ missing for the stage that makes it; those that read it get a DamagedError.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -69,47 +71,39 @@ class Shard:
         A shard whose index cannot be read, or whose data file does not have the recorded size, counts as none; a warning
         says so.
         """
-        try:
-            return self._provenance()
-        except DamagedError as error:
-            _warn(error)
-            return None
+        return self._unless_damaged(self._provenance)
 
     def finished_index(self) -> tuple[Provenance, pl.DataFrame] | None:
         """Provenance and index of a finished shard; None while there is none. A damaged shard counts as none."""
-        import polars as pl
-
-        found = self._finished()
-        return None if found is None else (found[0], pl.DataFrame(found[1]))
+        return self._unless_damaged(lambda: (found, self.index()) if (found := self._provenance()) else None)
 
     def finished_rows(self) -> tuple[Provenance, list[dict[str, Any]]] | None:
         """As `finished_index`, with the rows as of `rows`."""
-        found = self._finished()
-        return None if found is None else (found[0], found[1].to_pylist())
-
-    def _finished(self) -> tuple[Provenance, pa.Table] | None:
-        try:
-            found = self._provenance()
-            return None if found is None else (found, self._read_index(_parse_index))
-        except DamagedError as error:
-            _warn(error)
-            return None
+        return self._unless_damaged(lambda: (found, self.rows()) if (found := self._provenance()) else None)
 
     def is_finished(self, wanted: Provenance) -> bool:
         """Whether the shard is there, was made from the same settings and inputs, and can be read as far as is cheap to see.
 
         What is looked at: the index, the size of the data file, and the data file's footer. `hapvr verify` reads all.
         """
-        found = self._finished()
-        if found is None or found[0].fingerprint != wanted.fingerprint:
-            return False
-        try:
+
+        def look() -> bool:
+            found = self._provenance()
+            if found is None or found.fingerprint != wanted.fingerprint:
+                return False
+            self._read_index(_parse_index)
             if self.data_digest():
                 self.open_data().close()
+            return True
+
+        return bool(self._unless_damaged(look))
+
+    def _unless_damaged(self, read: Callable[[], Parsed]) -> Parsed | None:
+        try:
+            return read()
         except DamagedError as error:
-            _warn(error)
-            return False
-        return True
+            warnings.warn(f"{error}. It counts as missing", stacklevel=3)
+            return None
 
     def require(self, settings: dict[str, Any]) -> Provenance:
         """The provenance of a finished shard.
@@ -163,32 +157,25 @@ class Shard:
 
     @property
     def remedy(self) -> str:
-        """What makes a damaged shard anew."""
+        """What makes a damaged shard again."""
         return f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of shard {self.key} again"
 
     def _missing(self) -> DataError:
         return DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
 
     def _provenance(self) -> Provenance | None:
-        if not self.root.exists(self.index_name):
-            return None
-        return self._read_index(self._parse_provenance)
+        return self._read_index(self._parse_provenance) if self.root.exists(self.index_name) else None
 
     def _parse_provenance(self, file: Any) -> Provenance:
         schema = read_schema(file)
-        if read_schema_metadata(schema, DATA_DIGEST_KEY):
-            self._check_size(read_schema_metadata(schema, DATA_BYTES_KEY))
+        if recorded := read_schema_metadata(schema, DATA_BYTES_KEY):
+            found = self.root.num_bytes(self.data_name) if self.root.exists(self.data_name) else None
+            if found != int(recorded):
+                state = "is missing" if found is None else f"has {found} bytes"
+                raise DamagedError(
+                    f"storage: {self.data_name} below {self.root.url} {state}, {recorded} were written; {self.remedy}"
+                )
         return Provenance.from_json(read_schema_metadata(schema, PROVENANCE_KEY))
-
-    def _check_size(self, recorded: str) -> None:
-        """recorded: "" in an index of an earlier version, which does not say."""
-        if not self.root.exists(self.data_name):
-            raise DamagedError(f"storage: {self.data_name} is missing below {self.root.url}; {self.remedy}")
-        found = self.root.num_bytes(self.data_name)
-        if recorded and found != int(recorded):
-            raise DamagedError(
-                f"storage: {self.data_name} below {self.root.url} has {found} bytes, {recorded} were written; {self.remedy}"
-            )
 
     def _read_index(self, parse: Callable[[Any], Parsed]) -> Parsed:
         if not self.root.exists(self.index_name):
@@ -200,12 +187,21 @@ class Shard:
                 return parse(source)
 
     def write_index(
-        self, rows: Iterable[dict[str, Any]], *, provenance: Provenance, fields: Sequence[pa.Field] = ()
+        self,
+        rows: Iterable[dict[str, Any]],
+        *,
+        provenance: Provenance,
+        fields: Sequence[pa.Field] = (),
+        data: RowWriter | None = None,
     ) -> None:
-        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place."""
+        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place.
+
+        data: what wrote the data file, which knows its digest; None: the file is read for it.
+        """
         metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
         if self.root.exists(self.data_name):
-            metadata[DATA_DIGEST_KEY] = self.root.sha256(self.data_name).encode()
+            sha256 = self.root.sha256(self.data_name) if data is None else data.sha256
+            metadata[DATA_DIGEST_KEY] = sha256.encode()
             metadata[DATA_BYTES_KEY] = str(self.root.num_bytes(self.data_name)).encode()
         schema = pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
         table = pa.Table.from_pylist(list(rows), schema=schema)
@@ -240,6 +236,22 @@ class Shard:
             writer.close()
 
 
+class _HashingFile(io.RawIOBase):
+    """Writes to a stream and computes the SHA-256 of what passes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        self._stream.write(data)
+        return len(data)
+
+
 class RowWriter:
     """Writes rows into row groups of `row_group_rows` rows, or, if that is None, into a row group per call of `write`."""
 
@@ -250,15 +262,20 @@ class RowWriter:
         self._count = 0
         # Tensors and JPEGs do not compress; a codec would only cost time.
         codec = "zstd" if compress else "none"
+        self._file = _HashingFile(stream)
         self._writer = pq.ParquetWriter(
-            stream,
+            self._file,
             schema,
             compression=codec,
             use_dictionary=["video_id"],
             write_statistics=["video_id"],
-            # A row group is one page, so that tensors can be read without Parquet's decoder (raw_tensors.py).
             data_page_size=MAX_PAGE_BYTES,
         )
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the file, after `close`."""
+        return self._file.digest.hexdigest()
 
     def write(self, columns: Columns) -> None:
         """Append N rows. columns: the values of each column of the schema, in its order."""
@@ -298,10 +315,6 @@ def _parse_index(file: Any) -> pa.Table:
     if len(table) and pc.min(table.column("num_rows")).as_py() < 0:
         raise ValueError("a video has a negative number of rows")
     return table
-
-
-def _warn(error: DamagedError) -> None:
-    warnings.warn(f"{error}. It counts as missing", stacklevel=3)
 
 
 def _encode(values: Any, field: pa.Field) -> pa.Array:

@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +18,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hapvr.storage.raw_tensors import raw_tensors
 from hapvr.storage.shards import Columns, Shard
-from hapvr.storage.side import SIDE_COLUMNS, joined, require_side, side_fields, stored_side_dims
+from hapvr.storage.side import SIDE_COLUMNS, joined, side_fields, stored_side_dims
 from hapvr.storage.tensors import decode_tensors, tensor_field
 
 if TYPE_CHECKING:
@@ -33,6 +31,9 @@ LABELS_STAGE = "pseudo_labels"
 DRAWING_VERSION = 2
 """Changes with the rules by which clips are drawn; views of another version are made again. 2: several windows of each
 video, donors in fixed groups."""
+
+
+ROW_COLUMNS = ("video_id", "view_index", "strength", "operations", "donor_id", "source_index")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def view_fields(column: str, *, shape: Sequence[int], side_dims: int = 0) -> tup
         pa.field("donor_id", pa.string(), nullable=False),
         pa.field("source_index", pa.list_(pa.int32()), nullable=False),
         tensor_field(column, shape=shape, dtype="float16"),
-        *(side_fields(side_dims, shape=shape[:1]) if side_dims else ()),
+        *side_fields(side_dims, shape=shape[:1]),
     )
 
 
@@ -80,71 +81,8 @@ def view_columns(rows: Sequence[ViewRow], *values: npt.NDArray[np.floating]) -> 
     )
 
 
-class ViewFile:
-    """Random access to one view shard: a row group is a video, so one read gives all its views."""
-
-    def __init__(self, shard: Shard, *, side: bool = False) -> None:
-        """side: `read` appends pooled vectors and magnitudes, see `hapvr.model.side`; DataError where there are none."""
-        self._shard = shard
-        file = shard.open_data()
-        self.side_dims = stored_side_dims(file)
-        """C of the pooled vectors, 0 without any."""
-        if side:
-            require_side(shard, file)
-        last = len(file.schema_arrow) - 1
-        self.field = file.schema_arrow.field(last - (len(SIDE_COLUMNS) if self.side_dims else 0))
-        self._fields = [self.field, *(file.schema_arrow.field(name) for name in SIDE_COLUMNS if side)]
-        with shard.naming_damage():
-            table = file.read(columns=["video_id", "view_index", "strength", "operations", "donor_id", "source_index"])
-            self.rows = [
-                ViewRow(
-                    row["video_id"],
-                    row["view_index"],
-                    row["strength"],
-                    tuple(json.loads(row["operations"])),
-                    row["donor_id"],
-                    tuple(row["source_index"]),
-                )
-                for row in table.to_pylist()
-            ]
-        self._counts = Counter(row.video_id for row in self.rows)  # in file order
-        firsts = accumulate(self._counts.values(), initial=0)
-        self._places = dict(zip(self._counts, enumerate(firsts), strict=False))
-        # Parquet's reader is let go where raw tensors can be read: its metadata of the row groups takes memory.
-        raw = [raw_tensors(shard, file, field.name) for field in self._fields]
-        self._tensors = [tensors for tensors in raw if tensors is not None]
-        self._file = file if len(self._tensors) < len(raw) else None
-
-    @property
-    def video_ids(self) -> list[str]:
-        """Videos in file order."""
-        return list(self._places)
-
-    def read(self, video_id: str) -> Tensor:
-        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with side."""
-        import torch  # those who only verify files need none
-
-        group, first = self._places[video_id]
-        if self._file is None:
-            parts = [tensors.read(first, self._counts[video_id]) for tensors in self._tensors]
-        else:
-            with self._shard.naming_damage():
-                table = self._file.read_row_group(group, columns=[field.name for field in self._fields])
-            parts = [decode_tensors(table.column(field.name), field).copy() for field in self._fields]
-        return torch.from_numpy(joined(*parts) if len(parts) > 1 else parts[0])
-
-
-def operations_table(shard: Shard) -> pl.DataFrame:
-    """How often each augmentation was drawn: operation, num_views, rate among the strong views."""
-    rows = [row for row in ViewFile(shard).rows if row.strength == "strong"]
-    counts = Counter(operation for row in rows for operation in set(row.operations))
-    counts["video_in_video"] = sum(bool(row.donor_id) for row in rows)
-    table = [(operation, count, count / max(1, len(rows))) for operation, count in sorted(counts.items())]
-    return pl.DataFrame(table, schema={"operation": pl.String, "num_views": pl.Int64, "rate": pl.Float64}, orient="row")
-
-
-class LabelFile:
-    """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
+class _VideoGroups:
+    """A data file of one row group per video, in file order."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -158,12 +96,55 @@ class LabelFile:
         """Videos in file order."""
         return list(self._group_of)
 
+    def _tensors(self, video_id: str, columns: Sequence[str]) -> list[npt.NDArray[np.generic]]:
+        with self._shard.naming_damage():
+            table = self._file.read_row_group(self._group_of[video_id], columns=list(columns))
+            return [np.array(decode_tensors(table[name], self._file.schema_arrow.field(name))) for name in columns]
+
+
+class ViewFile(_VideoGroups):
+    """The views of one shard: a row group is a video, so one read gives all its views."""
+
+    def __init__(self, shard: Shard, *, side: bool = False) -> None:
+        """side: `read` appends pooled vectors and magnitudes, see `hapvr.model.side`; DataError where there are none."""
+        super().__init__(shard)
+        self.side_dims = stored_side_dims(shard, self._file, required=side)
+        """C of the pooled vectors, 0 without any."""
+        schema = self._file.schema_arrow
+        [column] = [name for name in schema.names if name not in ROW_COLUMNS and name not in SIDE_COLUMNS]
+        self._columns = [column, *(SIDE_COLUMNS if side else ())]
+        with shard.naming_damage():
+            self.rows = [
+                ViewRow(
+                    **row
+                    | {"operations": tuple(json.loads(row["operations"])), "source_index": tuple(row["source_index"])}
+                )
+                for row in self._file.read(columns=list(ROW_COLUMNS)).to_pylist()
+            ]
+
+    def read(self, video_id: str) -> Tensor:
+        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with side."""
+        import torch  # those who only verify files need none
+
+        return torch.from_numpy(joined(self._tensors(video_id, self._columns)))
+
+
+class LabelFile(_VideoGroups):
+    """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
+
     def read(self, video_id: str) -> Tensor:
         """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""
         import torch
 
-        with self._shard.naming_damage():
-            table = self._file.read_row_group(self._group_of[video_id], columns=["labels"])
-        values = decode_tensors(table.column(0), self._file.schema_arrow.field("labels"))
+        [values] = self._tensors(video_id, ["labels"])
         views = round(len(values) ** 0.5)
-        return torch.from_numpy(values.copy()).reshape(views, views, *values.shape[1:])
+        return torch.from_numpy(values).reshape(views, views, *values.shape[1:])
+
+
+def operations_table(shard: Shard) -> pl.DataFrame:
+    """How often each augmentation was drawn: operation, num_views, rate among the strong views."""
+    rows = [row for row in ViewFile(shard).rows if row.strength == "strong"]
+    counts = Counter(operation for row in rows for operation in set(row.operations))
+    counts["video_in_video"] = sum(bool(row.donor_id) for row in rows)
+    table = [(operation, count, count / max(1, len(rows))) for operation, count in sorted(counts.items())]
+    return pl.DataFrame(table, schema={"operation": pl.String, "num_views": pl.Int64, "rate": pl.Float64}, orient="row")

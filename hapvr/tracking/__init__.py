@@ -1,5 +1,8 @@
-"""The MLflow side: runs, the packaged model, the registry; and progress to an orchestrator."""
+"""The MLflow side: runs, the registered model and its champion; and progress to an orchestrator."""
 
 import os
 
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # it would stand between an answer's lines
+os.environ.setdefault(
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"
+)  # with more, a server that is ill stops a caller for minutes

@@ -1,34 +1,35 @@
-"""What a training step gets, and which videos are in it: functions of (seed, number of the batch) alone."""
+"""Training batches: which videos each holds, as a function of (seed, number) alone, and the labels between its clips."""
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from hapvr.config import TrainConfig
 from hapvr.errors import DataError
-from hapvr.labels.pairs import NO_PAIRS, KnownPairs
-from hapvr.seeding import derive_seed, numpy_rng
+from hapvr.labels.pairs import NO_PAIRS, KnownPairs, positive_pairs, video_pair_labels
+from hapvr.seeding import numpy_rng
 
 LOOK_AHEAD = 64
-"""Groups that are looked at, in the order of an epoch, for one that fits into the rest of a batch."""
+"""Groups that are tried, in the order of an epoch, for one that fits into the rest of a batch."""
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, as Fabric refuses to move those
 class Batch:
     """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
 
-    regions: [b, T, R, D], of the clips of this process, with their side where the family reads it. labels: int8 [B,
+    regions: [b, T, R, D], of the clips of this process, with the frame extras that the family reads. labels: int8 [B,
     B], 1 where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows
     belong to this process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids,
     view_index: int64 [B], of all B clips. num_frames: int64 [B], the frames of each before it repeats itself, or None
-    where the repetitions count too. shown: int64 [B, 2], the videos that each clip shows, its own and its donor (-1:
-    none), as numbers that are the same in all batches; videos that known pairs join have one number.
+    where the repetitions count too. source_ids: int64 [B, 2], the videos that each clip shows, its own and its donor
+    (-1: none), as numbers that are the same in all batches; videos that known pairs join have one number.
     """
 
     regions: Tensor
@@ -38,8 +39,105 @@ class Batch:
     first_row: int
     video_ids: tuple[str, ...]
     view_index: Tensor
-    shown: Tensor
+    source_ids: Tensor
     num_frames: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class BatchClip:
+    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself."""
+
+    video_id: str
+    view_index: int
+    num_frames: int
+    donor_id: str = ""
+
+    @property
+    def sources(self) -> set[str]:
+        """The videos that it shows."""
+        return {self.video_id, self.donor_id} - {""}
+
+
+class BatchSource(Dataset[Any], ABC):
+    """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
+
+    side_dims: C of the pooled vectors that regions carry, 0 where they carry none. num_videos: that take part. known:
+    pairs of videos that are labelled as positive.
+    """
+
+    side_dims: int = 0
+    _files: Any = None
+
+    def __init__(
+        self,
+        sampler: BatchSampler,
+        video_ids: Collection[str],
+        *,
+        repeat_short_clips: bool,
+        known: KnownPairs = NO_PAIRS,
+    ) -> None:
+        self.sampler = sampler
+        self.num_videos = len(video_ids)
+        self._repeat_short_clips = repeat_short_clips
+        self._known = known
+        groups = {video_id: known.group(video_id) for video_id in video_ids}
+        number_of = {group: number for number, group in enumerate(sorted(set(groups.values())))}
+        self._number_of = {video_id: number_of[group] for video_id, group in groups.items()}
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, str]:
+        """Digests of what batches are made from."""
+
+    @abstractmethod
+    def __getitem__(self, number: int) -> Any: ...
+
+    def finish(self, item: Any) -> Batch:
+        """The batch of an item."""
+        batch: Batch = item
+        return batch
+
+    @property
+    def batch_videos(self) -> int:
+        """Videos, or labelled pairs, of a batch of all processes."""
+        return self.sampler.batch_videos
+
+    def build(
+        self,
+        clips: Sequence[BatchClip],
+        regions: Tensor,
+        *,
+        first_row: int,
+        frame_labels: Callable[[int, int], Tensor] | None,
+    ) -> Batch:
+        """The batch of all processes' clips.
+
+        regions: [b, T, R, D], of the clips from `first_row` on. frame_labels: the pseudo labels [T, T] of two clips, by
+        their rows; None where frames have no labels.
+        """
+        labels = video_pair_labels([clip.sources for clip in clips], self._known)
+        pairs = positive_pairs(labels, include_self=True)
+        pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
+        if frame_labels is None:
+            pairs = pairs[:0]
+        length = regions.shape[1]
+        of_frames = [frame_labels(query, reference) for query, reference in pairs.tolist()] if frame_labels else []
+        sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
+        return Batch(
+            regions=regions,
+            labels=labels,
+            frame_labels=torch.stack(of_frames) if of_frames else torch.zeros(0, length, length, dtype=torch.int8),
+            pair_index=pairs,
+            first_row=first_row,
+            video_ids=tuple(clip.video_id for clip in clips),
+            view_index=torch.tensor([clip.view_index for clip in clips]),
+            source_ids=torch.tensor(sources),
+            num_frames=None if self._repeat_short_clips else torch.tensor([clip.num_frames for clip in clips]),
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        # Open files do not travel to data workers; each opens its own.
+        return self.__dict__ | {"_files": None}
 
 
 class BatchSampler:
@@ -48,13 +146,10 @@ class BatchSampler:
     Videos are drawn by epoch: a seeded permutation, cut into batches of `batch_videos`; the rest of an epoch is left
     out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than the collection becomes the collection.
 
-    groups: videos that stay together, as their clips show each other; every other video is a group of its own. separate:
-    groups stay together in the part of each rank, not only in the batch. Where no whole group fits into the rest of a
-    batch, videos of `alone` fill it (default: all videos), which can be there without their group. Only a collection that
-    hardly fills a batch can need other videos for that.
-    known: pairs whose videos have one number in `numbers`.
-    video_rate: only this part of the videos takes part, in whole groups. It is the same part for every seed, and a
-    larger rate adds videos to it. Raises DataError with fewer than two videos for each rank: there would be no negatives.
+    groups: videos that stay together, as their clips show each other; every other video is a group of its own. Where no
+    whole group fits into the rest of a batch, videos of `alone` fill it (default: all videos), which can be there without
+    their group. Only a collection that hardly fills a batch can need other videos for that.
+    Raises DataError with fewer than two videos for each rank: there would be no negatives.
     """
 
     def __init__(
@@ -63,62 +158,27 @@ class BatchSampler:
         *,
         batch_videos: int,
         seed: int,
-        video_rate: float = 1.0,
         groups: Iterable[Sequence[str]] = (),
         alone: Collection[str] | None = None,
-        known: KnownPairs = NO_PAIRS,
         rank: int = 0,
         world_size: int = 1,
-        separate: bool = False,
     ) -> None:
-        every = set(video_ids)
-        self._groups = _part_of_groups(every, groups, video_rate)
-        self.video_ids = tuple(sorted(video_id for group in self._groups for video_id in group))
+        self.video_ids = tuple(sorted(set(video_ids)))
         if len(self.video_ids) < 2 * world_size:
-            part = "" if video_rate == 1 else f" (train.video_rate takes {video_rate:g} of {len(every)})"
             raise DataError(
-                f"training: {len(self.video_ids)} training videos have views{part}, and negatives need at least "
+                f"training: {len(self.video_ids)} training videos have views, and negatives need at least "
                 f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
             )
-        self._number_of = numbers_of_videos(every, known)
+        grouped = [tuple(sorted(group)) for group in groups]
+        single = set(self.video_ids).difference(*grouped)
+        self._groups = sorted([*grouped, *((video_id,) for video_id in single)])
         self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
         self._alone = [video_id for video_id in self.video_ids if alone is None or video_id in alone]
         self._never_alone = sorted(set(self.video_ids).difference(self._alone))
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
-        self._num_parts = world_size if separate else 1
         self._last: tuple[int, list[list[str]]] = (-1, [])
-
-    @classmethod
-    def from_settings(
-        cls,
-        video_ids: Iterable[str],
-        settings: TrainConfig,
-        *,
-        rank: int,
-        world_size: int,
-        groups: Iterable[Sequence[str]] = (),
-        alone: Collection[str] | None = None,
-        known: KnownPairs = NO_PAIRS,
-    ) -> BatchSampler:
-        """The batches of a training."""
-        return cls(
-            video_ids,
-            batch_videos=settings.batch_videos,
-            seed=settings.seed,
-            video_rate=settings.video_rate,
-            groups=groups,
-            alone=alone,
-            known=known,
-            rank=rank,
-            world_size=world_size,
-            separate=not settings.gather,
-        )
-
-    def numbers(self, clips: Iterable[tuple[str, str]]) -> Tensor:
-        """`Batch.shown` of clips, each given by its video and its donor ("": none)."""
-        return torch.tensor([[self._number_of.get(video_id, -1) for video_id in clip] for clip in clips])
 
     def videos(self, number: int) -> list[str]:
         """The videos of a batch, of all ranks."""
@@ -127,85 +187,33 @@ class BatchSampler:
             self._last = (epoch, self._batches_of(epoch))
         return self._last[1][position]
 
-    def rank_slice(self, videos: Sequence[str]) -> slice:
-        """The places in a batch of the videos that belong to this rank."""
-        share = len(videos) // self._world_size
+    def rank_slice(self) -> slice:
+        """The places of this rank's videos in a batch."""
+        share = self.batch_videos // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)
 
     def _batches_of(self, epoch: int) -> list[list[str]]:
         rng = numpy_rng(self._seed, "epoch", epoch)
         waiting = deque(self._groups[index] for index in rng.permutation(len(self._groups)))
         spare = [deque(ids[index] for index in rng.permutation(len(ids))) for ids in (self._alone, self._never_alone)]
-        size = self.batch_videos // self._num_parts
-        num_batches = len(self.video_ids) // self.batch_videos
-        parts = [self._fill(size, waiting, spare) for _ in range(num_batches * self._num_parts)]
-        return [
-            [video_id for part in parts[start : start + self._num_parts] for video_id in part]
-            for start in range(0, len(parts), self._num_parts)
-        ]
+        return [self._fill(waiting, spare) for _ in range(len(self.video_ids) // self.batch_videos)]
 
-    def _fill(self, size: int, waiting: deque[tuple[str, ...]], spare: Sequence[deque[str]]) -> list[str]:
-        """`size` videos: whole groups in their order, and spare videos, the first queue's first, in what is left."""
-        part: list[str] = []
+    def _fill(self, waiting: deque[tuple[str, ...]], spare: Sequence[deque[str]]) -> list[str]:
+        """A batch: whole groups in their order, and spare videos, the first queue's first, in what is left."""
+        batch: list[str] = []
         passed: list[tuple[str, ...]] = []
-        while waiting and len(part) < size and len(passed) < LOOK_AHEAD:
+        while waiting and len(batch) < self.batch_videos and len(passed) < LOOK_AHEAD:
             group = waiting.popleft()
-            if len(part) + len(group) <= size:
-                part.extend(group)
+            if len(batch) + len(group) <= self.batch_videos:
+                batch.extend(group)
             else:
                 passed.append(group)
         waiting.extendleft(reversed(passed))
         for queue in spare:
             for _ in range(len(queue)):
-                if len(part) == size:
+                if len(batch) == self.batch_videos:
                     break
-                if queue[0] not in part:
-                    part.append(queue[0])
+                if queue[0] not in batch:
+                    batch.append(queue[0])
                 queue.rotate(-1)
-        return part
-
-
-def numbers_of_videos(video_ids: Iterable[str], known: KnownPairs) -> dict[str, int]:
-    """Video id -> its number for `Batch.shown`; videos that a chain of pairs joins have the same one."""
-    groups = {video_id: known.group(video_id) for video_id in video_ids}
-    number_of = {group: number for number, group in enumerate(sorted(set(groups.values())))}
-    return {video_id: number_of[group] for video_id, group in groups.items()}
-
-
-def largest_group(batch_videos: int) -> int:
-    """Videos of a batch that mined pairs may keep together; the rest of the batch gives their negatives."""
-    return max(2, batch_videos // 4)
-
-
-def join_groups(groups: Iterable[Sequence[str]], pairs: Iterable[tuple[str, str]], *, largest: int) -> list[list[str]]:
-    """Groups of videos that stay together, joined by pairs in their order unless a group would have more than `largest`.
-
-    groups: disjoint, taken as they are even if they are larger. Videos of no group and no pair are left out.
-    """
-    group_of: dict[str, list[str]] = {}
-    for group in groups:
-        members = list(group)
-        group_of |= dict.fromkeys(members, members)
-    for pair in pairs:
-        one, other = (group_of.setdefault(video_id, [video_id]) for video_id in pair)
-        if one is not other and len(one) + len(other) <= largest:
-            one.extend(other)
-            group_of |= dict.fromkeys(other, one)
-    unique = {id(group): sorted(group) for group in group_of.values() if len(group) > 1}
-    return list(unique.values())
-
-
-def _part_of_groups(video_ids: set[str], groups: Iterable[Sequence[str]], rate: float) -> list[tuple[str, ...]]:
-    """All groups, single videos included, or the first of a fixed order that hold this part of the videos; sorted."""
-    grouped = [tuple(sorted(group)) for group in groups]
-    single = video_ids.difference(*grouped)
-    every = sorted([*grouped, *((video_id,) for video_id in single)])
-    if rate == 1:
-        return every
-    chosen: list[tuple[str, ...]] = []
-    wanted = math.ceil(rate * len(video_ids))
-    for group in sorted(every, key=lambda group: derive_seed("video_rate", group[0])):
-        if sum(map(len, chosen)) >= wanted:
-            break
-        chosen.append(group)
-    return sorted(chosen)
+        return batch

@@ -15,7 +15,8 @@ from hapvr.losses.settings import ContrastSettings
 from hapvr.model.clips import check_clips
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.seeding import torch_rng
-from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
+from hapvr.train.batch import Batch
+from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
 from hapvr.train.gather import Gather
 from hapvr.train.roles import ClipRoles
 
@@ -56,26 +57,17 @@ class ContrastTraining(FamilyTraining):
         self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
 
-    def forward(
-        self,
-        regions: Tensor,
-        labels: Tensor,
-        frame_labels: Tensor,
-        pair_index: Tensor,
-        first_row: int = 0,
-        num_frames: Tensor | None = None,
-        shown: Tensor | None = None,
-        batch_number: int = 0,
-    ) -> StepOutput:
+    def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """The loss, how many anchors had no negative, and cosines [B, B] of all clips. Frame labels are not read."""
-        settings, num_clips = self._settings, len(regions)
+        settings, regions, first_row = self._settings, batch.regions, batch.first_row
+        num_clips = len(regions)
         mask = None
-        if num_frames is not None:
-            own = num_frames[first_row : first_row + num_clips]
+        if batch.num_frames is not None:
+            own = batch.num_frames[first_row : first_row + num_clips]
             mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
-        check_clips("clips", regions, mask, dims=self.network.dims)
+        check_clips("clips", regions, mask)
         is_anchor = self._roles.is_anchor(num_clips, regions.device)
-        if self.key_network is not None and batch_number % settings.accumulate_batches == 0:
+        if self.key_network is not None:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)
         with drawing_by(settings.seed, "dropout", batch_number, first_row, device=regions.device):
             anchors = _vectors(self.network, regions, mask, is_anchor)
@@ -88,20 +80,17 @@ class ContrastTraining(FamilyTraining):
                 vectors = self._gather(vectors)
         is_key = ~self._roles.is_anchor(len(vectors), regions.device)
         rows = first_row + is_anchor.nonzero().flatten()
-        negatives, usable = [vectors[is_key]], [labels[rows][:, is_key] < 0]
+        negatives, usable = [vectors[is_key]], [batch.labels[rows][:, is_key] < 0]
         if not settings.contrast.batch_negatives:
             negatives, usable = [], []
         if self.bank is not None:
-            assert shown is not None, "a bank is masked by the videos that clips show"
             negatives.append(self.bank.negatives())
-            usable.append(self.bank.usable(shown[rows]))
+            usable.append(self.bank.usable(batch.source_ids[rows]))
         loss, without = self._loss(anchors, keys, torch.cat(negatives), torch.cat(usable, dim=1))
-        if self.bank is not None and shown is not None:
-            self.bank.add(vectors[is_key], shown[is_key])
-        if self._gather is not None:  # the gradient is that of the own anchors, the value that of all
-            with torch.no_grad():
-                of_all = self._gather(loss.reshape(1)).mean() - loss
-            loss = loss + of_all
+        if self.bank is not None:
+            self.bank.add(vectors[is_key], batch.source_ids[is_key])
+        if self._gather is not None:
+            loss = mean_of_processes(loss, self._gather)
         counts = {"anchors": len(rows), "anchors_without_negatives": without}
         return loss, {"contrast": loss.detach()}, counts, vectors @ vectors.T
 
@@ -141,15 +130,10 @@ def bank_size(settings: ContrastSettings, *, num_videos: int, num_keys: int) -> 
     if size is None:
         largest = min(num_videos // 2, LARGEST_BANK)
         size = largest - largest % num_keys
-    elif size > num_videos:
+    elif size > num_videos or 0 < size < num_keys:
         raise ConfigError(
-            f"train.contrast.bank_size: {size} is more than the {num_videos} training videos, so that the bank would hold the "
-            f"same videos again; set {max(num_videos // 2, 1)} or less, or null for what fits"
-        )
-    elif 0 < size < num_keys:
-        raise ConfigError(
-            f"train.contrast.bank_size: {size} is less than the {num_keys} vectors that a step adds; set {num_keys} or more, "
-            "or 0 for no bank, or lower train.batch_videos"
+            f"train.contrast.bank_size: {size} does not fit: a step adds {num_keys} vectors, and there are {num_videos} training "
+            "videos, of which none should be in the bank twice; set a number between these, 0 for no bank, or null"
         )
     if not size and not settings.batch_negatives:
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hapvr.config import TrainConfig
-from hapvr.errors import ArgumentError, ConfigError, DataError
+from hapvr.errors import ConfigError, DataError
 from hapvr.losses.objective import Objective
 from hapvr.model.families import build_family
 from hapvr.model.family import VideoNetwork
@@ -25,29 +25,22 @@ from hapvr.train.suppression import SuppressionTraining
 def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, side_dims: int = 0) -> VideoNetwork:
     """A freshly initialised network; equal seeds give equal weights.
 
-    A comparator that TCA takes from elsewhere has those weights. Raises ConfigError where none are named, DataError for a
-    file that has none.
+    TCA's comparator has the weights of `comparator_from`. Raises ConfigError where none is named, DataError for a file that
+    has none.
     """
     network = build_family(settings, dims=dims, side_dims=side_dims, generator=torch_rng(seed, "network"))
-    if isinstance(network, ContextNetwork) and network.settings.comparator:
-        _take_comparator(network)
-    return network
-
-
-def _take_comparator(network: ContextNetwork) -> None:
-    file, own = network.settings.comparator_from, network.matcher.comparator
-    if file is None:
-        raise ConfigError(
-            "train.network.comparator_from: TCA does not train a comparator; name a published ViSiL file (.pth) that has one, "
-            "or set train.network.comparator to false"
-        )
-    try:
+    if isinstance(network, ContextNetwork) and network.matcher.comparator is not None:
+        file = network.settings.comparator_from
+        if file is None:
+            raise ConfigError(
+                "train.network.comparator_from: TCA does not train a comparator; name a published ViSiL file (.pth) that has "
+                "one, or set train.network.comparator to false"
+            )
         found = import_published(Path(file))[0].comparator
-    except DataError as error:
-        raise DataError(f"train.network.comparator_from: {error}; name a file of ViSiL") from error
-    if found is None or own is None:
-        raise DataError(f"train.network.comparator_from: {file} has no comparator; name a file of ViSiL")
-    own.load_state_dict(found.state_dict())
+        if found is None:
+            raise DataError(f"train.network.comparator_from: {file} has no comparator; name a file of ViSiL")
+        network.matcher.comparator.load_state_dict(found.state_dict())
+    return network
 
 
 def build_training(
@@ -62,6 +55,5 @@ def build_training(
         return TrainingModule(network, Objective(settings.objective), gather=gather)
     if isinstance(network, ContextNetwork):
         return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos, gather=gather)
-    if isinstance(network, VvsNetwork):
-        return SuppressionTraining(network, settings, gather=gather)
-    raise ArgumentError(f"family: {type(network).__name__} has no training; add it to hapvr.train.families")
+    assert isinstance(network, VvsNetwork)
+    return SuppressionTraining(network, settings, gather=gather)

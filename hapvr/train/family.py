@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from hapvr.errors import DataError
 from hapvr.model.family import VideoNetwork
 from hapvr.seeding import derive_seed
+from hapvr.train.batch import Batch
+from hapvr.train.gather import Gather
 
 StepOutput = tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]
 """Total [], terms by name [], counts by name, and video similarities [B, B] in [-1, 1] without gradients."""
@@ -35,18 +37,8 @@ class FamilyTraining(nn.Module, ABC):
         self.network = network
 
     @abstractmethod
-    def forward(
-        self,
-        regions: Tensor,
-        labels: Tensor,
-        frame_labels: Tensor,
-        pair_index: Tensor,
-        first_row: int = 0,
-        num_frames: Tensor | None = None,
-        shown: Tensor | None = None,
-        batch_number: int = 0,
-    ) -> StepOutput:
-        """Terms of a batch, whose fields `hapvr.train.batch.Batch` explains, as containers that DDP looks into.
+    def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
+        """Terms of a batch, as containers that DDP looks into.
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
         torch's global generator, so that a training that goes on ends as an uninterrupted one. Gradients that DDP averages
@@ -59,21 +51,14 @@ class FamilyTraining(nn.Module, ABC):
         return {name: value for name, value in self.state_dict().items() if not name.startswith(_NETWORK)}
 
     def load_extra_state(self, values: Mapping[str, Tensor]) -> None:
-        """Restore `extra_state`. Raises DataError for tensors of another training, and for values that are not finite."""
+        """Restore `extra_state`. Raises DataError for tensors of another training."""
         wanted = self.extra_state()
-        wrong = [
-            name for name in sorted(wanted.keys() | values.keys()) if not _fits(wanted.get(name), values.get(name))
-        ]
+        wrong = sorted(wanted.keys() ^ values.keys())
+        wrong += [name for name in wanted.keys() & values.keys() if wanted[name].shape != values[name].shape]
         if wrong:
             raise DataError(
                 f"checkpoint: what the training keeps beside the network does not fit: {', '.join(wrong[:5])}; go on with the "
                 "settings and data that it began with, or delete its checkpoints to train from the beginning"
-            )
-        broken = [name for name, value in values.items() if not bool(value.isfinite().all())]
-        if broken:
-            raise DataError(
-                f"checkpoint: NaN or infinite values in {', '.join(broken[:5])}; delete that checkpoint, so that the training "
-                "goes on from the one before, and lower train.optimizer.learning_rate if it happens again"
             )
         own = {f"{_NETWORK}{name}": value for name, value in self.network.state_dict().items()}
         self.load_state_dict(own | dict(values))
@@ -87,5 +72,8 @@ def drawing_by(*parts: int | str, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _fits(wanted: Tensor | None, found: Tensor | None) -> bool:
-    return wanted is not None and found is not None and wanted.shape == found.shape
+def mean_of_processes(loss: Tensor, gather: Gather) -> Tensor:
+    """The loss [] whose value is the mean over all processes, and whose gradient is that of this one."""
+    with torch.no_grad():
+        others = gather(loss.reshape(1)).mean() - loss
+    return loss + others

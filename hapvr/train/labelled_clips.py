@@ -1,4 +1,4 @@
-"""Batches of clips of labelled pairs, from stored features. A batch is a function of (seed, number) alone."""
+"""Batches of clips of labelled pairs, from stored features."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from hapvr.config import Config
 from hapvr.errors import DataError
-from hapvr.labels.pairs import KnownPairs, video_pair_labels
+from hapvr.labels.pairs import KnownPairs
 from hapvr.model.settings import needs_side
 from hapvr.seeding import numpy_rng
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureFile, FeatureStore
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.open_files import allow_open_files
+from hapvr.storage.filesystem import DataRoot, allow_open_files
 from hapvr.storage.rows import places_of_videos
 from hapvr.storage.shards import Shard
-from hapvr.train.batch import Batch, BatchSampler, numbers_of_videos
+from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
 from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.roles import ClipRoles
 
@@ -39,13 +37,13 @@ class Clip:
     count: int
 
 
-class LabelledClips(Dataset[Batch]):
+class LabelledClips(BatchSource):
     """Item `number` is the batch of that number: `train.batch_videos` pairs, each an anchor, a positive and distractors.
 
     Pairs are drawn by epoch as `BatchSampler` draws videos; chance decides which of the two is the anchor. A clip is
     `views.num_frames` consecutive frames without augmentation. Where the copied parts are known it covers the copied part,
     or lies inside it where that is longer, at about the same place in both videos; otherwise it lies anywhere. Videos that
-    any chain of labelled or mined pairs joins are never negatives of each other.
+    any chain of labelled pairs joins are never negatives of each other.
 
     Frames have no labels, so the frame terms of the similarity network's objective are 0. Raises DataError for fewer than
     two pairs of each rank, and where there are no negatives.
@@ -58,33 +56,29 @@ class LabelledClips(Dataset[Batch]):
         config: Config,
         labelled: LabelledPairs,
         *,
-        mined: Sequence[tuple[str, str]] = (),
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        settings = config.train
         self._root = root
         self._shard_keys = tuple(shard_keys)
-        self._settings = config.train
-        self._roles = ClipRoles.of(config.train)
+        self._seed = settings.seed
+        self._roles = ClipRoles.of(settings)
         self._num_frames = config.views.num_frames
         self._labelled = labelled
-        self._side = needs_side(config.train.network)
-        self._files: list[FeatureFile] | None = None
-        self._known = KnownPairs([*(pair.videos for pair in labelled.pairs), *mined])
-        videos = {video_id for pair in labelled.pairs for video_id in pair.videos}
-        groups = {self._known.group(video_id) for video_id in videos}
+        self._side = needs_side(settings.network)
+        known = KnownPairs(pair.videos for pair in labelled.pairs)
+        videos = set(known.video_ids)
         if len(labelled.pairs) < 2 * world_size:
             raise DataError(
                 f"training: {len(labelled.pairs)} labelled pairs, wanted at least {2 * world_size}; add pairs to "
-                f"{config.train.labelled_pairs}, or train on train.source cached_views"
+                "train.labelled_pairs.file, or train on train.source cached_views"
             )
-        if len(groups) == 1 and not self._roles.negatives:
+        if len({known.group(video_id) for video_id in videos}) == 1 and not self._roles.negatives:
             raise DataError(
-                f"training: pairs join all {len(videos)} videos of {config.train.labelled_pairs}, so none is a negative of "
-                "another; add pairs of other videos, or name sources in train.distractors"
+                f"training: pairs join all {len(videos)} videos of train.labelled_pairs.file, so none is a negative of "
+                "another; add pairs of other videos, or name sources in train.labelled_pairs.distractors"
             )
-        self._every = tuple(sorted(videos.union(labelled.distractors)))
-        self._number_of = numbers_of_videos(self._every, self._known)
         FeatureStore(root, self._shard_keys)  # refuses shards of different settings
         self._length: dict[str, int] = {}
         self._shard_of: dict[str, int] = {}
@@ -92,62 +86,41 @@ class LabelledClips(Dataset[Batch]):
             for video_id, (_, count) in places_of_videos(Shard(root, FEATURES_STAGE, key)).items():
                 self._length[video_id], self._shard_of[video_id] = count, number
         self.side_dims = self._open_all()[0].side_dims
-        self._files = None
-        self._pairs = BatchSampler(
+        sampler = BatchSampler(
             [f"{number:08d}" for number in range(len(labelled.pairs))],
-            batch_videos=config.train.batch_videos,
-            seed=config.train.seed,
+            batch_videos=settings.batch_videos,
+            seed=settings.seed,
             rank=rank,
             world_size=world_size,
         )
-
-    @property
-    def num_videos(self) -> int:
-        """Of pairs and distractors."""
-        return len(self._every)
-
-    @property
-    def batch_videos(self) -> int:
-        """Pairs of a batch."""
-        return self._pairs.batch_videos
+        super().__init__(
+            sampler,
+            videos.union(labelled.distractors),
+            repeat_short_clips=settings.repeat_short_clips,
+            known=known,
+        )
 
     @property
     def identity(self) -> dict[str, str]:
-        """Digests of the features by shard, and of the pairs and distractors."""
         features = {
             f"{FEATURES_STAGE}/{key}": Shard(self._root, FEATURES_STAGE, key).data_digest() for key in self._shard_keys
         }
         return features | {"labelled_pairs": self._labelled.digest}
 
     def __getitem__(self, number: int) -> Batch:
-        names = self._pairs.videos(number)
-        pairs, own = [int(name) for name in names], self._pairs.rank_slice(names)
-        if not self._settings.gather:
-            pairs = pairs[own]
-            own = slice(0, len(pairs))
+        pairs, own = [int(name) for name in self.sampler.videos(number)], self.sampler.rank_slice()
+        per_pair = self._roles.num_clips
         clips = [clip for pair in pairs for clip in self.clips(pair, number)]
-        first, end = own.start * self._roles.num_clips, own.stop * self._roles.num_clips
-        length = self._num_frames
-        lengths = [min(length, clip.count) for clip in clips]
-        return Batch(
-            regions=torch.stack([self._read(clip) for clip in clips[first:end]]),
-            labels=video_pair_labels([(clip.video_id,) for clip in clips], self._known),
-            frame_labels=torch.zeros(0, length, length, dtype=torch.int8),
-            pair_index=torch.zeros(0, 2, dtype=torch.int64),
-            first_row=first,
-            video_ids=tuple(clip.video_id for clip in clips),
-            view_index=torch.arange(len(clips)) % self._roles.num_clips,
-            shown=torch.tensor([[self._number_of[clip.video_id], -1] for clip in clips]),
-            num_frames=None if self._settings.repeat_short_clips else torch.tensor(lengths),
+        return self.build(
+            [BatchClip(clip.video_id, place % per_pair, clip.count) for place, clip in enumerate(clips)],
+            torch.stack([self._read(clip) for clip in clips[own.start * per_pair : own.stop * per_pair]]),
+            first_row=own.start * per_pair,
+            frame_labels=None,
         )
-
-    def finish(self, batch: Batch) -> Batch:
-        """The batch as it is: everything was made before."""
-        return batch
 
     def clips(self, pair: int, number: int) -> list[Clip]:
         """The clips of a labelled pair in the batch of that number: anchor, positive, and distractors."""
-        rng = numpy_rng(self._settings.seed, "labelled pair", number, pair)
+        rng = numpy_rng(self._seed, "labelled pair", number, pair)
         one = self._labelled.pairs[pair]
         starts = self._draw_starts(pair, rng)
         chosen = [(video_id, start) for video_id, start in zip(one.videos, starts, strict=True)]
@@ -199,12 +172,9 @@ class LabelledClips(Dataset[Batch]):
     def _open(self, video_id: str) -> FeatureFile:
         if self._files is None:
             self._files = self._open_all()
-        return self._files[self._shard_of[video_id]]
+        file: FeatureFile = self._files[self._shard_of[video_id]]
+        return file
 
     def _open_all(self) -> list[FeatureFile]:
         allow_open_files(len(self._shard_keys))
         return [FeatureFile(Shard(self._root, FEATURES_STAGE, key), side=self._side) for key in self._shard_keys]
-
-    def __getstate__(self) -> dict[str, object]:
-        # Open files do not travel to data workers; each opens its own.
-        return self.__dict__ | {"_files": None}

@@ -2,198 +2,388 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from lightning_fabric import Fabric
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from hapvr.config import Config, TrainConfig, digest
+from hapvr.config import Config, digest
+from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.features.weights import state_sha256
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
+from hapvr.provenance import Provenance
+from hapvr.settings import first_line
 from hapvr.storage.filesystem import DataRoot
-from hapvr.train.checkpoint import Best, TrainingState, load_latest, save_checkpoint
+from hapvr.train.batch import Batch, BatchSource
+from hapvr.train.cached_views import CachedViews
 from hapvr.train.families import build_network, build_training
+from hapvr.train.family import StepOutput
 from hapvr.train.gather import gather_of
-from hapvr.train.guards import TrainingStoppedError, only_writer, stop_flag
-from hapvr.train.labelled_pairs import LabelledPairs
-from hapvr.train.report import RESULT_NAME, Logger, TrainingResult
-from hapvr.train.schedule import build_optimizer, build_scheduler, copy_for_ema
-from hapvr.train.source import Source, open_source
-from hapvr.train.step import Throughput, TrainStep
+from hapvr.train.labelled_clips import LabelledClips
+from hapvr.train.labelled_pairs import LABELLED_NAME, LabelledPairs
+from hapvr.train.report import RESULT_NAME, BatchReport, Logger, TrainingResult
+from hapvr.train.run_folder import CHECKPOINTS, NETWORK, newest_checkpoint, save_checkpoint
+from hapvr.train.schedule import build_optimizer, build_scheduler
 
-CHECKPOINTS = "checkpoints"
-NETWORK = "network"
+LOCK_TIMEOUT_S = 30
+OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory")
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
 
 
-def train(
-    config: Config,
-    root: DataRoot,
-    training_shards: list[str],
-    *,
-    mined: Sequence[tuple[str, str]] = (),
-    labelled: LabelledPairs | None = None,
-    folder: Path,
-    fabric: Fabric,
-    validate: Validate | None,
-    open_logger: Callable[[int], Logger],
-) -> TrainingResult:
-    """Train until `train.steps`, going on from the newest checkpoint in `folder`, and write the best network there.
+class TrainingError(HapvrError):
+    """A step gave no finite loss, or needs more memory than there is."""
 
-    mined: pairs of training videos that are labelled as positive, the surest first. labelled: what `train.source:
-    labelled_pairs` trains on.
-    validate: network -> metrics, of which "mean" chooses the best; without it the last weights are the result.
-    open_logger: called on rank 0 with the first step; gets losses, learning rate, gradient norm, validation and batches.
-    Raises DataError for unusable data or checkpoints, NotFiniteError, OutOfMemoryError, CompilerError, and
-    TrainingStoppedError after SIGTERM.
+
+class TrainingStoppedError(HapvrError):
+    """Training was asked to stop. It continues from its last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best validation so far. step: -1 if there was none; value: mean target metric."""
+
+    step: int = -1
+    value: float = float("-inf")
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Throughput:
+    """The time that this process trains, and the part of it in which it waits for data."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._waited = 0.0
+        self._clips = 0
+
+    def wait_for(self, items: Iterator[Any]) -> Any:
+        """The next item."""
+        asked = time.monotonic()
+        item = next(items)
+        self._waited += time.monotonic() - asked
+        return item
+
+    def count(self, batch: Batch) -> None:
+        self._clips += len(batch.regions)
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self._start, 1e-9)
+
+    def rates(self) -> dict[str, float]:
+        """wait_rate: part of the time spent waiting for data; clips_per_s."""
+        seconds = self.seconds
+        return {"wait_rate": self._waited / seconds, "clips_per_s": self._clips / seconds}
+
+
+class Trainer:
+    """One process of a training up to `train.steps`, which goes on from the newest checkpoint in `folder`.
+
+    labelled: what `train.source: labelled_pairs` trains on. validate: network -> metrics, of which "mean" chooses the best
+    weights; without it the last ones are the result. open_logger: called on rank 0 with the first step; its logger gets
+    losses, learning rate, gradient norm, validation and batches. Raises DataError for unusable data.
     """
-    settings = config.train
-    source = open_source(config, root, training_shards, fabric, mined=mined, labelled=labelled)
-    state = _fresh(config, source, fabric)
-    identity = {
-        "train": settings.content(),
-        "views": config.views.model_dump(mode="json"),
-        "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
-        "data": source.identity,
-        **({"mined_pairs": _pairs_digest(mined)} if mined else {}),
-    }
-    with only_writer(folder, fabric), stop_flag() as stop_asked:
-        if settings.compile:
-            state.training.compile()
-        module, optimizer = fabric.setup(state.training, state.optimizer)
-        resumed = load_latest(folder / CHECKPOINTS, state, settings=identity)
-        logger = open_logger(resumed.first_step) if fabric.is_global_zero else None
-        if logger:
-            for text in (*resumed.skipped, *_small_batch(source, settings), *_apart(state, settings)):
-                logger.message(text)
-        train_step = TrainStep(settings, fabric=fabric, module=module, optimizer=optimizer, state=state, folder=folder)
-        throughput, items = Throughput(), _items(source, settings, resumed.first_step)
-        done = resumed.first_step
-        while done < settings.steps and not _is_patience_over(settings, state.best):
-            step, rate = done, state.optimizer.param_groups[0]["lr"]
-            losses = train_step(step, source, items, throughput)
-            done += 1
-            if logger and (done % settings.log_every_steps == 0 or done == settings.steps):
-                logger.metrics(step, losses.metrics() | {"learning_rate": rate} | throughput.rates())
-            if validate is not None and (done % settings.validate_every_steps == 0 or done == settings.steps):
-                _validate(validate, state, step, logger)
-                if logger:
-                    logger.batch(step, losses.report)
-            is_last = done == settings.steps or _is_patience_over(settings, state.best)
-            stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
-            if fabric.is_global_zero and (done % settings.checkpoint_every_steps == 0 or is_last or stop):
-                save_checkpoint(
-                    folder / CHECKPOINTS, state, step=done, settings=identity, keep=settings.keep_checkpoints
+
+    def __init__(
+        self,
+        config: Config,
+        root: DataRoot,
+        shards: Sequence[str],
+        *,
+        labelled: LabelledPairs | None = None,
+        folder: Path,
+        fabric: Fabric,
+        validate: Validate | None = None,
+        open_logger: Callable[[int], Logger],
+    ) -> None:
+        settings = config.train
+        self._config, self._settings = config, settings
+        self._folder, self._fabric = folder, fabric
+        self._validate, self._open_logger = validate, open_logger
+        self._logger: Logger | None = None
+        self._source = open_source(config, root, shards, fabric, labelled=labelled)
+        self.network = build_network(
+            settings.network, dims=config.whitening.dims, seed=settings.seed, side_dims=self._source.side_dims
+        )
+        self._optimizer = build_optimizer(self.network, settings.optimizer)
+        self._scheduler = build_scheduler(self._optimizer, settings.optimizer, steps=settings.steps)
+        self._training = build_training(
+            settings,
+            self.network,
+            num_videos=self._source.num_videos,
+            batch_videos=self._source.batch_videos,
+            gather=gather_of(fabric),
+        )
+        self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
+        self._best = Best()
+        self._identity = {
+            "train": settings.identity_fields(),
+            "views": config.views.model_dump(mode="json"),
+            "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
+            "data": self._source.identity,
+        }
+
+    def fit(self) -> TrainingResult:
+        """Train, and write the best network into the folder.
+
+        Raises DataError for unusable checkpoints, TrainingError, and TrainingStoppedError after SIGTERM.
+        """
+        settings, fabric = self._settings, self._fabric
+        with only_writer(self._folder, fabric), stop_flag() as stop_asked:
+            first_step, messages = self._resume()
+            if fabric.is_global_zero:
+                self._logger = self._open_logger(first_step)
+                for text in messages:
+                    self._logger.message(text)
+            throughput, items = Throughput(), self._items(first_step)
+            for step in range(first_step, settings.steps):
+                done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
+                batch, output, norm = self._step(step, items, throughput)
+                is_last = done == settings.steps
+                if self._logger and (done % settings.log_every_steps == 0 or is_last):
+                    measured = _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | throughput.rates()
+                    self._logger.metrics(step, measured)
+                if self._validate and (done % settings.validate_every_steps == 0 or is_last):
+                    self.validate(step)
+                    if self._logger:
+                        similarity = output[3].float().cpu()
+                        report = BatchReport(similarity, batch.labels, batch.video_ids, batch.view_index)
+                        self._logger.batch(step, report)
+                stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
+                if done % settings.checkpoint_every_steps == 0 or is_last or stop:
+                    self.save(done)
+                if stop and not is_last:
+                    raise TrainingStoppedError(
+                        f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
+                    )
+            return self._finish(first_step, throughput)
+
+    def validate(self, step: int) -> None:
+        """Validate the weights after a step, and keep them if they are the best so far."""
+        assert self._validate is not None
+        self.network.eval()
+        with torch.no_grad():
+            metrics = self._validate(self.network)
+        self.network.train()
+        if self._logger:
+            self._logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
+        if metrics["mean"] > self._best.value:
+            weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
+            self._best = Best(step=step, value=metrics["mean"], weights=weights)
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint from which step `step` follows; rank 0 alone does."""
+        if not self._fabric.is_global_zero:
+            return
+        values = {
+            "step": step,
+            "network": self.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": self._scheduler.state_dict(),
+            "best": vars(self._best),
+            "family": self._training.extra_state(),
+            "identity": json.dumps(self._identity),
+        }
+        save_checkpoint(self._folder / CHECKPOINTS, values, step=step)
+
+    def _resume(self) -> tuple[int, list[str]]:
+        """Restore the newest checkpoint; returns the first step to do, and what people should know.
+
+        Raises DataError, which names the file, for a checkpoint of other settings or data, and if all are damaged.
+        """
+        settings, messages = self._settings, []
+        path, values, skipped = newest_checkpoint(self._folder / CHECKPOINTS)
+        if path is not None:
+            found = Provenance("training", json.loads(values["identity"]))
+            differences = Provenance("training", self._identity).differences(found)
+            differences.sort(key=lambda text: "network.family" not in text)  # another family has other settings, too
+            if differences:
+                raise DataError(
+                    f"checkpoint: {path} belongs to a training of other settings or data: "
+                    f"{'; '.join(text.removeprefix('settings ') for text in differences[:5])}. "
+                    f"Use those again, or another run folder"
                 )
-            if stop and not is_last:
-                raise TrainingStoppedError(
-                    f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
-                )
-        if logger and done < settings.steps:
-            logger.message(f"stopped after {settings.patience} validations without a better one, at step {done}")
+            self.network.load_state_dict(values["network"])
+            self._optimizer.load_state_dict(values["optimizer"])
+            self._scheduler.load_state_dict(values["scheduler"])
+            self._best = Best(**values["best"])
+            self._training.load_extra_state(values["family"])
+        if self._source.batch_videos != settings.batch_videos:
+            messages.append(
+                f"batches hold {self._source.batch_videos} videos, as there are no more; train.batch_videos is "
+                f"{settings.batch_videos}"
+            )
+        if settings.num_processes > 1 and self._training.apart:
+            messages.append(
+                f"{settings.num_processes} processes do not train as one with the same batch: {self._training.apart}; take "
+                "one process where that matters"
+            )
+        return values.get("step", 0), [*skipped, *messages]
+
+    def _items(self, first_step: int) -> Iterator[Any]:
+        workers = self._settings.data_workers
+        loader: DataLoader[Any] = DataLoader(
+            self._source,
+            batch_size=None,
+            sampler=range(first_step, self._settings.steps),
+            num_workers=workers,
+            # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
+            multiprocessing_context="spawn" if workers else None,
+        )
+        return iter(loader)
+
+    def _step(self, step: int, items: Iterator[Any], throughput: Throughput) -> tuple[Batch, StepOutput, float]:
+        """Change the weights once; returns the batch, what its loss was, and the norm of its gradient before clipping."""
+        item = throughput.wait_for(items)
+        try:
+            batch = self._source.finish(item)
+            output = self._forward(step, batch)
+            self._fabric.backward(output[0])
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"training: step {step}: out of memory with batches of {self._source.batch_videos} videos "
+                f"({first_line(error)}). Lower train.batch_videos or views.num_frames; on a GPU set train.precision to "
+                "bf16-mixed"
+            ) from error
+        throughput.count(batch)
+        max_norm = self._settings.optimizer.gradient_clip_norm or float("inf")
+        norm = self._fabric.clip_gradients(
+            self._module, self._fabric_optimizer, max_norm=max_norm, error_if_nonfinite=False
+        )
+        self._fabric_optimizer.step()
+        self._fabric_optimizer.zero_grad()
+        self._scheduler.step()
+        return batch, output, float(norm) if isinstance(norm, Tensor) else 0.0
+
+    def _forward(self, step: int, batch: Batch) -> StepOutput:
+        moved: Batch = self._fabric.to_device(batch)
+        try:
+            output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
+        except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
+            raise self._not_finite(str(error), step, batch) from error
+        if not torch.isfinite(output[0]):
+            raise self._not_finite(f"the loss is {float(output[0].detach())}", step, batch)
+        return output
+
+    def _not_finite(self, reason: str, step: int, batch: Batch) -> TrainingError:
+        """Makes the error, and writes a file that lists the clips of the batch."""
+        dump = self._folder / f"not-finite-{step:08d}.json"
+        clips = {"step": step, "video_ids": batch.video_ids, "view_index": batch.view_index.tolist()}
+        dump.write_text(json.dumps(clips, indent=1), encoding="utf-8")
+        return TrainingError(
+            f"training: step {step}: {reason}; the videos of its batch are listed in {dump}. "
+            f"Lower train.optimizer.learning_rate, or set train.optimizer.gradient_clip_norm"
+        )
+
+    def _finish(self, first_step: int, throughput: Throughput) -> TrainingResult:
+        """Write the best network and the result."""
+        best, config = self._best, self._config
         result = TrainingResult(
-            steps=done,
-            first_step=resumed.first_step,
-            best_step=state.best.step,
-            best_value=state.best.value if state.best.step >= 0 else 0.0,
-            num_videos=source.num_videos,
+            steps=self._settings.steps,
+            first_step=first_step,
+            best_step=best.step,
+            best_value=best.value if best.step >= 0 else 0.0,
+            num_videos=self._source.num_videos,
             seconds=throughput.seconds,
             **throughput.rates(),
-            weights_sha256=state_sha256(dict(state.best.weights) or dict(state.result.state_dict())),
+            weights_sha256=state_sha256(best.weights or dict(self.network.state_dict())),
         )
-        if fabric.is_global_zero:
-            _write_result(folder, state, result, digest(settings, config.views, config.pseudo_labels))
-    return result
+        if self._fabric.is_global_zero:
+            if best.weights:
+                self.network.load_state_dict(best.weights)
+            metadata = {
+                "config_digest": digest(self._settings, config.views, config.pseudo_labels),
+                "best_step": result.best_step,
+                "steps": result.steps,
+            }
+            save_network(self.network, self._folder / NETWORK, metadata=metadata)
+            with write_atomic(self._folder / RESULT_NAME) as part:
+                part.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
+        return result
 
 
-def _pairs_digest(pairs: Sequence[tuple[str, str]]) -> str:
-    return hashlib.sha256(json.dumps(list(pairs)).encode()).hexdigest()
+def open_source(
+    config: Config, root: DataRoot, shards: Sequence[str], fabric: Fabric, *, labelled: LabelledPairs | None = None
+) -> BatchSource:
+    """The source of batches that `train.source` names. labelled: what `labelled_pairs` reads.
 
+    Raises DataError for data that is missing or does not belong together.
+    """
+    rank, world_size = fabric.global_rank, fabric.world_size
+    if config.train.source == "labelled_pairs":
+        if labelled is None:
+            raise DataError(
+                f"training: {LABELLED_NAME} is not in its folder; start the training again, which writes it"
+            )
+        return LabelledClips(root, shards, config, labelled, rank=rank, world_size=world_size)
+    if config.train.source == "cached_views":
+        return CachedViews(root, shards, config, rank=rank, world_size=world_size)
+    from hapvr.train.online_views import OnlineViews  # loads both frozen networks' libraries
 
-def _fresh(config: Config, source: Source, fabric: Fabric) -> TrainingState:
-    settings = config.train
-    network = build_network(
-        settings.network, dims=config.whitening.dims, seed=settings.seed, side_dims=source.side_dims
+    return OnlineViews(
+        root, shards, config, device=fabric.device, rank=rank, world_size=world_size, gather=gather_of(fabric)
     )
-    optimizer = build_optimizer(network, settings.optimizer)
-    return TrainingState(
-        network=network,
-        ema=copy_for_ema(network).to(fabric.device) if settings.ema_decay else None,
-        optimizer=optimizer,
-        scheduler=build_scheduler(optimizer, settings.optimizer, steps=settings.steps),
-        best=Best(),
-        training=build_training(
-            settings,
-            network,
-            num_videos=source.num_videos,
-            batch_videos=source.batch_videos if settings.gather else source.batch_videos // fabric.world_size,
-            gather=gather_of(fabric) if settings.gather else None,
-        ),
-    )
 
 
-def _small_batch(source: Source, settings: TrainConfig) -> list[str]:
-    actual = source.batch_videos
-    if actual == settings.batch_videos:
-        return []
-    return [f"batches hold {actual} videos, as there are no more; train.batch_videos is {settings.batch_videos}"]
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error says that memory ran out, on a GPU or in torch or Python on the processor."""
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
 
 
-def _apart(state: TrainingState, settings: TrainConfig) -> list[str]:
-    if settings.num_processes == 1 or not settings.gather or not state.training.apart:
-        return []
-    return [
-        f"{settings.num_processes} processes do not train as one with the same batch: {state.training.apart}; take one process "
-        "where that matters"
-    ]
-
-
-def _items(source: Source, settings: TrainConfig, first_step: int) -> Iterator[Any]:
-    count = settings.accumulate_batches
-    loader: DataLoader[Any] = DataLoader(
-        source,  # type: ignore[arg-type]  # it has what a map-style data set needs
-        batch_size=None,
-        sampler=range(first_step * count, settings.steps * count),
-        num_workers=settings.data_workers,
-        # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
-        multiprocessing_context="spawn" if settings.data_workers else None,
-    )
-    return iter(loader)
-
-
-def _is_patience_over(settings: TrainConfig, best: Best) -> bool:
-    return 0 < settings.patience <= best.since
-
-
-def _validate(validate: Validate, state: TrainingState, step: int, logger: Logger | None) -> None:
-    network = state.result
-    network.eval()
-    with torch.no_grad():
-        metrics = validate(network)
-    network.train()
-    if logger:
-        logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
-    if metrics["mean"] <= state.best.value:
-        state.best = replace(state.best, since=state.best.since + 1)
+@contextmanager
+def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
+    """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the same checkpoints."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not fabric.is_global_zero:
+        yield
         return
-    weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
-    state.best = Best(step=step, value=metrics["mean"], weights=weights)
+    try:
+        with FileLock(folder / "training.lock", timeout=LOCK_TIMEOUT_S):
+            yield
+    except Timeout:
+        raise DataError(
+            f"training: another process is training in {folder}; wait for it or stop it (the lock is training.lock there)"
+        ) from None
 
 
-def _write_result(folder: Path, state: TrainingState, result: TrainingResult, config_digest: str) -> None:
-    network = state.result
-    if state.best.weights:
-        network.load_state_dict(dict(state.best.weights))
-    metadata = {"config_digest": config_digest, "best_step": result.best_step, "steps": result.steps}
-    save_network(network, folder / NETWORK, metadata=metadata)
-    with write_atomic(folder / RESULT_NAME) as part:
-        part.write_text(json.dumps(result.__dict__, indent=1), encoding="utf-8")
+@contextmanager
+def stop_flag() -> Iterator[Callable[[], bool]]:
+    """Yields a function that tells whether SIGTERM has arrived; the loop calls it between steps."""
+    asked = False
+
+    def remember(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+
+    before = signal.signal(signal.SIGTERM, remember)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _metrics(output: StepOutput) -> dict[str, float]:
+    """Total, terms and counts of a step under the names of the history."""
+    total, terms, counts, _ = output
+    return (
+        {"loss/total": float(total.detach())}
+        | {f"loss/{name}": float(value.detach()) for name, value in terms.items()}
+        | {f"count/{name}": value for name, value in counts.items()}
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from hapvr.config import Config
 from hapvr.errors import DataError
@@ -16,7 +16,6 @@ from hapvr.features.extract import region_embedder, teacher_embedder
 from hapvr.features.teacher import load_teacher
 from hapvr.features.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.features.whitening import load_whitening
-from hapvr.labels.pairs import KnownPairs, positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.model.settings import needs_side
 from hapvr.seeding import derive_seed
@@ -24,7 +23,7 @@ from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.frames import STAGE as FRAMES_STAGE
 from hapvr.storage.frames import FrameFile, frames_digest
 from hapvr.storage.shards import Shard
-from hapvr.train.batch import Batch, BatchSampler, join_groups, largest_group
+from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
 from hapvr.train.gather import Gather
 
 
@@ -33,17 +32,15 @@ class DrawnClips:
     """What a data worker makes for a batch. frames: [b, T, 3, S, S] uint8, of this process's clips; plans: of all B."""
 
     frames: Tensor
-    labels: Tensor
     first_row: int
     plans: tuple[ViewPlan, ...]
 
 
-class OnlineViews(Dataset[DrawnClips]):
+class OnlineViews(BatchSource):
     """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
 
     In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch.
-    mined: as for `CachedViews`.
-    gather: from all ranks, where they compare their clips with each other. Raises DataError without training videos or with a single one.
+    gather: from all ranks. Raises DataError without stored frames, and with a single training video.
     """
 
     def __init__(
@@ -53,21 +50,18 @@ class OnlineViews(Dataset[DrawnClips]):
         config: Config,
         *,
         device: torch.device,
-        mined: Sequence[tuple[str, str]] = (),
         rank: int = 0,
         world_size: int = 1,
         gather: Gather | None = None,
     ) -> None:
-        if not shard_keys:
-            raise DataError("training: the manifest has no training shards; give a source with split: train")
+        settings = config.train
         self._root = root
         self._shard_keys = tuple(shard_keys)
         self._config = config
-        weak: list[Strength] = ["weak"] * config.train.weak_views
-        self._strengths: list[Strength] = weak + ["strong"] * config.train.strong_views
+        weak: list[Strength] = ["weak"] * settings.weak_views
+        self._strengths: list[Strength] = weak + ["strong"] * settings.strong_views
+        self._device = device
         self._gather = gather
-        self._together = world_size == 1 or gather is not None
-        self._drawer: ViewDrawer | None = None
         self._shard_of: dict[str, int] = {}
         self._video_frames: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
@@ -79,43 +73,28 @@ class OnlineViews(Dataset[DrawnClips]):
                 )
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
-        self._known = KnownPairs(mined)
-        self.sampler = BatchSampler.from_settings(
+        sampler = BatchSampler(
             self._shard_of,
-            config.train,
+            batch_videos=settings.batch_videos,
+            seed=settings.seed,
             rank=rank,
             world_size=world_size,
-            known=self._known,
-            groups=join_groups((), mined, largest=largest_group(config.train.batch_videos // world_size)),
         )
+        super().__init__(sampler, self._shard_of, repeat_short_clips=settings.repeat_short_clips)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        self._device = device
-        side = needs_side(config.train.network)
+        side = needs_side(settings.network)
         self.side_dims = len(whitening.mean) if side else 0
         self._embed_regions = region_embedder(backbone, whitening, device, side=side)
         self._embed_frames = teacher_embedder(teacher, device)
-        for embed in (self._embed_regions, self._embed_frames):
-            embed.executor.decide()  # so that a resumed run sees the values of an uninterrupted one
         self._networks = {
-            "backbone": _content(backbone.settings),
-            "teacher": _content(teacher.settings),
+            "backbone": _network_identity(backbone.settings),
+            "teacher": _network_identity(teacher.settings),
             "whitening": whitening.sha256,
         }
 
     @property
-    def num_videos(self) -> int:
-        """Training videos that take part."""
-        return len(self.sampler.video_ids)
-
-    @property
-    def batch_videos(self) -> int:
-        """Videos of a batch of all processes."""
-        return self.sampler.batch_videos
-
-    @property
     def identity(self) -> dict[str, str]:
-        """Digests of the frames by shard, and of the frozen networks."""
         frames = {
             f"{FRAMES_STAGE}/{key}": frames_digest(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys
         }
@@ -123,11 +102,7 @@ class OnlineViews(Dataset[DrawnClips]):
 
     def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
         """The views of a batch, and which of them are this rank's."""
-        videos = self.sampler.videos(number)
-        own = self.sampler.rank_slice(videos)
-        if not self._together:
-            videos = videos[own]
-            own = slice(0, len(videos))
+        videos, own = self.sampler.videos(number), self.sampler.rank_slice()
         seed, count = self._config.train.seed, len(self._strengths)
         window = derive_seed(seed, "window", number)
         indices = [derive_seed(seed, "view", number, place) for place in range(count)]
@@ -140,20 +115,38 @@ class OnlineViews(Dataset[DrawnClips]):
         return plans, slice(own.start * count, own.stop * count)
 
     def draw(self, plans: Sequence[ViewPlan], own: slice) -> DrawnClips:
-        """Frames of the own clips, and labels of all."""
-        if self._drawer is None:
+        """Frames of the own clips."""
+        if self._files is None:
             files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
-            self._drawer = ViewDrawer(
+            self._files = ViewDrawer(
                 lambda video_id: files[self._shard_of[video_id]].read(video_id),
                 config=self._config.views,
                 size_px=self._config.backbone.crop_px,
             )
-        frames = [self._drawer.draw(plan)[1].frames for plan in plans[own]]
-        labels = video_pair_labels(_sources(plans), self._known)
-        return DrawnClips(torch.stack(frames), labels, own.start, tuple(plans))
+        frames = [self._files.draw(plan)[1].frames for plan in plans[own]]
+        return DrawnClips(torch.stack(frames), own.start, tuple(plans))
 
     def __getitem__(self, number: int) -> DrawnClips:
         return self.draw(*self.plans(number))
+
+    def finish(self, item: DrawnClips) -> Batch:
+        """Features and frame labels of drawn clips."""
+        regions, embeddings = self._features(item.frames)
+        if self._gather is not None:
+            embeddings = self._gather(embeddings.float().to(self._device)).cpu()
+        rates = self._config.pseudo_labels
+        return self.build(
+            [self._clip(plan) for plan in item.plans],
+            regions.clone(),  # outside inference mode, so that gradients may be taken through it
+            first_row=item.first_row,
+            frame_labels=lambda query, reference: pseudo_labels(
+                embeddings[query].float(), embeddings[reference].float(), rates
+            ),
+        )
+
+    def _clip(self, plan: ViewPlan) -> BatchClip:
+        num_frames = min(self._config.views.num_frames, self._video_frames[plan.video_id])
+        return BatchClip(plan.video_id, plan.index, num_frames, donor_id=plan.donor_id)
 
     @torch.inference_mode()
     def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,49 +156,12 @@ class OnlineViews(Dataset[DrawnClips]):
         embeddings = [self._embed_frames(part) for part in torch.split(flat, config.teacher.batch_frames)]
         return _of_clips(regions, frames), _of_clips(embeddings, frames)
 
-    def finish(self, item: DrawnClips) -> Batch:
-        """Features and frame labels of drawn clips."""
-        regions, embeddings = self._features(item.frames)
-        first, end = item.first_row, item.first_row + len(item.frames)
-        if self._gather is not None:
-            embeddings = self._gather(embeddings.float().to(self._device)).cpu()
-        # A mined pair says nothing of frames.
-        pairs = positive_pairs(video_pair_labels(_sources(item.plans)), include_self=True)
-        pairs = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < end)]
-        labels = [
-            pseudo_labels(embeddings[query].float(), embeddings[reference].float(), self._config.pseudo_labels)
-            for query, reference in pairs.tolist()
-        ]
-        return Batch(
-            regions=regions.clone(),  # outside inference mode, so that gradients may be taken through it
-            labels=item.labels,
-            frame_labels=torch.stack(labels),
-            pair_index=pairs,
-            first_row=first,
-            video_ids=tuple(plan.video_id for plan in item.plans),
-            view_index=torch.tensor([plan.index for plan in item.plans]),
-            shown=self.sampler.numbers((plan.video_id, plan.donor_id) for plan in item.plans),
-            num_frames=self._num_frames(item.plans),
-        )
-
-    def _num_frames(self, plans: Sequence[ViewPlan]) -> Tensor | None:
-        """Of each clip as many frames as its video has."""
-        if self._config.train.repeat_short_clips:
-            return None
-        longest = self._config.views.num_frames
-        return torch.tensor([min(longest, self._video_frames[plan.video_id]) for plan in plans])
-
-    def __getstate__(self) -> dict[str, object]:
-        # Data workers only draw: each opens its own files, and the networks stay behind.
-        return self.__dict__ | {"_drawer": None, "_embed_regions": None, "_embed_frames": None, "_gather": None}
+    def __getstate__(self) -> dict[str, Any]:
+        # Data workers only draw: the networks stay behind.
+        return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None, "_gather": None}
 
 
-def _sources(plans: Sequence[ViewPlan]) -> list[set[str]]:
-    """The videos that each clip shows."""
-    return [{plan.video_id, plan.donor_id} - {""} for plan in plans]
-
-
-def _content(settings: dict[str, str]) -> str:
+def _network_identity(settings: dict[str, str]) -> str:
     """Digest of a frozen network's weights, and its precision if that is not float32."""
     return " ".join(settings[name] for name in ("sha256", "precision") if name in settings)
 

@@ -24,8 +24,9 @@ class ClipRoles:
     @classmethod
     def of(cls, settings: TrainConfig) -> ClipRoles:
         """The items of a training."""
-        if settings.source == "labelled_pairs":
-            return cls(1, 1, settings.distractors_per_pair if settings.distractors else 0)
+        pairs = settings.labelled_pairs
+        if pairs is not None:
+            return cls(1, 1, pairs.distractors_per_pair if pairs.distractors else 0)
         return cls(settings.weak_views, settings.strong_views)
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from hapvr.losses.objective import Objective, RankShard
 from hapvr.model.network import SimilarityNetwork
+from hapvr.train.batch import Batch
 from hapvr.train.family import FamilyTraining, StepOutput
 from hapvr.train.gather import Gather
 
@@ -27,32 +27,21 @@ class TrainingModule(FamilyTraining):
         self.objective = objective
         self._gather = gather
 
-    def forward(
-        self,
-        regions: Tensor,
-        labels: Tensor,
-        frame_labels: Tensor,
-        pair_index: Tensor,
-        first_row: int = 0,
-        num_frames: Tensor | None = None,
-        shown: Tensor | None = None,
-        batch_number: int = 0,
-    ) -> StepOutput:
+    def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """Total, terms and counts of the objective and video similarities [B, B]. Nothing is drawn."""
-        gather = self._gather
-        own = self.network.embed(regions)
+        gather, first_row, frame_labels = self._gather, batch.first_row, batch.frame_labels
+        own = self.network.embed(batch.regions)
         mask = own_mask = None
-        if num_frames is not None:
-            mask = torch.arange(regions.shape[1], device=regions.device) < num_frames[:, None]
-            own_mask = mask if gather is None else mask[first_row : first_row + len(regions)]
-            real = mask[pair_index[:, 0], :, None] & mask[pair_index[:, 1], None, :]
+        if batch.num_frames is not None:
+            mask = torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
+            own_mask = mask if gather is None else mask[first_row : first_row + len(own)]
+            real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
             frame_labels = frame_labels.masked_fill(~real, 0)
-        if gather is None:
-            shard = None
-            similarities = self.network.compare(own, own, query_mask=own_mask, reference_mask=mask)
-        else:
+        every = own if gather is None else gather(own)
+        similarities = self.network.compare(own, every, query_mask=own_mask, reference_mask=mask)
+        shard = None
+        if gather is not None:
             shard = RankShard(first_row, lambda value: gather(value.reshape(1)).sum())
-            similarities = self.network.compare(own, gather(own), query_mask=own_mask, reference_mask=mask)
             similarities = replace(similarities, video=gather(similarities.video))
-        output = self.objective(similarities, labels, frame_labels, pair_index, shard)
+        output = self.objective(similarities, batch.labels, frame_labels, batch.pair_index, shard)
         return output.total, output.terms, output.counts, similarities.video.detach()

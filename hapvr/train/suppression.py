@@ -10,11 +10,11 @@ from hapvr.labels.saliency import saliency_labels
 from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
 from hapvr.model.clips import check_clips
 from hapvr.model.side import Side, split_side
-from hapvr.model.vvs.injection import Injection, draw_injection
+from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
-from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import numpy_rng
-from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
+from hapvr.train.batch import Batch
+from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
 from hapvr.train.gather import Gather
 from hapvr.train.roles import ClipRoles
 
@@ -42,45 +42,34 @@ class SuppressionTraining(FamilyTraining):
         self._gather = gather
         self._roles = ClipRoles.of(settings)
 
-    def forward(
-        self,
-        regions: Tensor,
-        labels: Tensor,
-        frame_labels: Tensor,
-        pair_index: Tensor,
-        first_row: int = 0,
-        num_frames: Tensor | None = None,
-        shown: Tensor | None = None,
-        batch_number: int = 0,
-    ) -> StepOutput:
+    def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
-        settings, roles, device = self._settings, self._roles, regions.device
-        check_clips("clips", regions, None, dims=self.network.dims)
-        own = slice(first_row, first_row + len(regions))
-        labels = labels[own, own]
+        settings, roles, regions = self._settings, self._roles, batch.regions
+        check_clips("clips", regions, None)
+        own = slice(batch.first_row, batch.first_row + len(regions))
+        labels = batch.labels[own, own]
         side = None
         if self.network.needs_side:
             regions, side = split_side(regions, side_dims=self.network.side_dims)
-        anchor_of_pair, positive_of_pair = roles.pairs(len(regions), device)
-        with drawing_by(settings.seed, "dropout", batch_number, first_row, device=device):
-            anchors, injected = self._anchors(regions, side, labels, batch_number, first_row)
+        anchor_of_pair, positive_of_pair = roles.pairs(len(regions), regions.device)
+        with drawing_by(settings.seed, "dropout", batch_number, batch.first_row, device=regions.device):
+            anchors, injected = self._anchors(regions, side, labels, batch_number, batch.first_row)
             vectors = self.network.vectors(regions)
         anchor_rows = anchor_of_pair[:: roles.positives]
         negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
-        place = torch.arange(len(anchor_rows), device=device).repeat_interleave(roles.positives)
+        place = torch.arange(len(anchor_rows), device=regions.device).repeat_interleave(roles.positives)
         usable = has_negative[place]
         positive = positive_of_pair[usable]
         terms = self._terms(anchors, regions, vectors, injected, place[usable], positive, negative[place[usable]])
-        weights = _weights(self.network.settings)
+        weights = self.network.settings.objective.weights()
         nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
         total = sum((weights[name] * term for name, term in terms.items()), start=nothing)
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
-        with torch.no_grad():
-            every = vectors.detach() if self._gather is None else self._gather(vectors.detach())
-            if self._gather is not None:  # the gradient is that of the own anchors, the value that of all
-                of_all = self._gather(total.reshape(1)).mean() - total
+        every = vectors.detach()
         if self._gather is not None:
-            total = total + of_all
+            with torch.no_grad():
+                every = self._gather(every)
+            total = mean_of_processes(total, self._gather)
         return total, {name: term.detach() for name, term in terms.items()}, counts, every @ every.T
 
     def _anchors(
@@ -94,14 +83,12 @@ class SuppressionTraining(FamilyTraining):
         parts = (self._settings.seed, "injection", batch_number, first_row)
         injection = draw_injection(regions.shape[1], rules, numpy_rng(*parts))
         easy = easy_frames(side.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
-        chosen = draw_distractors(
-            easy, labels[rows], count=int(injection.inserted.sum()), several=rules.frames == "several", parts=parts
-        )
+        chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int(injection.inserted.sum()))
         clips = injection.apply(regions[rows], regions.flatten(0, 1)[chosen])
         pooled = injection.apply(side.pooled[rows], side.pooled.flatten(0, 1)[chosen])
-        return self.network.anchors(clips, pooled), _frame_labels(
-            injection, easy[rows] if rules.ignore_own else None, rows
-        )
+        # An own frame that may be a distractor too has no label.
+        own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
+        return self.network.anchors(clips, pooled), injection.labels(own)
 
     def _terms(
         self,
@@ -135,16 +122,6 @@ class SuppressionTraining(FamilyTraining):
         return terms
 
 
-def _weights(settings: VvsSettings) -> dict[str, float]:
-    objective = settings.objective
-    return {
-        "video": objective.video_weight,
-        "frame": objective.frame_weight,
-        "saliency": objective.saliency_weight,
-        "distractor": objective.distractor_weight,
-    }
-
-
 @torch.no_grad()
 def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """For each anchor the clip with the most similar vector among its negatives, and whether it has one.
@@ -167,13 +144,11 @@ def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: fl
     return easy | (magnitude == magnitude.min()) if not bool(easy.any()) else easy
 
 
-def draw_distractors(
-    easy: Tensor, labels: Tensor, *, count: int, several: bool, parts: tuple[int | str, ...]
-) -> Tensor:
-    """Frames to insert into each anchor, as indices int64 [A, count] into the frames of all clips in order.
+def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ...]) -> Tensor:
+    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order.
 
     easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none.
-    several: each is drawn by itself; otherwise one is repeated. parts: seed the draw.
+    parts: seed the draw.
     """
     rng = numpy_rng(*parts, "frames")
     rows = []
@@ -181,15 +156,6 @@ def draw_distractors(
         candidates = (easy & (label < 0)[:, None]).flatten().nonzero().flatten()
         if not len(candidates):
             candidates = easy.flatten().nonzero().flatten()
-        drawn = torch.from_numpy(rng.integers(len(candidates), size=count if several else 1)).to(candidates.device)
-        rows.append(candidates[drawn].expand(count))
+        drawn = torch.from_numpy(rng.integers(len(candidates), size=1)).to(candidates.device)
+        rows.append(candidates[drawn])
     return torch.stack(rows)
-
-
-def _frame_labels(injection: Injection, easy: Tensor | None, rows: Tensor) -> Tensor:
-    """Labels int8 [A, T + n]: 1 content, 0 inserted, -1 an own frame that may be a distractor too."""
-    length = int((~injection.inserted).sum())
-    own = torch.ones(len(rows), length, dtype=torch.int8, device=rows.device)
-    if easy is not None:
-        own = own.masked_fill(easy, -1)
-    return injection.labels(own)

@@ -52,7 +52,7 @@ class VideoProbe:
 
 
 @dataclass(frozen=True)
-class StreamFacts:
+class StreamMetadata:
     """A probe with what is needed to show stored frames rightly. rotation_deg: counter-clockwise."""
 
     probe: VideoProbe
@@ -74,18 +74,21 @@ class TimedFrame:
 
 def check_file(path: Path) -> None:
     """Raise VideoError unless path is a regular file with at least one byte; pipes and devices would block for ever."""
+    reason, problem = "missing_file", ""
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            reason, problem = "not_video", "is not a regular file; wanted a video file"
+        elif status.st_size == 0:
+            reason, problem = "empty_file", "has 0 bytes; fetch it again"
+        elif not os.access(path, os.R_OK):
+            problem = "may not be read by this user; check its permissions"
     except (FileNotFoundError, NotADirectoryError):
-        raise VideoError("missing_file", f"video: {path} does not exist; fetch it again") from None
+        problem = "does not exist; fetch it again"
     except OSError as error:
-        raise VideoError("missing_file", f"video: {path}: {error.strerror}; check its name and permissions") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise VideoError("not_video", f"video: {path} is not a regular file; wanted a video file")
-    if status.st_size == 0:
-        raise VideoError("empty_file", f"video: {path} has 0 bytes; fetch it again")
-    if not os.access(path, os.R_OK):
-        raise VideoError("missing_file", f"video: {path} may not be read by this user; check its permissions")
+        problem = f"cannot be read: {error.strerror}; check its name and permissions"
+    if problem:
+        raise VideoError(reason, f"video: {path} {problem}")
 
 
 @contextlib.contextmanager
@@ -109,21 +112,20 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
         yield container, stream
 
 
-def read_facts(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamFacts:
-    """Facts of a file's main video stream. It reads and decodes packets up to the first good frame.
+def read_metadata(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamMetadata:
+    """Metadata of a file's main video stream. It reads and decodes packets up to the first good frame.
 
     Raises VideoError: the reasons of `open_video`, no_frames, decode_error or too_large.
     """
     with open_video(path) as (container, stream):
-        if stream.codec_context.width * stream.codec_context.height > max_pixels:
-            _refuse_size(path, stream.codec_context.width, stream.codec_context.height, max_pixels)
+        _check_size(path, stream.codec_context.width, stream.codec_context.height, max_pixels)
         first = next(iter_frames(path, container, stream, max_pixels=max_pixels)).frame
         aspect = float(stream.sample_aspect_ratio or 1)
         rotation_deg = int(round(first.rotation / 90) * 90)
         width_px, height_px = display_size(
             first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg, short_side_px=None
         )
-        return StreamFacts(
+        return StreamMetadata(
             probe=VideoProbe(
                 duration_s=_duration_s(container, stream),
                 fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
@@ -150,15 +152,14 @@ def iter_frames(
     for a frame above max_pixels.
     """
     interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
-    time_s, previous_raw_s, found, problem = -interval_s, None, False, ""
+    time_s, previous_raw_s, found, problem = 0.0, None, False, ""
     packets = iter_packets(container, stream)
     while True:
         try:
-            packet = next(packets)
-        except StopIteration:
-            break
+            packet = next(packets, None)
         except av.error.FFmpegError as error:
-            problem = _text(error)
+            packet, problem = None, _text(error)
+        if packet is None:
             break
         try:
             frames = packet.decode()
@@ -168,16 +169,12 @@ def iter_frames(
         for frame in frames:
             if not isinstance(frame, VideoFrame):
                 continue
-            if frame.width * frame.height > max_pixels:
-                _refuse_size(path, frame.width, frame.height, max_pixels)
-            raw_s = frame.time
-            if not found:
-                time_s = 0.0
-            else:
+            _check_size(path, frame.width, frame.height, max_pixels)
+            if found:
                 time_s = advance_time(
-                    raw_s=raw_s, previous_raw_s=previous_raw_s, previous_s=time_s, interval_s=interval_s
+                    raw_s=frame.time, previous_raw_s=previous_raw_s, previous_s=time_s, interval_s=interval_s
                 )
-            previous_raw_s, found = raw_s, True
+            previous_raw_s, found = frame.time, True
             yield TimedFrame(time_s=time_s, frame=frame)
     if not found:
         reason = "decode_error" if problem else "no_frames"
@@ -214,10 +211,10 @@ def _positive(value: Fraction | float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _refuse_size(path: Path, width_px: int, height_px: int, max_pixels: int) -> None:
-    raise VideoError(
-        "too_large", f"video: {path.name}: frames of {width_px} x {height_px} px; at most {max_pixels} px are decoded"
-    )
+def _check_size(path: Path, width_px: int, height_px: int, max_pixels: int) -> None:
+    if width_px * height_px > max_pixels:
+        size = f"{width_px} x {height_px} px; at most {max_pixels} px are decoded"
+        raise VideoError("too_large", f"video: {path.name}: frames of {size}")
 
 
 def _text(error: Exception) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from hapvr.errors import VideoError
 from hapvr.video.container import (
     MAX_PIXELS,
-    StreamFacts,
+    StreamMetadata,
     TimedFrame,
     VideoProbe,
     iter_frames,
     open_video,
-    read_facts,
+    read_metadata,
 )
 from hapvr.video.geometry import display_frame
 from hapvr.video.sampling import TOLERANCE_S, check_sampling, frames_due, sampling_times, shown_frames
@@ -33,15 +33,10 @@ from hapvr.video.selection import IncompleteSelectionError, Packets, iter_select
 Decoder = Literal["auto", "pyav"]
 Kept = TypeVar("Kept")
 
-
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-DECORD_VERSION = _installed("decord")
+try:
+    DECORD_VERSION: str | None = version("decord")
+except PackageNotFoundError:
+    DECORD_VERSION = None
 """None where it is not installed; PyAV then reads everything, to the same pixels."""
 
 DECORD = f"decord {DECORD_VERSION}"
@@ -50,10 +45,9 @@ PYAV_SELECTED = f"{PYAV}, wanted frames only"
 
 # Containers whose packets say when they are shown.
 _TIMED_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
-# decord 0.6 garbles rotated frames, numbers frames wrongly where packets are dropped or out of order, chooses its
-# stream by other rules, and fails on newer codecs. It reads H.264 too, in twice the time of PyAV's wanted frames.
-_DECORD_CODECS = frozenset({"hevc", "vp8", "vp9", "mpeg4"})
-_DECORD_PIXEL_FORMATS = frozenset({"yuv420p", "yuvj420p"})
+# decord 0.6 garbles rotated frames, numbers frames wrongly where packets are dropped or out of order, chooses its stream
+# by other rules, fails on newer codecs, gives other frames of HEVC with open groups, and other pixels of MPEG-4.
+_DECORD_CODECS = frozenset({"vp8", "vp9"})
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ def probe_video(path: Path, *, max_pixels: int = MAX_PIXELS) -> VideoProbe:
 
     Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
     """
-    return read_facts(path, max_pixels=max_pixels).probe
+    return read_metadata(path, max_pixels=max_pixels).probe
 
 
 def sample_frames(
@@ -137,118 +131,116 @@ def sample_video(
     keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
     """
     check_sampling(fps=fps, max_frames=max_frames)
-    plan = _Plan(path, read_facts(path, max_pixels=max_pixels), fps, short_side_px, max_frames, max_pixels)
-    selects = plan.facts.probe.codec == SELECTED_CODEC
-    timed = decoder == "auto" and bool(plan.facts.formats & _TIMED_FORMATS) and (selects or _decord_reads(plan.facts))
-    until_s = math.inf if max_frames is None else max_frames / fps
-    packets = read_packets(path, until_s=until_s) if timed else None
-    if packets is None or not (selects or packets.whole):
-        return _sample_pyav(plan, keep)
-    try:
-        return _sample_indexed(plan, packets, keep, selects=selects)
-    except (DecordFailed, RuntimeError, IndexError, IncompleteSelectionError, _UnexpectedFrameError):
-        return _sample_pyav(plan, keep)  # if the file is at fault, this says so
+    metadata = read_metadata(path, max_pixels=max_pixels)
+    samples = _Samples(path, metadata, fps, short_side_px, max_frames, keep)
+    selects = metadata.probe.codec == SELECTED_CODEC
+    timed = decoder == "auto" and bool(metadata.formats & _TIMED_FORMATS) and (selects or _decord_reads(metadata))
+    packets = read_packets(path, until_s=math.inf if max_frames is None else max_frames / fps) if timed else None
+    if packets is not None and (selects or packets.whole):
+        try:
+            return _sample_packets(samples, packets)
+        except (IncompleteSelectionError, RuntimeError, IndexError):
+            samples = _Samples(path, metadata, fps, short_side_px, max_frames, keep)
+    return _sample_all(samples, max_pixels)  # if the file is at fault, this says so
 
 
-@dataclass(frozen=True)
-class _Plan:
+@dataclass
+class _Samples(Generic[Kept]):
+    """What is sampled of a file, and what was kept of it so far."""
+
     path: Path
-    facts: StreamFacts
+    metadata: StreamMetadata
     fps: float
     short_side_px: int | None
     max_frames: int | None
-    max_pixels: int
+    keep: Callable[[NDArray[np.uint8]], Kept]
+    kept: list[Kept] = field(default_factory=list)
+    size_px: tuple[int, int] | None = None
 
-    def display(self, stored: NDArray[np.uint8], size_px: tuple[int, int] | None) -> NDArray[np.uint8]:
-        return display_frame(
+    def add(self, stored: NDArray[np.uint8], count: int) -> None:
+        """The next frame, on display at so many sampling times; all have the size of the first."""
+        frame = display_frame(
             stored,
-            pixel_aspect=self.facts.pixel_aspect,
-            rotation_deg=self.facts.rotation_deg,
+            pixel_aspect=self.metadata.pixel_aspect,
+            rotation_deg=self.metadata.rotation_deg,
             short_side_px=self.short_side_px,
-            size_px=size_px,
+            size_px=self.size_px,
         )
+        self.size_px = (frame.shape[1], frame.shape[0])
+        self.kept += [self.keep(frame)] * count
+
+    def finish(self, decoder: str, *, end_s: float | None) -> Sample[Kept]:
+        """end_s: time of the file's last frame; None if reading stopped before it."""
+        if self.size_px is None:
+            raise VideoError("no_frames", f"video: {self.path.name}: no frame was sampled; fetch the file again")
+        probe, warning = self.metadata.probe, ""
+        if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
+            warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
+        times_s = tuple(k / self.fps for k in range(len(self.kept)))
+        return Sample(tuple(self.kept), times_s, *self.size_px, decoder, warning, probe)
 
 
-class DecordFailed(Exception):
-    """decord cannot read a file."""
-
-
-class _UnexpectedFrameError(Exception):
-    """Frames came in another number or shape than the file holds."""
-
-
-def _decord_reads(facts: StreamFacts) -> bool:
+def _decord_reads(metadata: StreamMetadata) -> bool:
     return (
         DECORD_VERSION is not None
-        and facts.rotation_deg == 0
-        and facts.num_video_streams == 1
-        and facts.probe.codec in _DECORD_CODECS
-        and facts.pixel_format in _DECORD_PIXEL_FORMATS
+        and metadata.rotation_deg == 0
+        and metadata.num_video_streams == 1
+        and metadata.probe.codec in _DECORD_CODECS
+        and metadata.pixel_format == "yuv420p"
     )
 
 
-def _sample_indexed(
-    plan: _Plan, packets: Packets, keep: Callable[[NDArray[np.uint8]], Kept], *, selects: bool
-) -> Sample[Kept]:
+def _sample_packets(samples: _Samples[Kept], packets: Packets) -> Sample[Kept]:
     """Decode the frames on display at the sampling times, each once."""
     end_s = packets.times_s[-1]
-    times_s = sampling_times(fps=plan.fps, end_s=end_s, max_frames=plan.max_frames)
-    shown = shown_frames(np.array(packets.times_s), times_s).tolist()
-    indices = list(dict.fromkeys(shown))
-    frames = _selected_frames(plan, packets, indices) if selects else _decord_frames(plan, packets, indices)
-    kept: dict[int, Kept] = {}
-    size_px: tuple[int, int] | None = None
-    for index, stored in zip(indices, frames, strict=True):
-        if stored.shape != (plan.facts.stored_px[1], plan.facts.stored_px[0], 3):
-            raise _UnexpectedFrameError
-        frame = plan.display(stored, size_px)
-        size_px = (frame.shape[1], frame.shape[0])
-        kept[index] = keep(frame)
-    decoder = PYAV_SELECTED if selects else DECORD
-    return _sample(
-        plan, [kept[index] for index in shown], size_px, decoder=decoder, end_s=end_s if packets.whole else None
-    )
+    times_s = sampling_times(fps=samples.fps, end_s=end_s, max_frames=samples.max_frames)
+    indices, counts = np.unique(shown_frames(np.array(packets.times_s), times_s), return_counts=True)
+    selects = samples.metadata.probe.codec == SELECTED_CODEC
+    frames = (_selected_frames if selects else _decord_frames)(samples.path, packets, indices.tolist())
+    width_px, height_px = samples.metadata.stored_px
+    for stored, count in zip(frames, counts.tolist(), strict=True):
+        if stored.shape != (height_px, width_px, 3):
+            raise IncompleteSelectionError
+        samples.add(stored, count)
+    return samples.finish(PYAV_SELECTED if selects else DECORD, end_s=end_s if packets.whole else None)
 
 
-def _selected_frames(plan: _Plan, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
-    for frame in iter_selected(plan.path, packets, [packets.pts[index] for index in indices]):
-        yield _rgb(frame, plan.path)
+def _selected_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
+    for frame in iter_selected(path, packets, [packets.pts[index] for index in indices]):
+        yield _rgb(frame, path)
 
 
-def _decord_frames(plan: _Plan, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
+def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
     import decord as untyped  # only where it is installed, and a file needs it
 
     decord: Any = untyped
     decord.logging.set_level(decord.logging.QUIET)
     try:
-        reader = decord.VideoReader(str(plan.path), ctx=decord.cpu(0), num_threads=1)
+        reader = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=1)
         if len(reader) != len(packets.pts):
-            raise _UnexpectedFrameError
+            raise IncompleteSelectionError
         for index in indices:
             yield reader[index].asnumpy()
     except decord.DECORDError as error:
-        raise DecordFailed from error
+        raise IncompleteSelectionError from error
 
 
-def _sample_pyav(plan: _Plan, keep: Callable[[NDArray[np.uint8]], Kept]) -> Sample[Kept]:
-    kept: list[Kept] = []
-    size_px: tuple[int, int] | None = None
-    with open_video(plan.path) as (container, stream):
-        timed = iter_frames(plan.path, container, stream, max_pixels=plan.max_pixels)
+def _sample_all(samples: _Samples[Kept], max_pixels: int) -> Sample[Kept]:
+    """Decode all frames, up to the last one that is wanted."""
+    with open_video(samples.path) as (container, stream):
+        timed = iter_frames(samples.path, container, stream, max_pixels=max_pixels)
         current: TimedFrame = next(timed)
         while True:
             following = next(timed, None)
             # a frame is shown until the next one starts; the last one at its own time only
             until_s = current.time_s + 2 * TOLERANCE_S if following is None else following.time_s
-            count = frames_due(fps=plan.fps, until_s=until_s, max_frames=plan.max_frames) - len(kept)
+            count = frames_due(fps=samples.fps, until_s=until_s, max_frames=samples.max_frames) - len(samples.kept)
             if count > 0:
-                frame = plan.display(_rgb(current.frame, plan.path), size_px)
-                size_px = (frame.shape[1], frame.shape[0])
-                kept.extend([keep(frame)] * count)
-            if len(kept) == plan.max_frames:
-                return _sample(plan, kept, size_px, decoder=PYAV, end_s=None)
+                samples.add(_rgb(current.frame, samples.path), count)
+            if len(samples.kept) == samples.max_frames:
+                return samples.finish(PYAV, end_s=None)
             if following is None:
-                return _sample(plan, kept, size_px, decoder=PYAV, end_s=current.time_s)
+                return samples.finish(PYAV, end_s=current.time_s)
             current = following
 
 
@@ -260,24 +252,3 @@ def _rgb(frame: av.VideoFrame, path: Path) -> NDArray[np.uint8]:
             "decode_error",
             f"video: {path.name}: a {frame.format.name} frame cannot be shown as RGB ({error}); convert it",
         ) from error
-
-
-def _sample(
-    plan: _Plan, kept: list[Kept], size_px: tuple[int, int] | None, *, decoder: str, end_s: float | None
-) -> Sample[Kept]:
-    """end_s: time of the file's last frame; None if reading stopped before it."""
-    if size_px is None:
-        raise VideoError("no_frames", f"video: {plan.path.name}: no frame was sampled; fetch the file again")
-    probe = plan.facts.probe
-    warning = ""
-    if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
-        warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
-    return Sample(
-        kept=tuple(kept),
-        timestamps_s=tuple(k / plan.fps for k in range(len(kept))),
-        width_px=size_px[0],
-        height_px=size_px[1],
-        decoder=decoder,
-        warning=warning,
-        probe=probe,
-    )

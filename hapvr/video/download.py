@@ -1,41 +1,80 @@
 """Remote videos as files: YouTube ids, pages that yt-dlp knows, and plain http(s) links to files.
 
-Each download runs in a process that is killed at its deadline and that has limits of memory and file size. A file counts
-as finished only if a record of its size and digest lies beside it; the record is written after the download ended.
+yt-dlp reads whatever a server sends. It therefore runs in processes that are killed at their deadline, have limits of
+memory and file size, start no other programs, and do not follow an address of the internet into the local network. While
+it is fetched, a video is `<stem>.new.*`; a finished file is `<stem>.<suffix>` with a record of its size and digest beside it.
+Only files that a record describes are ever replaced; anything else under such a name is set aside.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import errno
 import hashlib
+import ipaddress
 import json
+import logging
+import math
+import os
 import resource
+import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pebble import ProcessFuture
+import yt_dlp
+from yt_dlp.networking.exceptions import HTTPError
+from yt_dlp.utils import GeoRestrictedError, UnsupportedError, YoutubeDLError
 
-from hapvr.errors import ArgumentError, DataError
-from hapvr.files import PART_SUFFIX, write_atomic
-from hapvr.video.fetch import Fetched, FetchTask, Status, fetch, refuse_programs
+from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.files import read_json_as, set_aside, write_atomic
+from hapvr.provenance import file_sha256
 from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry, is_remote
 
-RECORD_SUFFIX = ".json"
+Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
+
 MAX_WAIT_S = 60.0
 MAX_MEMORY_BYTES = 2**30
 """What a download process may hold in memory; it reads pages and playlists whole."""
-QUOTA_CHECK_S = 0.2
-"""Seconds between two looks at how much a running download has taken of the quota."""
+SOCKET_TIMEOUT_S = 30.0
+UNAVAILABLE_CODES = frozenset({401, 402, 403, 404, 405, 410, 451})
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-_PARTIAL_SUFFIXES = (".part", ".ytdl", ".temp", ".frag")
-_FINAL_REASONS = frozenset({"quota", "live"})
+YOUTUBE_PROGRAM = "deno"
+"""Solves the puzzles of YouTube's player for yt-dlp, where it is installed; the one program that may be started."""
+
+_PROGRAM_EVENTS = frozenset({"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system"})
+
+# Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
+_GONE = (
+    "video unavailable",
+    "private video",
+    "video is private",
+    "has been removed",
+    "been terminated",
+    "not available in your country",
+    "no longer available",
+    "does not exist",
+    "members-only",
+    "confirm your age",
+    "copyright",
+    "drm protected",
+    "no video formats found",
+)
+# What yt-dlp says of streams that only another program could save.
+_NEEDS_PROGRAM = ("ffmpeg", "rtmpdump", "mplayer", "mpv")
+
+_LOG = logging.getLogger(__name__)
+_LOG.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
@@ -49,54 +88,76 @@ class DownloadResult:
     message: str
 
 
+@dataclass(frozen=True)
+class _Record:
+    """A finished file: its name, size and digest."""
+
+    file: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One video to fetch as `folder/stem.new.<suffix>`. room_bytes: a larger file is refused."""
+
+    uri: str
+    folder: Path
+    stem: str
+    config: DownloadConfig
+    timeout_s: float
+    room_bytes: int
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """What came of a task. record: of the new file, if status is ok. disk_full: the folder takes no more of any video."""
+
+    status: Status
+    reason: str = ""
+    message: str = ""
+    record: _Record | None = None
+    disk_full: bool = False
+
+
 class DiskQuota:
     """How much all videos below a folder may take together, shared by threads that download; None: no limit."""
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self.limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._sizes: dict[str, int] = {}
-        if limit_bytes is not None:
-            for path in folder.rglob("*"):
-                if path.is_file() and path.suffix != RECORD_SUFFIX:
-                    stem = path.name.partition(".")[0]
-                    self._sizes[stem] = self._sizes.get(stem, 0) + path.stat().st_size
-        self._total = sum(self._sizes.values())
+        self._changed = threading.Condition()
+        self._running = 0
+        taken = 0 if limit_bytes is None else _num_bytes(folder.rglob("*"))
+        self._free: float = math.inf if limit_bytes is None else limit_bytes - taken
 
-    def reserve(self, stem: str, num_bytes: int) -> bool:
-        """Count the video at its present size (0: it is gone). False, with nothing changed, if there is no room for it."""
-        with self._lock:
-            total = self._total - self._sizes.get(stem, 0) + num_bytes
-            fits = self.limit_bytes is None or total <= self.limit_bytes
-            if fits:
-                self._sizes[stem], self._total = num_bytes, total
-            return fits
-
-    def largest(self, stem: str, max_bytes: int) -> int:
-        """The size up to `max_bytes` that the video could have now."""
-        if self.limit_bytes is None:
-            return max_bytes
-        with self._lock:
-            return max(0, min(max_bytes, self.limit_bytes - self._total + self._sizes.get(stem, 0)))
+    @contextlib.contextmanager
+    def room(self, folder: Path, stem: str, max_bytes: int) -> Iterator[int]:
+        """The size up to `max_bytes` that a video may have. Near the limit, downloads wait for those that run."""
+        before = _num_bytes(folder.glob(f"{stem}.*"))
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running or self._free + before >= max_bytes)
+            room = max(0, int(min(max_bytes, self._free + before)))
+            self._free -= max(0, room - before)
+            self._running += 1
+        try:
+            yield room
+        finally:
+            after = _num_bytes(folder.glob(f"{stem}.*"))
+            with self._changed:
+                self._free += max(0, room - before) - (after - before)
+                self._running -= 1
+                self._changed.notify_all()
 
 
 class Downloader:
-    """Fetches videos in `config.workers` processes. A context; `download` may be called from as many threads.
+    """Fetches videos in `config.workers` processes. A context; `download` may be called from as many threads."""
 
-    sleep: waits between the attempts of a download.
-    """
-
-    def __init__(
-        self, config: DownloadConfig, *, quota: DiskQuota | None = None, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, config: DownloadConfig, *, quota: DiskQuota | None = None) -> None:
         self._config = config
         self._quota = quota or DiskQuota(Path(), None)
-        self._sleep = sleep
         self._stack = contextlib.ExitStack()
         limits = {resource.RLIMIT_DATA: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: config.max_bytes}
-        self._pool = self._stack.enter_context(
-            open_pool(workers=config.workers, limits=limits, prepare=refuse_programs)
-        )
+        self._pool = self._stack.enter_context(open_pool(workers=config.workers, limits=limits, prepare=guard_process))
 
     def __enter__(self) -> Downloader:
         return self
@@ -104,94 +165,54 @@ class Downloader:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def download(self, entry: ManifestEntry, *, folder: Path, timeout_s: float | None = None) -> DownloadResult:
-        """Fetch one video into the folder, under a name made from its id. A finished file is not fetched again.
+    def download(
+        self, entry: ManifestEntry, *, folder: Path, timeout_s: float | None = None, again: bool = False
+    ) -> DownloadResult:
+        """Fetch one video into the folder, under a name made from its id. A finished file is not fetched twice.
 
         Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with
-        growing waits, each resuming the partial file. timeout_s: for this call, with the start of its process; None: that of
-        the configuration, for the attempts alone.
+        growing waits, each resuming the partial file. timeout_s: for this call, with the start of its process; None: that
+        of the configuration, for the attempts alone. again: fetch it although it is finished; the old file stays until
+        the new one stands.
         Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises.
         """
         if not is_remote(entry.uri):
-            raise ArgumentError(
-                f"download: {entry.uri!r} is no http(s) URL and no youtube:<id>; local files need no download"
-            )
-        stem = file_stem(entry.video_id)
-        finished = _finished(folder, stem)
-        if finished is not None:
-            return DownloadResult(entry.video_id, "ok", finished, "", "")
+            raise ArgumentError(f"download: {entry.uri!r} is no http(s) URL and no youtube:<id>; it needs no download")
+        finished = fetched_file(entry.video_id, folder)
+        if finished is not None and not again and finished[0].stat().st_size == finished[1].num_bytes:
+            return DownloadResult(entry.video_id, "ok", finished[0], "", "")
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder, stem)
-        waits_for_start = timeout_s is None
-        timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
-        deadline_s = time.monotonic() + timeout_s
-        for attempt in range(self._config.retries + 1):
-            fetched = self._attempt(
-                entry, folder, stem, timeout_s=timeout_s, deadline_s=deadline_s, waits_for_start=waits_for_start
-            )
-            wait_s = min(MAX_WAIT_S, self._config.backoff_s * 2**attempt)
-            final = fetched.status != "failed" or fetched.reason in _FINAL_REASONS
-            if final or attempt == self._config.retries or time.monotonic() + wait_s > deadline_s:
-                break
-            self._sleep(wait_s)
-        if fetched.status == "ok":
-            path = folder / fetched.file
-            _write_record(path, fetched.num_bytes, fetched.sha256)
-            return DownloadResult(entry.video_id, "ok", path, "", "")
+        stem, config = file_stem(entry.video_id), self._config
+        _remove_pieces(folder, stem)
+        with self._quota.room(folder, stem, config.max_bytes) as room_bytes:
+            task = _Task(entry.uri, folder, stem, config, timeout_s or config.timeout_s, room_bytes)
+            fetched = self._fetch(task, wait_s=timeout_s)
+            if fetched.record is not None:
+                path = _place(folder, stem, fetched.record, finished)
+                return DownloadResult(entry.video_id, "ok", path, "", "")
+        if fetched.status == "too_large" and room_bytes < config.max_bytes:
+            message = f"it does not fit; download.quota_bytes is {self._quota.limit_bytes}"
+            fetched = _Fetched("failed", "quota", message)
         message = f"download: {entry.uri}: {fetched.message}"
         return DownloadResult(entry.video_id, fetched.status, None, fetched.reason, message)
 
-    def _attempt(
-        self,
-        entry: ManifestEntry,
-        folder: Path,
-        stem: str,
-        *,
-        timeout_s: float,
-        deadline_s: float,
-        waits_for_start: bool,
-    ) -> Fetched:
-        config, quota = self._config, self._quota
-        limit_bytes = quota.largest(stem, config.max_bytes)
-        task = FetchTask(entry.uri, folder, stem, config, limit_bytes)
-        remaining_s = max(deadline_s - time.monotonic(), 0.01)
-        future = self._pool.schedule(fetch, args=(task,), timeout=remaining_s)
+    def _fetch(self, task: _Task, *, wait_s: float | None) -> _Fetched:
+        future = self._pool.schedule(_fetch, args=(task,), timeout=task.timeout_s)
         try:
-            fits = self._fits_quota(future, folder, stem)
-            fetched = future.result(None if waits_for_start else remaining_s) if fits else None
+            fetched: _Fetched = future.result(wait_s)
         except FutureTimeoutError:
-            _remove_fragments(folder, stem)
-            return Fetched("failed", "timeout", f"not done after {timeout_s:g} s; a later run resumes it")
+            future.cancel()  # type: ignore[no-untyped-call]
+            fetched = _Fetched("failed", "timeout", f"not done after {task.timeout_s:g} s; a later run resumes it")
         except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
-            _remove_fragments(folder, stem)
-            return Fetched("failed", "crashed", f"the download process failed ({type(error).__name__}: {error})")
-        if fetched is not None and fetched.disk_full:
+            fetched = _Fetched("failed", "crashed", f"the download process failed ({type(error).__name__}: {error})")
+        if fetched.disk_full:
             raise DataError(
-                f"download: {folder} cannot take more ({fetched.message}); free space or set download.quota_bytes, "
+                f"download: {task.folder} cannot take more ({fetched.message}); free space or set download.quota_bytes, "
                 f"then run again: finished files are kept and partial ones resumed"
             )
-        if fetched is not None and fetched.status == "ok" and not quota.reserve(stem, fetched.num_bytes):
-            fetched = None
-        if fetched is None or (fetched.status == "too_large" and limit_bytes < config.max_bytes):
-            fetched = Fetched("failed", "quota", f"it does not fit; download.quota_bytes is {quota.limit_bytes}")
-        if fetched.status == "too_large" or fetched.reason == "quota":
-            _remove(folder, stem)
-            quota.reserve(stem, 0)
+        if fetched.status != "ok":
+            _remove_pieces(task.folder, task.stem, all_of_them=fetched.status == "too_large")
         return fetched
-
-    def _fits_quota(self, future: ProcessFuture[Fetched], folder: Path, stem: str) -> bool:
-        """Wait for the download; stop it, and return False, when it has taken more than the quota leaves."""
-        if self._quota.limit_bytes is None:
-            return True
-        while not concurrent.futures.wait([future], timeout=QUOTA_CHECK_S).done:
-            taken = 0
-            for path in folder.glob(f"{stem}.*"):
-                with contextlib.suppress(FileNotFoundError):  # yt-dlp renames and removes files meanwhile
-                    taken += path.stat().st_size
-            if not self._quota.reserve(stem, taken):
-                future.cancel()  # type: ignore[no-untyped-call]
-                return False
-        return True
 
 
 def file_stem(video_id: str) -> str:
@@ -199,60 +220,203 @@ def file_stem(video_id: str) -> str:
     return hashlib.blake2b(video_id.encode(), digest_size=16).hexdigest()
 
 
-def remove_download(video_id: str, folder: Path) -> None:
-    """Forget what was fetched of a video, so that the next download fetches it anew."""
-    _remove(folder, file_stem(video_id))
-
-
-def is_partial(path: Path) -> bool:
-    """Whether yt-dlp gives such names to files that it has not finished."""
-    return any(suffix.lower().startswith(_PARTIAL_SUFFIXES) for suffix in path.suffixes)
-
-
-def adopt_download(video_id: str, path: Path, *, num_bytes: int, sha256: str) -> None:
-    """Record a finished file that was fetched before there were records, unless it has changed since.
-
-    num_bytes, sha256: what was found when the file was inspected.
-    """
-    record = path.with_name(file_stem(video_id) + RECORD_SUFFIX)
-    whole = path.is_file() and path.stat().st_size == num_bytes and not is_partial(path)
-    if whole and path.name.startswith(file_stem(video_id)) and not record.exists():
-        _write_record(path, num_bytes, sha256)
-
-
-def _finished(folder: Path, stem: str) -> Path | None:
-    """The file of a download that came to its end; None if there is none, or if its size is not the recorded one."""
+def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
+    """The file that our record says was fetched of a video, and the record; None where there is none, or it is a link."""
+    stem = file_stem(video_id)
     try:
-        record = json.loads((folder / f"{stem}{RECORD_SUFFIX}").read_text(encoding="utf-8"))
-        path = folder / Path(record["file"]).name
-        return path if path.stat().st_size == record["num_bytes"] else None
-    except (OSError, ValueError, KeyError, TypeError):
+        record = read_json_as(folder / f"{stem}.json", _Record, remedy="it is fetched again")
+    except DamagedError:
         return None
+    path = folder / record.file
+    ours = path.name == record.file and path.name.startswith(f"{stem}.") and path.is_file() and not path.is_symlink()
+    return (path, record) if ours else None
 
 
-def _write_record(path: Path, num_bytes: int, sha256: str) -> None:
-    with write_atomic(path.with_name(path.name.partition(".")[0] + RECORD_SUFFIX)) as part:
-        part.write_text(json.dumps({"file": path.name, "num_bytes": num_bytes, "sha256": sha256}), encoding="utf-8")
+def _num_bytes(paths: Iterable[Path]) -> int:
+    """Of files, without their records."""
+    return sum(path.stat().st_size for path in paths if path.suffix != ".json" and path.is_file())
 
 
-def _remove_leftovers(folder: Path, stem: str) -> None:
-    """Remove what an earlier run left, but for a partial file of one piece, which can be resumed.
+def _place(folder: Path, stem: str, record: _Record, old: tuple[Path, _Record] | None) -> Path:
+    """Give a new file its name. What stands there goes only if it is what the old record says; else it is set aside."""
+    path = folder / record.file.replace(".new.", ".")
+    intact = old is not None and file_sha256(old[0]) == old[1].sha256
+    for other in {path, *([old[0]] if old is not None else [])}:
+        if other.is_symlink() or (other.exists() and not (intact and old is not None and other == old[0])):
+            set_aside(other)
+    with write_atomic(folder / f"{stem}.json") as part:
+        part.write_text(json.dumps(asdict(record) | {"file": path.name}), encoding="utf-8")
+    (folder / record.file).replace(path)
+    if old is not None and old[0] != path:
+        old[0].unlink(missing_ok=True)
+    return path
+
+
+def _remove_pieces(folder: Path, stem: str, *, all_of_them: bool = False) -> None:
+    """Remove what a download left, but for a partial file of one piece, which can be resumed.
 
     Pieces of a stream cannot: a process that is killed between adding a piece and noting it would add it twice.
     """
-    _remove_fragments(folder, stem)
-    for path in folder.glob(f"{stem}.*"):
-        name = Path(path.stem)  # without its last suffix
-        if path.suffix != PART_SUFFIX or is_partial(name) or name.suffix == RECORD_SUFFIX:
+    paths = list(folder.glob(f"{stem}.new.*"))
+    whole = not all_of_them and not any(path.suffix == ".ytdl" for path in paths)
+    for path in paths:
+        if not (whole and path.suffix == ".part" and path.name.count(".") == 3):
             path.unlink(missing_ok=True)
 
 
-def _remove_fragments(folder: Path, stem: str) -> None:
-    if any(folder.glob(f"{stem}.*.ytdl")):
-        _remove(folder, stem)
+# What runs in a download process.
+
+_allowed_program = ""
+_may_go_local = True
 
 
-def _remove(folder: Path, stem: str) -> None:
-    (folder / f"{stem}{RECORD_SUFFIX}").unlink(missing_ok=True)
-    for path in folder.glob(f"{stem}.*"):
-        path.unlink(missing_ok=True)
+def guard_process() -> None:
+    """From now on, this process starts no program but YOUTUBE_PROGRAM, and that only for YouTube's own pages.
+
+    yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks as if no such program
+    were installed. Nor does it connect to the local network, unless the address that it was given lies there.
+    """
+    sys.addaudithook(_refuse)
+
+
+def _fetch(task: _Task) -> _Fetched:
+    """Fetch one video. Network failures are results; nothing is raised for them."""
+    global _allowed_program, _may_go_local
+    youtube = task.uri.lower().startswith("youtube:")
+    _allowed_program = YOUTUBE_PROGRAM if youtube else ""
+    _may_go_local = bool(task.config.proxy or urllib.request.getproxies() or _is_local(urlsplit(task.uri).hostname))
+    address = f"https://www.youtube.com/watch?v={task.uri.partition(':')[2]}" if youtube else task.uri
+    deadline_s = time.monotonic() + task.timeout_s
+    for attempt in range(task.config.retries + 1):
+        fetched = _attempt(address, task)
+        wait_s = min(MAX_WAIT_S, task.config.backoff_s * 2**attempt)
+        final = fetched.status != "failed" or fetched.disk_full or fetched.reason == "live"
+        if final or attempt == task.config.retries or time.monotonic() + wait_s > deadline_s:
+            break
+        time.sleep(wait_s)
+    return fetched
+
+
+def _attempt(address: str, task: _Task) -> _Fetched:
+    try:
+        with yt_dlp.YoutubeDL(_options(task)) as downloader:  # type: ignore[no-untyped-call]
+            info = downloader.extract_info(address, download=True) or {}
+        info = next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
+        saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
+        if not saved or not Path(saved).is_file():
+            return _Fetched("failed", "no_file", "nothing was saved; try again later")
+        with Path(saved).open("rb") as file:
+            os.fsync(file.fileno())
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            return _Fetched("ok", record=_Record(Path(saved).name, file.tell(), sha256))
+    except (YoutubeDLError, OSError, MemoryError, _RefusedError) as error:
+        return classify_failure(error, max_bytes=task.config.max_bytes)
+
+
+class _RefusedError(Exception):
+    """Raised inside yt-dlp to stop a download that is not wanted; yt-dlp may wrap it."""
+
+    def __init__(self, status: Status, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+def _options(task: _Task) -> dict[str, Any]:
+    config, height = task.config, task.config.max_height_px
+
+    def check_size(progress: dict[str, Any]) -> None:
+        size = max(progress.get("downloaded_bytes") or 0, progress.get("total_bytes") or 0)
+        if size > task.room_bytes:
+            raise _RefusedError("too_large", "too_large", f"{size} bytes; download.max_bytes is {config.max_bytes}")
+
+    def check_live(info: dict[str, Any], *, incomplete: bool) -> None:
+        if info.get("is_live") or info.get("live_status") in ("is_live", "is_upcoming"):
+            raise _RefusedError("failed", "live", "it is being broadcast; fetch it when it is over")
+
+    return {
+        # pictures only: sound is never used, and one stream needs no merging
+        "format": f"bv*[height<=?{height}]/b[height<=?{height}]/wv*/w",
+        "outtmpl": {"default": str(task.folder / task.stem).replace("%", "%%") + ".new.%(ext)s"},
+        "logger": _LOG,
+        "progress_hooks": [check_size],
+        "match_filter": check_live,
+        "noprogress": True,
+        "quiet": True,
+        "noplaylist": True,
+        "playlist_items": "1",
+        "cachedir": False,
+        "fixup": "never",
+        "external_downloader": {"default": "native"},
+        "retries": 0,  # `_fetch` tries again, also where the page fails
+        "skip_unavailable_fragments": False,  # a video with a hole is no whole video
+        "fragment_retries": 3,
+        "socket_timeout": min(SOCKET_TIMEOUT_S, config.timeout_s),
+        "ratelimit": config.rate_limit_bytes_s,
+        "cookiefile": str(config.cookies_file) if config.cookies_file else None,
+        "proxy": config.proxy,
+    }
+
+
+def classify_failure(error: BaseException, *, max_bytes: int) -> _Fetched:
+    """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes: the limit of a file."""
+    text = str(error).removeprefix("ERROR: ").strip()
+    message = text.splitlines()[0] if text else type(error).__name__
+    causes = list(_chain(error))
+    for cause in causes:
+        if isinstance(cause, _RefusedError):
+            return _Fetched(cause.status, cause.reason, str(cause))
+        if isinstance(cause, MemoryError):
+            return _Fetched("too_large", "too_large", "a page or playlist that no download process can hold in memory")
+        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
+            # the limit of this process looks like a full disk, too
+            if cause.errno == errno.EFBIG and resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= max_bytes:
+                return _Fetched("too_large", "too_large", f"more than download.max_bytes, {max_bytes}")
+            return _Fetched("failed", "disk_full", message, disk_full=True)
+        if isinstance(cause, HTTPError):
+            status: Status = "unavailable" if cause.status in UNAVAILABLE_CODES else "failed"
+            return _Fetched(status, f"http_{cause.status}", message)
+        if isinstance(cause, GeoRestrictedError):
+            return _Fetched("unavailable", "region", message)
+        if isinstance(cause, UnsupportedError):
+            return _Fetched("not_video", "not_video", message)
+    words = " ".join(map(str, causes)).lower()
+    if any(phrase in words for phrase in _GONE):
+        return _Fetched("unavailable", "gone", message)
+    if any(name in words for name in _NEEDS_PROGRAM):
+        return _Fetched("unavailable", "unsupported", message)
+    return _Fetched("failed", "network", message)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that caused it, nearest first."""
+    seen: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        cause = pending.pop(0)
+        if cause is None or cause in seen:
+            continue
+        seen.append(cause)
+        yield cause
+        inner = getattr(cause, "exc_info", None) or (None, None, None)
+        pending += [inner[1], getattr(cause, "cause", None), cause.__cause__, cause.__context__]
+
+
+def _is_local(host: str | None) -> bool:
+    """Whether a host has an address outside of the internet, such as this machine's own."""
+    try:
+        found = socket.getaddrinfo(host, None) if host else []
+        return any(not ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_global for entry in found)
+    except OSError:
+        return False
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
+        host = str(arguments[1][0])
+        if _is_local(host):
+            raise _RefusedError("unavailable", "local_address", f"an address of the internet leads to {host}")
+    if event not in _PROGRAM_EVENTS:
+        return
+    program = os.fsdecode(arguments[0]) if arguments and isinstance(arguments[0], str | bytes | os.PathLike) else event
+    if not (_allowed_program and Path(program).name == _allowed_program):
+        raise FileNotFoundError(errno.ENOENT, "programs are not started by a download", program)

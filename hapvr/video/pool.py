@@ -20,11 +20,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from loky.backend.context import LokyContext
 from numpy.typing import NDArray
 from pebble import ProcessFuture, ProcessPool
 from PIL import Image
@@ -74,7 +74,7 @@ class SampledVideo:
 
 @dataclass(frozen=True)
 class InspectedVideo:
-    """Facts of one file. num_bytes is 0 and sha256 "" if it cannot be read; probe is None, with a reason, if it is no
+    """Metadata of one file. num_bytes is 0 and sha256 "" if it cannot be read; probe is None, with a reason, if it is no
     video."""
 
     video_id: str
@@ -99,9 +99,8 @@ def sample_videos(
     alone. A video that fails raises nothing: its result has the reason. digest: read each file once more for its
     file_sha256; a file that changes while it is decoded then fails with reason changed_file. left_s: see `in_workers`.
     """
-    sample = _sample_and_digest if digest else _sample_one
-    first = functools.partial(sample, config=config, decoder="auto")
-    second = functools.partial(sample, config=config, decoder="pyav")
+    first = functools.partial(_sample, config=config, digest=digest)
+    second = functools.partial(_sample, config=config, digest=digest, decoder="pyav")
     for (video_id, _), result in in_workers(first, items, config=config, retry=second, left_s=left_s):
         yield result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
 
@@ -113,13 +112,12 @@ class VideoSampler:
     """
 
     def __init__(self, items: Mapping[str, Path], *, config: SamplingConfig) -> None:
-        self._items = dict(items)
-        self._order = {video_id: position for position, video_id in enumerate(self._items)}
+        self._items = list(items.items())
+        self._order = {video_id: position for position, video_id in enumerate(items)}
         self._config = config
-        self._ahead: dict[str, ProcessFuture[Any]] = {}
-        self._last: SampledVideo | None = None
+        self._ahead: dict[int, ProcessFuture[Any]] = {}
+        self._turn, self._last = 0, _failed_sample("", VideoError("", ""))
         self._stack = contextlib.ExitStack()
-        self._pool: ProcessPool | None = None
 
     def __enter__(self) -> VideoSampler:
         return self
@@ -127,36 +125,37 @@ class VideoSampler:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def sample(self, video_id: str, *, ahead: bool = True) -> SampledVideo:
-        """Sample one video of the list. ahead: whether to begin with those after it; False for one out of turn."""
-        if self._last is not None and self._last.video_id == video_id:
+    @functools.cached_property
+    def _pool(self) -> ProcessPool:
+        workers = min(self._config.workers, len(self._items))
+        return self._stack.enter_context(_open_sampling_pool(self._config, workers=workers))
+
+    def sample(self, video_id: str) -> SampledVideo:
+        """Sample one video of the list; those after it are begun unless it is asked for out of turn."""
+        if self._last.video_id == video_id:
             return self._last
-        if self._pool is None:
-            workers = min(self._config.workers, len(self._items))
-            self._pool = self._stack.enter_context(_open_sampling_pool(self._config, workers=workers))
-        pool = self._pool
         start = self._order[video_id]
-        count = LOOKAHEAD * self._config.workers if ahead else 1
-        if ahead:
-            self._ahead = {other: future for other, future in self._ahead.items() if self._order[other] >= start}
-        for other in itertools.islice(self._items, start, start + count):
-            if other not in self._ahead:
-                self._ahead[other] = self._schedule(pool, other)
+        in_turn = start in (self._turn, self._turn + 1)
+        if in_turn:
+            self._turn = start
+            self._ahead = {place: future for place, future in self._ahead.items() if place >= start}
+        for place in range(start, min(len(self._items), start + (LOOKAHEAD * self._config.workers if in_turn else 1))):
+            if place not in self._ahead:
+                function = functools.partial(_sample, config=self._config)
+                self._ahead[place] = self._pool.schedule(
+                    function, args=(self._items[place],), timeout=self._config.timeout_s
+                )
         result = _outcome(
-            pool,
-            (video_id, self._items[video_id]),
-            self._ahead.pop(video_id),
+            self._pool,
+            self._items[start],
+            self._ahead.pop(start),
             config=self._config,
-            retry=functools.partial(_sample_one, config=self._config, decoder="pyav"),
+            retry=functools.partial(_sample, config=self._config, decoder="pyav"),
         )
         sampled = result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
-        if ahead:
+        if in_turn:
             self._last = sampled
         return sampled
-
-    def _schedule(self, pool: ProcessPool, video_id: str) -> ProcessFuture[Any]:
-        function = functools.partial(_sample_one, config=self._config, decoder="auto")
-        return pool.schedule(function, args=((video_id, self._items[video_id]),), timeout=self._config.timeout_s)
 
 
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
@@ -169,8 +168,11 @@ def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig)
             yield InspectedVideo(video_id, path, num_bytes, "", None, result.reason, str(result))
 
 
-def _sample_one(item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder) -> SampledVideo:
+def _sample(
+    item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder = "auto", digest: bool = False
+) -> SampledVideo:
     video_id, path = item
+    before = _file_version(path)
     try:
         sample = sample_video(
             path,
@@ -181,33 +183,27 @@ def _sample_one(item: tuple[str, Path], *, config: SamplingConfig, decoder: Deco
             decoder=decoder,
         )
     except VideoError as error:
-        return _failed_sample(video_id, error)
-    return SampledVideo(
-        video_id=video_id,
-        probe=sample.probe,
-        jpegs=sample.kept,
-        timestamps_s=sample.timestamps_s,
-        width_px=sample.width_px,
-        height_px=sample.height_px,
-        decoder=sample.decoder,
-        reason="",
-        message=sample.warning,
-    )
-
-
-def _sample_and_digest(item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder) -> SampledVideo:
-    """As `_sample_one`, with the digest of the file; a file that changes meanwhile fails."""
-    video_id, path = item
-    before = _file_version(path)
-    sampled = _sample_one(item, config=config, decoder=decoder)
-    try:
-        digest = file_sha256(path)
-    except OSError:
-        return sampled
-    if _file_version(path) != before:
-        error = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
         sampled = _failed_sample(video_id, error)
-    return replace(sampled, file_sha256=digest)
+    else:
+        sampled = SampledVideo(
+            video_id=video_id,
+            probe=sample.probe,
+            jpegs=sample.kept,
+            timestamps_s=sample.timestamps_s,
+            width_px=sample.width_px,
+            height_px=sample.height_px,
+            decoder=sample.decoder,
+            reason="",
+            message=sample.warning,
+        )
+    if not digest or before is None:
+        return sampled
+    with contextlib.suppress(OSError):
+        sampled = replace(sampled, file_sha256=file_sha256(path))
+    if _file_version(path) != before:
+        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
+        sampled = replace(_failed_sample(video_id, changed), file_sha256=sampled.file_sha256)
+    return sampled
 
 
 def _file_version(path: Path) -> tuple[int, int, int, int] | None:
@@ -220,17 +216,7 @@ def _file_version(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def _failed_sample(video_id: str, error: VideoError) -> SampledVideo:
-    return SampledVideo(
-        video_id=video_id,
-        probe=None,
-        jpegs=(),
-        timestamps_s=(),
-        width_px=0,
-        height_px=0,
-        decoder="",
-        reason=error.reason,
-        message=str(error),
-    )
+    return SampledVideo(video_id, None, (), (), 0, 0, "", error.reason, str(error))
 
 
 def _inspect_one(item: tuple[str, Path]) -> InspectedVideo:
@@ -295,16 +281,15 @@ def open_pool(
     """Worker processes with limits, which end with this block and with this process; they start when work comes.
 
     limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare: called first in each
-    worker. They are started by loky, which does not import the program's main module: a script that decodes videos needs
-    no `__main__` guard, and a program that loads networks does not load them in each worker.
+    worker. Workers do not import the program's main module: a script that decodes videos needs no `__main__` guard, and
+    a program that loads networks does not load them in each worker.
     """
-    context = _LastingLocks()
     with ProcessPool(
         max_workers=workers,
         max_tasks=TASKS_PER_WORKER,
         initializer=_prepare_worker,
         initargs=({**limits, resource.RLIMIT_CORE: 0}, os.getpid(), prepare),
-        context=context,
+        context=_WorkerContext(),
     ) as pool:
         try:
             yield pool
@@ -312,18 +297,37 @@ def open_pool(
             pool.stop()  # type: ignore[no-untyped-call]
 
 
-class _LastingLocks(LokyContext):
-    """Starts processes by loky and keeps the names of their locks until the last process has ended.
+class _WorkerProcess(SpawnProcess):
+    """A fresh Python that does not run the program's main module again."""
 
-    A pool gives up its locks before it ends its processes. One that was still starting would not find them, and loky
-    prints the traceback of a process that cannot start to stdout, where the answer of a program belongs.
+    _starting = threading.Lock()
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        main = sys.modules["__main__"]
+        with _WorkerProcess._starting:
+            # what `multiprocessing.spawn` tells a new process to run
+            hidden = {name: main.__dict__.pop(name, None) for name in ("__spec__", "__file__")}
+            main.__spec__ = None
+            try:
+                return SpawnProcess._Popen(process_obj)
+            finally:
+                main.__dict__.update({name: value for name, value in hidden.items() if name == "__spec__" or value})
+
+
+class _WorkerContext(SpawnContext):
+    """Starts `_WorkerProcess` and keeps its locks until the last process has ended.
+
+    A pool gives up its locks before it ends its processes; one that was still starting would not find them and complain.
     """
+
+    Process = _WorkerProcess
 
     def __init__(self) -> None:
         self._locks: list[Any] = []
 
     def RLock(self) -> Any:
-        lock = super().RLock()  # type: ignore[no-untyped-call]
+        lock = super().RLock()
         self._locks.append(lock)
         return lock
 

@@ -40,9 +40,6 @@ def sampling_times(*, fps: float, end_s: float, max_frames: int | None = None) -
 
     end_s: timestamp of the last frame, counted from the first.
     """
-    check_sampling(fps=fps, max_frames=max_frames)
-    if end_s < 0:
-        raise ArgumentError(f"sampling_times: end_s {end_s:g} must not be negative; count it from the first frame")
     return np.arange(frames_due(fps=fps, until_s=end_s + 2 * TOLERANCE_S, max_frames=max_frames)) / fps
 
 
@@ -56,7 +53,5 @@ def shown_frames(timestamps_s: NDArray[np.float64], times_s: NDArray[np.float64]
 
 def check_sampling(*, fps: float, max_frames: int | None) -> None:
     """Raise ArgumentError unless fps is positive and finite and max_frames, if given, is at least 1."""
-    if not (math.isfinite(fps) and fps > 0):
-        raise ArgumentError(f"fps: wanted a positive number, got {fps!r}")
-    if max_frames is not None and max_frames < 1:
-        raise ArgumentError(f"max_frames: wanted at least 1, got {max_frames}")
+    if not (math.isfinite(fps) and fps > 0 and (max_frames is None or max_frames >= 1)):
+        raise ArgumentError(f"fps: wanted a positive number, got {fps!r}; max_frames: at least 1, got {max_frames}")

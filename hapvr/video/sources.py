@@ -14,47 +14,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from hapvr.errors import DataError
-from hapvr.files import require_regular
+from hapvr.settings import first_line
 
 if TYPE_CHECKING:
     import polars as pl
 
-VIDEO_SUFFIXES = frozenset(
-    [
-        ".3g2",
-        ".3gp",
-        ".asf",
-        ".avi",
-        ".divx",
-        ".f4v",
-        ".flv",
-        ".gif",
-        ".h264",
-        ".hevc",
-        ".m2ts",
-        ".m2v",
-        ".m4v",
-        ".mjpeg",
-        ".mkv",
-        ".mov",
-        ".mp4",
-        ".mpe",
-        ".mpeg",
-        ".mpg",
-        ".mts",
-        ".mxf",
-        ".ogm",
-        ".ogv",
-        ".qt",
-        ".rm",
-        ".rmvb",
-        ".ts",
-        ".vob",
-        ".webm",
-        ".wmv",
-        ".y4m",
-    ]
-)
+VIDEO_SUFFIXES = frozenset({
+    ".3g2", ".3gp", ".asf", ".avi", ".divx", ".f4v", ".flv", ".gif", ".h264", ".hevc", ".m2ts", ".m2v", ".m4v", ".mjpeg",
+    ".mkv", ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mts", ".mxf", ".ogm", ".ogv", ".qt", ".rm", ".rmvb", ".ts", ".vob",
+    ".webm", ".wmv", ".y4m",
+})  # fmt: skip
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
@@ -193,49 +162,33 @@ def validate_video_id(video_id: str) -> str:
     return video_id
 
 
-@dataclass(frozen=True)
-class _Folder:
-    """A folder on the way of `_walk`. real: its path without links. behind_link: a link was followed on the way."""
-
-    path: Path
-    real: str
-    parent: _Folder | None = None
-    behind_link: bool = False
-
-    def returns_to(self, real: str) -> bool:
-        """Whether a folder on the way here, or this one, has this real path."""
-        folder: _Folder | None = self
-        while folder is not None and folder.real != real:
-            folder = folder.parent
-        return folder is not None
-
-
 def _walk(root: Path) -> tuple[list[Path], list[Path]]:
     """All files below a folder, and the folders whose paths are too long to be listed."""
     top = root.resolve()
     found: list[Path] = []
     unreachable: list[Path] = []
-    pending = [_Folder(root, str(top))]
+    # path, its real path without links, the real paths of the folders on the way here, whether a link is among them
+    pending = [(root, str(top), frozenset([str(top)]), False)]
     while pending:
-        folder = pending.pop()
+        folder, real_folder, above, behind_link = pending.pop()
         try:
-            with os.scandir(folder.path) as scanned:
+            with os.scandir(folder) as scanned:
                 children = [child for child in scanned if not child.name.startswith(".")]
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
-                raise DataError(f"{folder.path}: cannot be listed: {error.strerror}; check its permissions") from error
-            unreachable.append(folder.path)
+                raise DataError(f"{folder}: cannot be listed: {error.strerror}; check its permissions") from error
+            unreachable.append(folder)
             continue
         for child in children:
-            path, is_link = folder.path / child.name, child.is_symlink()
+            path, is_link = folder / child.name, child.is_symlink()
             # unlike Path.resolve, realpath takes links that point at each other in a circle
-            real = os.path.realpath(path) if is_link else f"{folder.real}/{child.name}"
+            real = os.path.realpath(path) if is_link else f"{real_folder}/{child.name}"
             if is_link and not Path(real).is_relative_to(top):
                 continue
             if not _is_folder(child):
                 found.append(path)
-            elif not ((is_link or folder.behind_link) and folder.returns_to(real)):
-                pending.append(_Folder(path, real, folder, is_link or folder.behind_link))
+            elif not ((is_link or behind_link) and real in above):
+                pending.append((path, real, above | {real}, is_link or behind_link))
     return found, unreachable
 
 
@@ -255,16 +208,14 @@ def _shortened(video_id: str, name: str) -> str:
 def _read_table(path: Path, source: str) -> pl.DataFrame:
     import polars as pl  # those who only ask which files are videos need none
 
-    from hapvr.tables import TABLE_ERRORS, read_frame
+    from hapvr.tables import TABLE_ERRORS, read_user_table
 
     try:
-        require_regular(path)
-        if path.suffix.lower() == ".parquet":
-            return read_frame(path)
-        return pl.read_csv(path, infer_schema=False)
+        return read_user_table(path)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"source {source}: {path} is no readable CSV or Parquet file: {first_line}") from error
+        raise DataError(
+            f"source {source}: {path} is no readable CSV or Parquet file: {first_line(error)}; set the source's path to one"
+        ) from error
 
 
 def _list_entry(video_id: str | None, url: str | None, *, source: str) -> ManifestEntry:

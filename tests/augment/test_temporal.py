@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.augment.settings import AugmentConfig
 from hapvr.augment.temporal import (
     BLANK,
     NOISE,
@@ -24,7 +23,6 @@ from hapvr.augment.temporal import (
 )
 
 WINDOW = np.arange(10, 16)
-CONFIG = AugmentConfig()
 
 
 def test_simple_operations_by_hand():
@@ -88,9 +86,8 @@ def segments(indices):
 
 def test_shuffle_dropout_without_dropping_reorders_segments():
     """All frames are there, in segments of at least four but for the last."""
-    config = CONFIG.model_copy(update={"shuffle_probability": 1.0, "dropout_probability": 0.0})
     window = np.arange(56)
-    result = shuffle_dropout(window, max_segment_frames=14, config=config, rng=np.random.default_rng(0))
+    result = shuffle_dropout(window, max_segment_frames=14, rng=np.random.default_rng(0), shuffled=1, dropped=0)
     assert sorted(result) == window.tolist()
     parts = segments(result)
     assert len(parts) > 2
@@ -99,11 +96,10 @@ def test_shuffle_dropout_without_dropping_reorders_segments():
 
 def test_shuffle_dropout_without_shuffling_keeps_the_order():
     """Dropped segments are cut out or replaced; what stays is in order, and something always stays."""
-    config = CONFIG.model_copy(update={"shuffle_probability": 0.0, "dropout_probability": 1.0})
     kinds = set()
     for seed in range(50):
         window = np.arange(56)
-        result = shuffle_dropout(window, max_segment_frames=14, config=config, rng=np.random.default_rng(seed))
+        result = shuffle_dropout(window, max_segment_frames=14, rng=np.random.default_rng(seed), shuffled=0, dropped=1)
         real = result[result >= 0]
         assert 1 <= len(real) <= 14
         assert (np.diff(real) == 1).all()
@@ -114,8 +110,8 @@ def test_shuffle_dropout_without_shuffling_keeps_the_order():
 @pytest.mark.parametrize(("probability", "kept_length"), [(1.0, True), (0.0, False)])
 def test_shuffle_dropout_replaces_or_cuts_by_its_probability(probability, kept_length):
     """With replacement the length stays; without it, it shrinks."""
-    config = CONFIG.model_copy(update={"dropout_probability": 0.9, "dropped_content_probability": probability})
-    result = shuffle_dropout(np.arange(56), max_segment_frames=8, config=config, rng=np.random.default_rng(3))
+    rng = np.random.default_rng(3)
+    result = shuffle_dropout(np.arange(56), max_segment_frames=8, rng=rng, dropped=0.9, replaced=probability)
     assert (len(result) == 56) == kept_length
     assert (result < 0).any() == kept_length
 
@@ -125,7 +121,7 @@ def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames,
     """Whatever is drawn, the clip is full, comes from the window, and shows some of it."""
     rng = np.random.default_rng(seed)
     window = draw_window(num_available, num_frames=num_frames, rng=rng)
-    clip, done = draw_temporal(window, num_frames=num_frames, config=CONFIG, rng=rng)
+    clip, done = draw_temporal(window, num_frames=num_frames, rng=rng)
     assert len(clip) == num_frames
     assert set(clip.tolist()) <= {*window.tolist(), BLANK, NOISE}
     assert (clip >= 0).any()
@@ -134,14 +130,9 @@ def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames,
 
 def test_draw_temporal_shows_the_pause():
     """A paused clip of a long window has a stretch of one frame."""
-    config = AugmentConfig(
-        shuffle_dropout_probability=0,
-        fast_forward_probability=0,
-        slow_motion_probability=0,
-        reverse_probability=0,
-        pause_probability=1,
-    )
     for seed in range(40):
-        clip, done = draw_temporal(np.arange(56), num_frames=28, config=config, rng=np.random.default_rng(seed))
+        clip, done = draw_temporal(
+            np.arange(56), num_frames=28, rng=np.random.default_rng(seed), probabilities={"pause": 1.0}
+        )
         assert done.startswith("pause(")
         assert (np.diff(clip) == 0).any()

@@ -40,7 +40,8 @@ def test_make_gives_a_benchmark_and_counts_unusable_files(call: Call, clips_fold
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"), [((), 1, "nothing"), (("--copies", 0), 2, "--copies"), (("--unknown",), 2, "--unknown")]
+    ("arguments", "code", "message"),
+    [((), 1, "nothing"), (("--copies", 0), 2, "--copies"), (("--unknown",), 2, "--unknown")],
 )
 def test_make_says_what_is_wrong(
     call: Call, tmp_path: Path, arguments: tuple[object, ...], code: int, message: str

@@ -16,13 +16,13 @@ from hapvr.features.whitening import Whitening, load_whitening
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.stages.project import Project
-from hapvr.storage.availability import write_availability
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.manifest import write_availability
 from tests.commands.conftest import Call, Outcome
 from tests.conftest import GOLDEN, golden_similarities
 
@@ -143,12 +143,12 @@ def test_evaluate_refuses_features_that_do_not_go_with_the_model(
     for name, whitening in (("fits", fitting), ("other", other)):
         write_bundle(
             tmp_path / name,
-            network_folder=network_folder,
-            backbone=backbone,
-            backbone_config=small_project.config.backbone,
-            whitening=whitening,
-            sampling=small_project.config.sampling,
-            provenance={},
+            BundleParts(
+                network_folder=network_folder,
+                backbone=backbone,
+                whitening=whitening,
+                sampling=small_project.config.sampling,
+            ),
         )
     assert scored(model=tmp_path / "fits").code == 0
     small = SimilarityNetwork(NetworkSettings(), dims=16, generator=torch.Generator())

@@ -61,7 +61,7 @@ def test_import_takes_the_data_root_of_a_configuration(call: Call, hdf5_file: Pa
     config = write_settings(tmp_path / "c.yaml", small_settings(tmp_path, tmp_path / "root of the configuration"))
     assert call("features", "import", hdf5_file, "--config", config).code == 0
     assert (tmp_path / "root of the configuration/features/imported-00000/index.parquet").is_file()
-    assert call("features", "verify", "--config", config, "--json").json["shards"][0]["state"] == "ok"
+    assert call("features", "verify", "--config", config, "--json").json["files"][0]["state"] == "ok"
 
 
 def test_verify_names_the_damaged_shard(call: Call, hdf5_file: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_verify_names_the_damaged_shard(call: Call, hdf5_file: Path, tmp_path: P
     assert damaged.code == 1
     assert "imported-00000: damaged" in damaged.out
     as_json = call("features", "verify", "--features", tmp_path / "data", "--json")
-    assert (as_json.code, as_json.json["shards"][0]["state"]) == (1, "damaged")
+    assert (as_json.code, as_json.json["files"][0]["state"]) == (1, "damaged")
 
 
 def test_wrong_calls_of_features(call: Call, hdf5_file: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_wrong_calls_of_features(call: Call, hdf5_file: Path, tmp_path: Path) ->
         (("import", hdf5_file, *place, "--fps", "0"), 2, "fps is 0.0"),
         (("import", tmp_path / "text.hdf5", *place), 1, "text.hdf5: not a readable HDF5 file"),
         (("import", hdf5_file, *place, "--benchmark", "fivr-6k"), 1, "'fivr-6k': neither a known name"),
-        (("verify", "--features", tmp_path), 1, "no shards below"),
+        (("verify", "--features", tmp_path), 1, "holds nothing that the chain wrote"),
     ):
         done = call("features", *arguments)
         assert done.code == code, (arguments, done.error)

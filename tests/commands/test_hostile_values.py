@@ -35,7 +35,6 @@ SETTINGS = ("k=[", "k=: :", "k=!!tag", "k=!!python/object:os.system", "k=\x01", 
             "data_root=foo://x", "data_root=http://127.0.0.1/x", 'data_root="a\\0b"', "data_root=[1]", "shard_videos=NaN",
             "backbone.crop_px=64", f"k={BOMB}", "k=&a [*a]", "k=!!set {a}",
             "k=!!binary aGFsbG8=", "sampling.fps=.nan")  # fmt: skip
-GRIDS = ("k=[,", "k=", "=", "k", "k=: :,1", "k=2024-01-01", "train.steps=x,y")
 # Files of `damaged_files`, for the parameters of these names.
 FILES = {
     "config": ("deep.yaml", "null.yaml", "bytes.yaml", "list.yaml", "videos", "bomb.yaml", "circle.yaml", *DEVICES),
@@ -48,7 +47,7 @@ FILES = {
     "one": DEVICES,
     "query": DEVICES,
 }
-OWN_VALUES = {"--set": SETTINGS, "--grid": GRIDS, "--run": ("abc\n", *HOSTILE)}
+OWN_VALUES = {"--set": SETTINGS, "--run": ("abc\n", *HOSTILE)}
 
 
 def verbs() -> dict[tuple[str, ...], Any]:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.scorer.description import CARD_FILE
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.manifest import shard_keys
+from hapvr.tracking.registry import LINEAGE_FILE, promote, register
+from hapvr.tracking.runs import Tracker
 from tests.commands.conftest import Call
-from tests.conftest import write_clip
+from tests.scorer.bundles import make_bundle
+from tests.tracking.empty_store import new_store
+
+DIGEST = "0123456789abcdef" * 4
 
 
 def write_published(path: Path, *, dims: int = 32) -> SimilarityNetwork:
@@ -84,29 +93,78 @@ def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Proje
     assert kept.whitening.sha256 == whitening.sha256
 
 
-def test_list_of_a_registry_that_is_not_there_says_how_to_make_one(call: Call, tmp_path: Path) -> None:
-    """Exit 1, the registry's address, and the command that registers a model; no empty database is left behind."""
-    done = call("models", "list", "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    assert done.code == 1
-    assert "mlflow.db cannot be opened" in done.error
-    assert "`make demo` registers a model" in done.error
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+    """Versions 1 and 2 of hapvr, a bundle each, and 1 is the champion; 2 has a card and a record of its data."""
+    folder = tmp_path_factory.mktemp("registry")
+    tracker = Tracker(new_store(folder), "tests")
+    for number in (1, 2):
+        run = tracker.start(f"run-{number}", name="run", params={}, tags={"git.revision": "commit"})
+        bundle = make_bundle(folder / str(number))
+        tags = {"dagster.run_id": "made"}
+        register(tracker, "hapvr", run_id=run, model_uri=bundle.as_uri(), target=0.5, tags=tags)
+    record = {"data_digests": {"training_views/own-train-00000": DIGEST}, "weights": {"backbone": {"source": "file"}}}
+    tracker.text(run, json.dumps(record), LINEAGE_FILE)
+    tracker.text(run, "# The card", CARD_FILE)
+    promote(tracker.client, "hapvr", 1, reason="first")
+    return tracker
+
+
+def test_versions_are_listed_promoted_shown_and_rolled_back(call: Call, registry: Tracker) -> None:
+    """Version 2 by hand: its parts, card and data; back to 1, and no further."""
+    address = ("--tracking-uri", registry.uri)
+
+    def models(*words: object) -> Any:
+        return call("models", *words, *address, "--json").json
+
+    assert [row["aliases"] for row in models("list")["versions"]] == [["challenger"], ["champion"]]
+    assert models("promote", 2, "--reason", "reviewed") == {"name": "hapvr", "champion": 2, "before": 1}
+    described = models("show", "champion")
+    assert described == models("show", "2") == models("show", "models:/hapvr@champion")
+    assert described["backbone"]["architecture"] == "resnet18.tv_in1k"
+    assert models("card")["card"] == "# The card"
+    shown = call("models", "lineage", *address).out
+    for text in ("version 2 (challenger, champion)", "made", "commit", "file weights", DIGEST):
+        assert text in shown
+    for data in ("own-train-00000", DIGEST[:12]):
+        found, lost = models("lineage", "--data", data)["versions"]
+        assert (found["version"], found["data"]) == (2, {"training_views/own-train-00000": DIGEST})
+        assert (lost["version"], lost["data"]) == (1, {})
+    assert models("rollback") == {"name": "hapvr", "champion": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("promote", "9"), 1, "version 9"),
+        (("promote", "0"), 2, "greater than or equal to 1"),
+        (("promote", "1"), 2, "version 1 of hapvr is champion already"),
+        (("rollback",), 1, "hapvr models promote VERSION"),
+        (("card", "nobody"), 1, "no hapvr version nobody"),
+        (("card", "1"), 1, "has no model card"),
+        (("lineage", "1", "--data", "x"), 2, "a version, or --data, not both"),
+        (("list", "--name", "other"), 1, "no model named other"),
+        (("list", "--name", "a'b"), 2, "wanted letters"),
+        (("list", "--tracking-uri", "mlruns"), 2, "--tracking-uri is 'mlruns'"),
+        (("list", "--tracking-uri", "sqlite:///absent.db"), 1, "`make demo` registers a model"),
+        (("show", "nobody"), 1, "models:/hapvr@nobody is not in the registry"),
+        (("show", "."), 1, ". is no model bundle"),
+        (("show", "models:/a/b/c"), 2, "wanted models:/NAME@ALIAS"),
+        (("import", "absent.pth", "--out", "made"), 1, "absent.pth"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    call: Call,
+    registry: Tracker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    """The exit code, the value and the way out; nothing is left behind, no empty database either."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
+    done = call("models", *words)
+    assert (done.code, said in " ".join(done.error.split())) == (code, True), done.error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_show_of_a_folder_that_is_no_model(call: Call, tmp_path: Path) -> None:
-    """Exit 1 with the folder and what is wanted in it."""
-    done = call("models", "show", tmp_path)
-    assert done.code == 1
-    assert f"{tmp_path} is no model bundle" in done.error
-    assert "scorer.json" in done.error
-
-
-def test_scoring_without_a_registry_says_how_to_make_one(call: Call, tmp_path: Path) -> None:
-    """Exit 1 with the address that was asked and the way out, not a trace."""
-    clips = [write_clip(tmp_path / name, seed=1) for name in ("a.mp4", "b.mp4")]
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    done = call("score", *clips, "--model", "models:/hapvr@champion", "--tracking-uri", uri)
-    assert done.code == 1
-    assert "mlflow.db cannot be opened" in done.error
-    assert "--tracking-uri says where another registry is" in done.error
-    assert not (tmp_path / "mlflow.db").exists()

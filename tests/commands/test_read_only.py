@@ -20,7 +20,7 @@ from hapvr.stages.duplicates import make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.champions import promote
+from hapvr.tracking.registry import promote
 from tests.commands.conftest import Outcome
 from tests.commands.test_hostile_values import verbs
 from tests.commands.test_models import write_published

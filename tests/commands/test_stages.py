@@ -1,4 +1,4 @@
-"""`hapvr download | sample | extract | train`, and what every verb does with a wrong configuration."""
+"""`hapvr run | status | download | sample | extract | train`, and what every verb does with a wrong configuration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hapvr import __version__
+from hapvr.chain import CHAIN
 from hapvr.model.checkpoint import load_network
 from hapvr.stages.project import Project
 from hapvr.storage.manifest import shard_keys
@@ -69,15 +70,24 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
         assert done.code == 0, done.error
         rows = done.json["shards"]
         assert all(row["was_finished"] for row in rows)
-        assert {row["shard"] for row in rows} == set(keys)
-        assert sum(row["failed"] for row in rows if row["stage"] in ("videos", "frames")) in (0, len(BAD_FILES))
+        assert {row["shard"] for row in rows if row["step"] != "whitening"} == set(keys)
+        assert sum(row["failed"] for row in rows if row["step"] in ("videos", "frames")) in (0, len(BAD_FILES))
+    one = call("run", "features", "--config", config, "--shard", keys[0], "--json")
+    assert [row["was_finished"] for row in one.json["shards"]] == [True]
+    steps = {row["step"]: row for row in call("status", "--config", config, "--json").json["steps"]}
+    assert list(steps) == list(CHAIN)
+    assert (steps["features"]["done"], steps["features"]["missing"]) == (len(keys), 0)
+    assert steps["features"]["failed_videos"] == len(BAD_FILES)
+    assert steps["registered_model"]["missing"] == 1
     text = call("sample", "--config", config, "--shard", keys[0])
     assert text.out.startswith(f"frames {keys[0]}: ")
     assert text.out.endswith("(was finished)\n")
 
 
-def test_unknown_shard_names_those_there_are(call: Call, small_project: Project) -> None:
+def test_unknown_shards_and_steps_are_refused_with_those_there_are(call: Call, small_project: Project) -> None:
     """Exit 2 with the shard that is not there and the ones that are."""
+    done = call("run", "nothing", "--config", small_project.folder / "config.yaml")
+    assert (done.code, "is no step of the chain; the steps are video_manifest, videos" in done.error) == (2, True)
     done = call("sample", "--config", small_project.folder / "config.yaml", "--shard", "own-train-99999")
     assert done.code == 2
     assert "--shard own-train-99999: there is no such shard; the manifest has own-" in done.error
@@ -106,7 +116,7 @@ def test_from_clips_to_metrics_without_dagster(call: Call, tmp_path: Path, clips
     for verb, stage in (("download", "videos"), ("sample", "frames"), ("extract", "features")):
         done = call(verb, "--config", config, "--json")
         assert done.code == 0, done.error
-        losses[stage] = sum(row["failed"] for row in done.json["shards"] if row["stage"] == stage)
+        losses[stage] = sum(row["failed"] for row in done.json["shards"] if row["step"] == stage)
         assert not any(row["was_finished"] for row in done.json["shards"])
     assert losses == dict.fromkeys(losses, len(BAD_FILES))
     trained = call("train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json")

@@ -26,8 +26,8 @@ def test_verify_names_and_repairs(call: Call, small_project: Project, clips_fold
     path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
     found = call("verify", "--root", root, "--json")
     assert found.code == 1
-    (damaged,) = [shard for shard in found.json["shards"] if shard["state"] != "ok"]
-    assert (damaged["stage"], damaged["shard"], damaged["state"]) == ("features", key, "damaged")
+    (damaged,) = [one for one in found.json["files"] if one["state"] != "ok"]
+    assert (damaged["kind"], damaged["key"], damaged["state"]) == ("features", key, "damaged")
     assert "hapvr verify --config FILE --repair" in damaged["message"]
     repaired = call("verify", "--config", config, "--repair")
     assert repaired.code == 0, repaired.out
@@ -38,6 +38,6 @@ def test_verify_names_and_repairs(call: Call, small_project: Project, clips_fold
 def test_wrong_calls_of_verify(call: Call, tmp_path: Path) -> None:
     """Exit 2 for a repair without a configuration, 1 for a place that holds nothing."""
     wrong = call("verify", "--root", tmp_path, "--repair")
-    assert (wrong.code, "--repair: wanted --config" in wrong.error) == (2, True)
+    assert (wrong.code, "--repair: give --config" in wrong.error) == (2, True)
     empty = call("verify", "--root", tmp_path)
-    assert (empty.code, "holds nothing that a stage wrote" in empty.error) == (1, True)
+    assert (empty.code, "holds nothing that the chain wrote" in empty.error) == (1, True)

@@ -1,8 +1,8 @@
-"""The demo corpus on disk: readable files, complete definitions, equal bytes, and restarts."""
+"""The demo corpus: plans with FIVR's labels; on disk readable files, complete definitions, equal bytes, and restarts."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import av
@@ -11,50 +11,93 @@ import polars as pl
 import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.corpus.demo import FPS, DemoCorpus, IncidentTask, make_demo_corpus, render_incident
-from hapvr.corpus.edits import LIGHT_EDITS
-from hapvr.corpus.plan import LABELLED_CLIP_S, plan_split
-from hapvr.errors import ArgumentError, DataError
+from hapvr.corpus.demo import (
+    FPS,
+    LABELLED_CLIP_S,
+    Clip,
+    Footage,
+    label_table,
+    make_demo_corpus,
+    pair_label,
+    plan_split,
+    split_incidents,
+    video_table,
+)
+from hapvr.corpus.edits import EDITS, LIGHT_EDITS
+from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 
-pytestmark = pytest.mark.slow
+
+def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none") -> Clip:
+    """Ten seconds of a camera."""
+    return Clip("x.mp4", "database", Footage(incident, 0, camera, start_s, 10.0), edit=edit)
 
 
-def digests(corpus: DemoCorpus) -> dict[str, str]:
+@pytest.mark.parametrize(
+    ("reference", "label"),
+    [
+        (clip(edit="crop"), "ND"),
+        (clip(edit="flip"), "DS"),
+        (clip(start_s=4.0), "ND"),
+        (clip(camera=1, start_s=9.5), "CS"),
+        (clip(camera=1, start_s=10.0), "IS"),
+        (clip(start_s=20.0, edit="crop"), "IS"),
+        (clip(incident="b"), None),
+    ],
+)
+def test_pair_label_follows_camera_time_and_edit(reference: Clip, label: str | None) -> None:
+    """Same footage is ND or DS, the same time from elsewhere CS, another time IS, another incident nothing."""
+    assert pair_label(clip(), reference) == label
+
+
+@pytest.mark.parametrize("num_incidents", [3, 4, 7, 26, 100])
+def test_split_incidents_gives_each_incident_to_one_split(num_incidents: int) -> None:
+    """No incident is in two splits, none is lost, no split is empty."""
+    splits = split_incidents(num_incidents)
+    assert sorted(number for numbers in splits.values() for number in numbers) == list(range(num_incidents))
+    assert all(splits.values())
+
+
+def test_the_demos_plan_holds_every_edit_and_label() -> None:
+    """Test has each kind of edit, two queries per incident, and each label for each query; distractors have none."""
+    plans = {split: plan_split(split, incidents=numbers, seed=0) for split, numbers in split_incidents(26).items()}
+    assert {split: len(plan) for split, plan in plans.items()} == {"train": 42, "validation": 46, "test": 100}
+    assert len({clip.file for plan in plans.values() for clip in plan}) == 188
+    plan = plans["test"]
+    assert {clip.edit for clip in plan} == {"none", *EDITS}
+    videos, labels = video_table(plan, name="n"), label_table(plan, name="n")
+    assert videos["video_id"].n_unique() == len(plan)
+    assert sum(clip.role == "query" for clip in plan) == 16
+    for label in ("ND", "DS", "CS", "IS"):
+        assert labels.filter(label=label)["query_id"].n_unique() == 16
+    assert not labels["reference_id"].str.contains("distractor").any()
+
+
+def digests(corpus: Sequence[Path]) -> dict[str, str]:
     """SHA-256 of every video of a corpus."""
     return {
         f"{folder.name}/{file.name}": file_sha256(file)
-        for folder in (corpus.train, corpus.validation, corpus.test)
+        for folder in corpus
         for file in sorted((folder / "videos").iterdir())
     }
 
 
-def test_make_demo_corpus_writes_benchmarks_that_load(demo: DemoCorpus) -> None:
+@pytest.mark.slow
+def test_make_demo_corpus_writes_benchmarks_that_load(demo: tuple[Path, ...]) -> None:
     """Validation and test are `clips` benchmarks with FIVR's six tasks; training has files only."""
-    for folder in (demo.validation, demo.test):
+    for folder in demo[1:]:
         definition = load_definition(folder)
         assert definition.name == folder.name
         assert {task.name for task in definition.tasks} == {"DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"}
         assert set((folder / "videos").iterdir()) == set(definition.video_files().values())
-        assert definition.provenance["fingerprint"] == demo.digest
-    assert len(list((demo.train / "videos").iterdir())) == 3
-    assert not (demo.train / "benchmark.json").exists()
+    assert len(list((demo[0] / "videos").iterdir())) == 3
+    assert not (demo[0] / "benchmark.json").exists()
 
 
-def test_make_demo_corpus_splits_by_incident(demo: DemoCorpus) -> None:
-    """No incident's footage is in two splits."""
-    incidents = [
-        {"-".join(file.name.split("-")[:2]) for file in (folder / "videos").iterdir()}
-        for folder in (demo.train, demo.validation, demo.test)
-    ]
-    assert not incidents[0] & incidents[1]
-    assert not incidents[0] & incidents[2]
-    assert not incidents[1] & incidents[2]
-
-
-def test_make_demo_corpus_files_are_small_h264(demo: DemoCorpus) -> None:
+@pytest.mark.slow
+def test_make_demo_corpus_files_are_small_h264(demo: tuple[Path, ...]) -> None:
     """Files decode as H.264 at the corpus' rate, move, and take less than half a megabyte."""
-    for file in sorted((demo.test / "videos").iterdir())[::3]:
+    for file in sorted((demo[2] / "videos").iterdir())[::3]:
         assert file.stat().st_size < 500_000
         with av.open(str(file)) as container:
             stream = container.streams.video[0]
@@ -65,52 +108,37 @@ def test_make_demo_corpus_files_are_small_h264(demo: DemoCorpus) -> None:
         assert np.abs(frames[len(frames) // 4].astype(int) - frames[len(frames) // 2]).mean() > 1
 
 
-def test_make_demo_corpus_leaves_a_finished_corpus_alone(demo: DemoCorpus) -> None:
-    """A second call with equal arguments writes nothing."""
-    files = [file for file in demo.test.parent.rglob("*") if file.is_file()]
-    before = {file: file.stat().st_mtime_ns for file in files}
-    again = make_demo_corpus(demo.test.parent, name="tiny", num_incidents=3, workers=1)
-    assert again == demo
-    assert {file: file.stat().st_mtime_ns for file in demo.test.parent.rglob("*") if file.is_file()} == before
-
-
-def test_make_demo_corpus_finishes_what_was_interrupted(demo: DemoCorpus) -> None:
-    """What is missing is made again, with the same bytes; so is it in a folder of the release before, with its state."""
+@pytest.mark.slow
+def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) -> None:
+    """What is missing is made again, with the same bytes, by one worker as by two; a finished corpus is left alone."""
     before = digests(demo)
-    state = demo.test / "corpus.json"
-    state.write_text(json.dumps({"fingerprint": demo.digest, "complete": False}))
-    (demo.test / "benchmark.json").unlink()
-    victim = min((demo.test / "videos").glob("incident-*"))
+    (demo[2] / "benchmark.json").unlink()
+    victim = min((demo[2] / "videos").glob("incident-*"))
     victim.unlink()
     victim.with_name(victim.name + ".part").write_bytes(b"half")
     seen: list[tuple[int, int]] = []
-    make_demo_corpus(demo.test.parent, name="tiny", num_incidents=3, workers=1, progress=lambda *at: seen.append(at))
+    make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, workers=1, progress=lambda *at: seen.append(at))
     assert digests(demo) == before
-    assert load_definition(demo.test).queries
+    assert load_definition(demo[2]).queries
     assert seen == [(len(before) - 1, len(before)), (len(before), len(before))]
-
-
-def test_render_incident_depends_on_the_seed(tmp_path: Path, demo: DemoCorpus) -> None:
-    """The same clip of another seed is another film."""
-    clip = plan_split("train", incidents=[0], seed=0)[0]
-    render_incident(IncidentTask(tmp_path, (clip,), 5))
-    assert file_sha256(tmp_path / clip.file) != file_sha256(demo.train / "videos" / clip.file)
+    times = {file: file.stat().st_mtime_ns for file in demo[2].parent.rglob("*")}
+    assert make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3) == demo
+    assert {file: file.stat().st_mtime_ns for file in demo[2].parent.rglob("*")} == times
 
 
 def test_make_demo_corpus_replaces_only_its_own(tmp_path: Path) -> None:
-    """A folder with the user's files is refused and stays as it was; too few incidents are refused."""
+    """A folder with the user's files is refused and stays as it was."""
     (tmp_path / "tiny-train").mkdir()
     (tmp_path / "tiny-train" / "mine.txt").write_text("keep")
     with pytest.raises(DataError, match="tiny-train holds something else"):
         make_demo_corpus(tmp_path, name="tiny", num_incidents=3)
     assert (tmp_path / "tiny-train" / "mine.txt").read_text() == "keep"
-    with pytest.raises(ArgumentError, match="num_incidents: got 1"):
-        make_demo_corpus(tmp_path / "new", name="tiny", num_incidents=1)
 
 
-def test_demo_knows_the_times_of_its_copies(demo: DemoCorpus) -> None:
+@pytest.mark.slow
+def test_demo_knows_the_times_of_its_copies(demo: tuple[Path, ...]) -> None:
     """Copies, and they alone, have true times; a channel's intro of one second comes before the footage."""
-    definition = load_definition(demo.test)
+    definition = load_definition(demo[2])
     assert definition.segments is not None
     pair = ["query_id", "reference_id"]
     copies = definition.labels.filter(pl.col("label").is_in(["ND", "DS"])).select(pair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from hapvr.errors import ArgumentError, WeightsUnavailableError
 from hapvr.features.backbone import center_crop, load_backbone, region_vectors
-from hapvr.features.extract import embed_in_batches
 from hapvr.features.settings import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TeacherConfig
 from hapvr.features.teacher import load_teacher
 from hapvr.features.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
@@ -36,27 +37,6 @@ def test_region_vectors_and_whitening_equal_the_release() -> None:
     torch.testing.assert_close(whitened, torch.from_numpy(golden["whitened_10d"]), rtol=1e-4, atol=1e-5)
 
 
-def test_region_vectors_refuse_maps_without_nine_regions() -> None:
-    """A frame size that gives another grid is refused with the sizes."""
-    maps = [torch.rand(1, 2, size, size) for size in (24, 12, 6, 3)]
-    with pytest.raises(ArgumentError, match=r"map 2 of size \(6, 6\)"):
-        region_vectors(maps)
-
-
-def test_backbone_gives_unit_regions_that_depend_on_the_seed() -> None:
-    """[B, 9, C] unit vectors; equal seeds give equal weights, others not."""
-    frames = torch.randint(0, 256, (2, 3, 128, 128), generator=torch_rng(0), dtype=torch.uint8)
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=RANDOM, crop_px=128)
-    first, second = load_backbone(config), load_backbone(config)
-    other = load_backbone(config.model_copy(update={"weights": RandomWeights(source="random", seed=4)}))
-    regions = first.regions(frames)
-    assert regions.shape == (2, 9, 64 + 128 + 256 + 512)
-    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(2, 9))
-    assert first.identity == second.identity != other.identity
-    assert torch.equal(regions, second.regions(frames))
-    assert not torch.allclose(regions, other.regions(frames))
-
-
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, suffix: str) -> None:
     """timm's own state dict, classifier included, loads from both kinds of file."""
@@ -74,18 +54,80 @@ def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, su
         torch.testing.assert_close(backbone.network(pixels)[-1], source.forward_features(pixels))
 
 
-def test_file_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """Missing files, other networks' tensors and pickled objects are refused by name; nothing is unpickled."""
+def state_of(architecture: str) -> dict[str, Tensor]:
+    return dict(timm.create_model(architecture, pretrained=False).state_dict())
+
+
+def without(state: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
+    return {name: values for name, values in state.items() if not name.startswith(parts)}
+
+
+SMALL, LARGE, TRANSFORMER = "resnet18.tv_in1k", "resnet34.tv_in1k", "vit_tiny_patch16_224"
+WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
+    "another network, smaller": (LARGE, lambda: state_of(SMALL), r"missing, e\.g\. layer1\.2"),
+    "another network, larger": (SMALL, lambda: state_of(LARGE), r"unexpected, e\.g\. layer1\.2"),
+    "one tensor": (SMALL, lambda: {"conv1.weight": torch.rand(64, 3, 7, 7)}, r"missing, e\.g\. bn1"),
+    "no last stage": (SMALL, lambda: without(state_of(SMALL), "layer4"), r"missing, e\.g\. layer4"),
+    "another shape": (SMALL, lambda: state_of(SMALL) | {"conv1.weight": torch.rand(1)}, r"1 mismatched, e\.g\. conv1"),
+    "whole numbers": (
+        SMALL,
+        lambda: {name: values.to(torch.int8) for name, values in state_of(SMALL).items()},
+        r"mismatched, e\.g\. conv1\.weight",
+    ),
+    "not finite": (
+        SMALL,
+        lambda: state_of(SMALL) | {"layer2.0.bn1.weight": torch.full((128,), torch.nan)},
+        r"1 mismatched, e\.g\. layer2\.0\.bn1\.weight",
+    ),
+    "half a transformer": (
+        TRANSFORMER,
+        lambda: without(state_of(TRANSFORMER), *(f"blocks.{number}." for number in range(6, 12))),
+        r"missing, e\.g\. blocks\.6",
+    ),
+    "a transformer of no finite numbers": (
+        TRANSFORMER,
+        lambda: {name: values / 0 for name, values in state_of(TRANSFORMER).items()},
+        r"mismatched, e\.g\. cls_token",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_STATES)
+def test_weights_that_do_not_fill_the_network_are_refused(case: str, tmp_path: Path) -> None:
+    """Every tensor of a backbone and of a teacher comes from the file; nothing stays random without a word."""
+    architecture, make, message = WRONG_STATES[case]
+    path = tmp_path / "weights.pth"
+    torch.save(make(), path)
+    weights = FileWeights(source="file", path=path)
+    refused = rf"weights\.pth does not fit {architecture}.*{message}"
+    with pytest.raises(WeightsUnavailableError, match=refused):
+        load_backbone(BackboneConfig(architecture=architecture, weights=weights))
+    with pytest.raises(WeightsUnavailableError, match=refused):
+        load_teacher(TeacherConfig(architecture=architecture, weights=weights), crop_px=224)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.encoder.", "model."])
+def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) -> None:
+    """Beside other parts such as a projection head, with or without a classifier."""
+    state = state_of("resnet18.tv_in1k")
     path = tmp_path / "weights.pth"
     config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
-    with pytest.raises(WeightsUnavailableError, match="does not exist"):
-        create_network(config)
-    torch.save({"conv1.weight": torch.zeros(1)}, path)
-    with pytest.raises(WeightsUnavailableError, match=r"weights\.pth does not fit resnet18.*Missing key"):
-        create_network(config)
+    torch.save(state, path)
+    wanted = load_backbone(config).identity
+    inner = {f"{prefix}{name}": values for name, values in without(state, "fc").items()}
+    torch.save({"state_dict": inner | {"projection.weight": torch.zeros(3)}}, path)
+    assert load_backbone(config).identity == wanted
+
+
+def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
+    """Missing files and pickled objects are refused by name; nothing is unpickled."""
+    path = tmp_path / "weights.pth"
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
+    with pytest.raises(WeightsUnavailableError, match=r"cannot be read.*No such file"):
+        load_backbone(config)
     torch.save({"state_dict": {}, "args": Path("an object")}, path)
     with pytest.raises(WeightsUnavailableError, match="cannot be read"):
-        create_network(config)
+        load_backbone(config)
 
 
 @pytest.fixture
@@ -146,19 +188,6 @@ def test_whitening_round_trips_and_refuses_too_small_a_sample() -> None:
         fit_whitening(sample[:5], dims=5)
     with pytest.raises(ArgumentError, match="NaN"):
         fit_whitening(sample / 0, dims=5)
-
-
-@pytest.mark.parametrize("batch_frames", [1, 3, 7, 100])
-def test_embed_in_batches_gives_each_clip_its_own_rows(batch_frames: int) -> None:
-    """Results come back per clip, in order, whatever the batch size."""
-    lengths = {"a": 5, "b": 1, "c": 9, "d": 3}
-    clips = {key: torch.randint(0, 256, (n, 3, 4, 4), dtype=torch.uint8) for key, n in lengths.items()}
-    found = list(
-        embed_in_batches(clips.items(), lambda frames: frames.float().mean((1, 2, 3)), batch_frames=batch_frames)
-    )
-    assert [key for key, _ in found] == list(clips)
-    for key, values in found:
-        torch.testing.assert_close(values, clips[key].float().mean((1, 2, 3)))
 
 
 @pytest.mark.parametrize("size", [(256, 400), (146, 146), (90, 300), (600, 500)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +14,6 @@ from hapvr.errors import ArgumentError
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.seeding import torch_rng
-from hapvr.settings import explain
 
 
 def line(*values: float) -> Tensor:
@@ -55,12 +52,6 @@ def test_pseudo_labels_give_ties_one_label() -> None:
     assert exact.tolist() == [[1, 1, 0, 0, -1]]
 
 
-def test_pseudo_labels_ignore_a_still_clip() -> None:
-    """Frames that are all alike are neither the closest nor the farthest."""
-    still = torch.ones(6, 3)
-    assert not pseudo_labels(still, still, PseudoLabelSettings()).any()
-
-
 def test_pseudo_labels_of_frames_that_differ_in_the_last_bit() -> None:
     """A paused clip is still, whatever rounding does to its products."""
     still = torch.rand(1, 384, generator=torch_rng("still")).repeat(28, 1)
@@ -91,36 +82,6 @@ def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float, e
     assert found.tolist() == expected
 
 
-def test_pseudo_labels_never_overlap_when_the_rates_add_up_to_one() -> None:
-    """Both counts round up for three frames: the positives keep theirs, the negatives get what is left."""
-    found = pseudo_labels(
-        ONE_FRAME, line(0.9, 0.5, 0.1), PseudoLabelSettings(top_rate=0.5, bottom_rate=0.5, exact=True)
-    )
-    assert found.tolist() == [[1, 1, -1]]
-
-
-@pytest.mark.parametrize("exact", [False, True])
-def test_pseudo_labels_of_a_small_rate_are_not_empty(exact: bool) -> None:
-    """A rate above 0 leaves one frame of each kind at least."""
-    found = pseudo_labels(
-        ONE_FRAME, line(0.1, 0.9, 0.5), PseudoLabelSettings(top_rate=0.01, bottom_rate=0.01, exact=exact)
-    )
-    assert found.tolist() == [[-1, 1, 0]]
-
-
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize(("top_rate", "bottom_rate"), [(0.14, 0.35), (0.0, 0.0), (1.0, 0.0), (0.5, 0.5)])
-def test_pseudo_labels_keep_the_rates(exact: bool, top_rate: float, bottom_rate: float) -> None:
-    """Without ties, rows of 50 frames hold rate * 50 labels of each kind."""
-    teacher = torch.randn(2, 50, 16, generator=torch_rng("rates"))
-    found = pseudo_labels(
-        teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
-    )
-    num_bottom = round(bottom_rate * 50) if exact else -(-round(bottom_rate * 5000) // 100)
-    assert ((found > 0).sum(1) == round(top_rate * 50)).all()
-    assert ((found < 0).sum(1) == num_bottom).all()
-
-
 def test_pseudo_labels_of_half_precision_equal_those_in_float32() -> None:
     """Cached embeddings in float16 are compared in float32, so distinct cosines stay distinct."""
     teacher = torch.randn(2, 28, 384, generator=torch_rng("half")).half()
@@ -130,30 +91,9 @@ def test_pseudo_labels_of_half_precision_equal_those_in_float32() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"reference": torch.ones(4, 3)}, r"reference: got shape \(4, 3\).*2\]"),
-        ({"query": torch.full((4, 2), torch.nan)}, "query: NaN or infinite"),
-        ({"query": torch.ones(2)}, r"query: got shape \(2,\)"),
-    ],
-)
-def test_pseudo_labels_refuse_bad_input(change: dict[str, Tensor], message: str) -> None:
-    """The error names the argument, its shape and what is allowed."""
-    arguments = {"query": torch.ones(4, 2), "reference": torch.ones(4, 2), **change}
-    with pytest.raises(ArgumentError, match=message):
-        pseudo_labels(**arguments, settings=PseudoLabelSettings())
-
-
-@pytest.mark.parametrize(
-    ("rates", "message"),
-    [
-        ({"top_rate": 1.2, "bottom_rate": 0.0}, "top_rate.*less than or equal to 1"),
-        ({"top_rate": 0.6, "bottom_rate": 0.5}, r"must be at most 1, got 1\.1"),
-    ],
-)
-def test_settings_refuse_bad_rates(rates: dict[str, float], message: str) -> None:
-    """The error names the rate and its limit."""
-    with pytest.raises(ValidationError) as caught:
-        PseudoLabelSettings(**rates)
-    assert re.search(message, explain(caught.value))
+def test_pseudo_labels_refuse_what_is_not_finite_and_rates_above_one() -> None:
+    """Otherwise NaN would be ranked as if it were a similarity."""
+    with pytest.raises(ArgumentError, match="NaN or infinite"):
+        pseudo_labels(torch.full((4, 2), torch.nan), torch.ones(4, 2), PseudoLabelSettings())
+    with pytest.raises(ValidationError, match=r"must be at most 1, got 1\.1"):
+        PseudoLabelSettings(top_rate=0.6, bottom_rate=0.5)

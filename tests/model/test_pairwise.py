@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hapvr.errors import ArgumentError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.pairwise import refine_in_strips, score_packed
@@ -101,9 +100,3 @@ def test_bfloat16_products_keep_the_ranking():
     got = score_packed(network, coarse, coarse, comparator=network.comparator.in_dtype(torch.bfloat16))
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-2)
-
-
-def test_limits_refuse_nothing_at_all():
-    """A limit of zero is named."""
-    with pytest.raises(ArgumentError, match="product_bytes is 0"):
-        Limits(product_bytes=0)

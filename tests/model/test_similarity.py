@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,13 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError
 from hapvr.model.similarity import (
     chamfer,
     frame_similarity,
-    to_unit_interval,
     topk_count,
-    topk_mean,
 )
 from hapvr.seeding import torch_rng
 
@@ -124,37 +123,29 @@ def test_frame_similarity_in_chunks_equals_the_whole(rate: float) -> None:
     assert_close(found[0], found[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "options",
+    [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}, {"rate": 0.0, "pooling": "max"}],
+)
+def test_a_batch_with_itself_equals_two_batches(options: dict[str, Any], dtype: torch.dtype) -> None:
+    """Half of the products give all similarities and gradients, over blocks of any size."""
+    first = draw("clips", shape=(5, 7, 9, 4)).to(dtype).requires_grad_()
+    second = first.detach().clone().requires_grad_()
+    weights = draw("weights", shape=(5, 5, 7, 7)).to(dtype)
+    for limit in (2**25, 3000):
+        first.grad = second.grad = None
+        found = frame_similarity(first, first, max_chunk_elements=limit, **options)
+        wanted = frame_similarity(second, second.view_as(second), **options)
+        for similarity in (found, wanted):
+            (similarity * weights).sum().backward()
+        assert_close(found, wanted)
+        assert_close(first.grad, second.grad)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
 def test_frame_similarity_passes_the_gradient_check(rate: float) -> None:
     """The gradients are those of finite differences."""
     query = draw("query", shape=(1, 2, 3, 4)).requires_grad_()
     reference = draw("reference", shape=(2, 2, 3, 4)).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, r: frame_similarity(q, r, rate=rate), (query, reference))
-
-
-def test_topk_mean_does_not_touch_its_input() -> None:
-    """A masked reduction works on a copy."""
-    values = draw("kept", shape=(3, 4))
-    before = values.clone()
-    topk_mean(values, rate=0.5, mask=torch.tensor([True, True, False, False]))
-    assert torch.equal(values, before)
-
-
-def test_to_unit_interval() -> None:
-    """-1 becomes 0 and 1 stays 1."""
-    assert to_unit_interval(torch.tensor([-1.0, 0.0, 1.0])).tolist() == [0.0, 0.5, 1.0]
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
-def test_rates_outside_the_unit_interval_are_refused(rate: float) -> None:
-    """The error names the argument, its value and the range."""
-    with pytest.raises(ArgumentError, match=r"rate: got .*wanted a number in \[0, 1\]"):
-        topk_mean(torch.ones(3), rate=rate)
-    with pytest.raises(ArgumentError, match="spatial_rate: got"):
-        frame_similarity(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), rate=rate)
-
-
-def test_an_empty_axis_is_refused() -> None:
-    """There is no maximum of nothing."""
-    with pytest.raises(ArgumentError, match=r"values: shape \(2, 0\) is empty"):
-        topk_mean(torch.ones(2, 0), rate=0.0)

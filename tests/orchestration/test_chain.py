@@ -27,7 +27,7 @@ from hapvr.search.current import current_index
 from hapvr.stages.project import Project
 from hapvr.stages.summary import summarize
 from hapvr.stages.training import current_run, tracker_of
-from hapvr.tracking.lineage import lineage_of, versions_from
+from hapvr.tracking.registry import lineage_of, versions_from
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
 
@@ -168,7 +168,7 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     assert dagster_run == version.tags["dagster.run_id"] == chain.retrained.run_id
     assert f"/runs/{dagster_run}" in tracked.data.tags["mlflow.note.content"]
     assert tracked.data.tags[MLFLOW_SOURCE_NAME] == "dagster"
-    lineage = lineage_of("hapvr", "champion", tracker.uri)
+    lineage = lineage_of(tracker.client, "hapvr", "champion")
     assert (lineage.mlflow_run, lineage.dagster_run) == (version.run_id, dagster_run)
     text = json.dumps(lineage.data, sort_keys=True).encode()
     assert hashlib.sha256(text).hexdigest() == version.tags["data.digest"]
@@ -180,7 +180,7 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
                 shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata["data_digest"].value
     assert {part: digest for part, digest in lineage.data.items() if part != "whitening"} == shown
     for digest in shown.values():
-        assert [found.version for found in versions_from("hapvr", str(digest), tracker.uri)] == [lineage.version]
+        assert [found.version for found in versions_from(tracker.client, "hapvr", str(digest))] == [lineage.version]
     used = {row.dataset.name: row for row in tracked.inputs.dataset_inputs}
     assert used["own-test"].tags[0].value == "evaluation"
     assert used["small training data"].dataset.digest == version.tags["data.digest"][:32]
@@ -387,7 +387,7 @@ def test_failed_stage_stops_the_job_with_the_librarys_message(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that is not there ends the job at its first stage, and the reason names the folder."""
-    from pipelines.demo import failure_reason
+    from pipelines.demo_runs import failure_reason
     from pipelines.resources import project_resource
 
     settings = small_settings(tmp_path / "missing folder", tmp_path / "data")

@@ -10,9 +10,11 @@ from pathlib import Path
 import dagster as dg
 import yaml
 
-from pipelines import demo
+from hapvr.chain import CHAIN
+from hapvr.chain import JOBS as CHAIN_JOBS
+from pipelines import demo_runs
 from pipelines.definitions import defs
-from pipelines.jobs import ONE_AT_A_TIME, find_videos, group, index, jobs, on_request, retrain
+from pipelines.jobs import ON_REQUEST, ONE_AT_A_TIME, jobs
 from tests.conftest import CHECKOUT, small_settings, write_settings
 
 ASSETS = {
@@ -56,17 +58,12 @@ JOBS = {
     "duplicates": ["duplicate_pairs"],
     "group": ["duplicate_groups"],
     "watch": ["watch_matches"],
-    "sweep": ["train_sweep"],
 }
 SENSORS = {
-    "new_videos": ("find_videos", "STOPPED"),
-    "new_shards": (None, "STOPPED"),
-    "new_frames": (None, "STOPPED"),
-    "enough_new_videos": ("retrain", "STOPPED"),
-    "outdated_index": (["describe", "index"], "STOPPED"),
-    "outdated_duplicates": (["duplicates", "group"], "STOPPED"),
-    "unwatched_shards": ("watch", "STOPPED"),
+    "new_videos": (["find_videos", "retrain"], "STOPPED"),
+    "missing_and_outdated": (None, "STOPPED"),
     "fail_lost_runs": (None, "RUNNING"),
+    "waiting_alerts": (None, "RUNNING"),
     "close_failed_training": (None, "RUNNING"),
     "close_canceled_training": (None, "RUNNING"),
 }
@@ -170,7 +167,7 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
     assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
     (limit,) = settings["concurrency"]["runs"]["tag_concurrency_limits"]
     assert limit == {"key": ONE_AT_A_TIME, "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
-    tagged = {job.name: job.tags[ONE_AT_A_TIME] for job in (retrain, find_videos, index, group)}
+    tagged = {name: job.tags[ONE_AT_A_TIME] for name, job in jobs.items() if ONE_AT_A_TIME in job.tags}
     assert tagged == {"retrain": "training", "find_videos": "manifest", "index": "index", "group": "group"}
     assert settings["run_monitoring"]["enabled"]
     assert settings["run_retries"]["enabled"]
@@ -179,9 +176,8 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
 def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() -> None:
     """A newcomer reads the graph: each asset says what it is; the demo's order is the graph's."""
     graph = defs.resolve_asset_graph()
-    order = [*demo.ASSETS, "duplicate_pairs", "duplicate_groups", "watch_matches"]
-    assert set(demo.JOBS) == {job.name for job in jobs}
-    assert {job.name for job in on_request} == {"duplicates", "group", "watch"}
+    order = list(CHAIN)
+    assert [*demo_runs.JOBS, *ON_REQUEST] == list(CHAIN_JOBS)
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description

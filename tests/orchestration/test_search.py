@@ -15,16 +15,14 @@ from hapvr.features.backbone import load_backbone
 from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.current import current_index
 from hapvr.stages.duplicates import GROUPS_PLACE
 from hapvr.stages.marking import mark
 from hapvr.stages.project import Project
 from hapvr.stages.search_model import search_model
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.champions import promote, rollback
-from hapvr.tracking.packaging import log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import log_model, promote, register, rollback
 from tests.conftest import write_settings
 from tests.orchestration.conftest import Storage, materialize
 from tests.stages.search_projects import copied_project, network_folder
@@ -40,13 +38,13 @@ def registered(project: Project, *, seed: int, calibrated: Calibration | None = 
     config = project.config
     bundle = write_bundle(
         project.folder / f"bundle-{seed}",
-        network_folder=network_folder(project.folder, seed=seed),
-        backbone=load_backbone(config.backbone),
-        backbone_config=config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=config.sampling,
-        provenance={},
-        calibration=calibrated,
+        BundleParts(
+            network_folder=network_folder(project.folder, seed=seed),
+            backbone=load_backbone(config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=config.sampling,
+            calibration=calibrated,
+        ),
     )
     assert load_network(bundle / "network")
     uri = log_model(tracker, run_id, bundle)
@@ -56,23 +54,32 @@ def registered(project: Project, *, seed: int, calibrated: Calibration | None = 
 
 @pytest.fixture
 def searched(small_project: Project, tmp_path: Path) -> Iterator[tuple[Project, dg.DagsterInstance]]:
-    """A project with features, and an instance that knows two of its shards."""
+    """A project with features, and an instance that knows its shards."""
     project = copied_project(small_project, tmp_path)
     new_store(tmp_path / "data" / "mlflow")
     with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance:
-        instance.add_dynamic_partitions("shards", project.root.list_folders("features")[:2])
+        instance.add_dynamic_partitions("shards", project.root.list_folders("features"))
         yield project, instance
 
 
-def tick(
-    instance: dg.DagsterInstance, sensor: str = "outdated_index"
-) -> dg.SensorResult | dg.SkipReason | list[dg.RunRequest] | dg.RunRequest | None:
-    """What the sensor wants."""
-    from pipelines import automation
-    from pipelines.resources import project_resource
+SEARCH_STEPS = ("frame_descriptors", "search_index", "duplicate_pairs", "duplicate_groups", "watch_matches")
 
-    with dg.build_sensor_context(instance=instance, resources={"project": project_resource()}) as context:
-        return getattr(automation, sensor)(context)  # type: ignore[no-any-return]
+
+def tick(instance: dg.DagsterInstance) -> dict[str, list[str]]:
+    """What the automation asks for now: partitions by asset, [""] of one without partitions."""
+    from pipelines import automation
+    from pipelines.definitions import defs
+
+    result = dg.evaluate_automation_conditions(
+        defs=defs, instance=instance, asset_selection=automation.missing_and_outdated.asset_selection
+    )
+    wanted = {}
+    for step in SEARCH_STEPS:
+        key = dg.AssetKey(step)
+        if result.get_num_requested(key):
+            partitioned = step in ("frame_descriptors", "duplicate_pairs", "watch_matches")
+            wanted[step] = sorted(result.get_requested_partitions(key)) if partitioned else [""]
+    return wanted
 
 
 def shown(instance: dg.DagsterInstance, asset: str) -> dict[str, object]:
@@ -96,62 +103,47 @@ def test_descriptors_and_index_follow_features_and_champions(
     project, instance = searched
     client = tracker_of(project).client
     keys = project.root.list_folders("features")
-    skipped = tick(instance)
-    assert isinstance(skipped, dg.SkipReason)
-    assert "no champion yet" in str(skipped.skip_message)
+    assert tick(instance) == {}
     promote(client, "hapvr", registered(project, seed=0), reason="first")
-    wanted = tick(instance)
-    assert isinstance(wanted, list)
-    assert [(request.job_name, request.partition_key) for request in wanted] == [("describe", key) for key in keys[:2]]
-    for key in keys[:2]:
+    assert tick(instance) == {"frame_descriptors": keys}
+    for key in keys:
         assert materialize(instance, "frame_descriptors", shard=key).success
-    wanted = tick(instance)
-    assert isinstance(wanted, dg.RunRequest)
-    assert wanted.job_name == "index"
+    assert tick(instance) == {"search_index": [""]}
     assert materialize(instance, "search_index").success
     made = shown(instance, "search_index")
     assert made["model"] == "models:/hapvr/1"
     assert made["added"] == keys
     assert passed(instance, "search_index", "recall")
-    done = tick(instance)
-    assert isinstance(done, dg.SkipReason)
-    assert "has all features" in str(done.skip_message)
+    assert tick(instance) == {}
     first = current_index(project.root)
     promote(client, "hapvr", registered(project, seed=1), reason="second")
     assert current_index(project.root) == first
-    wanted = tick(instance)
-    assert isinstance(wanted, list)
-    assert len(wanted) == 2
+    assert tick(instance) == {"frame_descriptors": keys}
     assert materialize(instance, "search_index").success  # it makes the descriptors that are missing
     assert current_index(project.root).model == "models:/hapvr/2"
     rollback(client, "hapvr", reason="back")
     assert search_model(project).digest == first.digest
-    wanted = tick(instance)
-    assert isinstance(wanted, dg.RunRequest)
-    assert wanted.job_name == "index"
+    assert tick(instance) == {"search_index": [""]}
     assert materialize(instance, "search_index").success
     assert current_index(project.root).place == first.place
-    assert isinstance(tick(instance), dg.SkipReason)
+    assert tick(instance) == {}
 
 
 def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.DagsterInstance]) -> None:
     """No index; an index of a model without calibration; one of a calibrated model: pairs by shard, groups; a mark."""
     project, instance = searched
     client = tracker_of(project).client
-    assert isinstance(tick(instance, "outdated_duplicates"), dg.SkipReason)
+    automate_duplicates(project)
+    assert tick(instance) == {}
     promote(client, "hapvr", registered(project, seed=0), reason="first")
     assert materialize(instance, "search_index").success
     keys = instance.get_dynamic_partitions("shards")
-    wanted = tick(instance, "outdated_duplicates")
-    assert isinstance(wanted, list)
-    assert [(request.job_name, request.partition_key) for request in wanted] == [("duplicates", key) for key in keys]
+    assert tick(instance) == {"duplicate_pairs": keys}
     assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
     assert "no calibration" in str(shown(instance, "duplicate_pairs")["reason"])
     assert not passed(instance, "duplicate_pairs", "calibrated")
 
     promote(client, "hapvr", registered(project, seed=1, calibrated=sure_of_all()), reason="second")
-    instance.add_dynamic_partitions("shards", project.root.list_folders("features"))
-    keys = instance.get_dynamic_partitions("shards")
     assert materialize(instance, "search_index").success
     seen: set[str] = set()
     for key in keys[:-1]:
@@ -160,21 +152,17 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     assert {"kinds", "surest_pairs", "pictures"} <= seen
     assert materialize(instance, "duplicate_groups").success
     assert not passed(instance, "duplicate_groups", "all_shards_compared")
-    wanted = tick(instance, "outdated_duplicates")
-    assert isinstance(wanted, list)
-    assert [request.partition_key for request in wanted] == keys[-1:]
+    assert tick(instance) == {"duplicate_pairs": keys[-1:]}
     assert materialize(instance, "duplicate_pairs", shard=keys[-1]).success
     assert shown(instance, "duplicate_pairs")["model"] == "models:/hapvr/2"
     assert passed(instance, "duplicate_pairs", "calibrated")
-    wanted = tick(instance, "outdated_duplicates")
-    assert isinstance(wanted, dg.RunRequest)
-    assert wanted.job_name == "group"
+    assert tick(instance) == {"duplicate_groups": [""]}
     assert materialize(instance, "duplicate_groups").success
     assert passed(instance, "duplicate_groups", "all_shards_compared")
     groups = shown(instance, "duplicate_groups")
     assert groups["groups"]
     assert {"members", "pictures", "bytes_more_than_needed"} <= groups.keys()
-    assert isinstance(tick(instance, "outdated_duplicates"), dg.SkipReason)
+    assert tick(instance) == {}
     for name, asset in (
         (f"duplicate_pairs/{keys[-1]}/rows.parquet", "duplicate_pairs"),
         (GROUPS_PLACE, "duplicate_groups"),
@@ -185,13 +173,18 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
 
     kept, other = pl.read_parquet(project.root.local_path(GROUPS_PLACE))["video_id"][:2]
     mark(project, kept, other, "not_a_match")
-    wanted = tick(instance, "outdated_duplicates")
-    assert isinstance(wanted, dg.RunRequest)
+    assert tick(instance) == {"duplicate_groups": [""]}
     assert materialize(instance, "duplicate_groups").success
-    assert isinstance(tick(instance, "outdated_duplicates"), dg.SkipReason)
+    assert tick(instance) == {}
     members = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
     together = members.filter(pl.col("video_id").is_in([kept, other]))["group"]
     assert together.n_unique() == len(together)
+
+
+def automate_duplicates(project: Project) -> None:
+    settings = project.config.model_dump(mode="json")
+    settings["automation"]["duplicates"] = True
+    write_settings(project.folder / "config.yaml", settings)
 
 
 def sure_of_all() -> Calibration:
@@ -213,7 +206,6 @@ def columns_of(asset: str) -> list[tuple[str, str]]:
 def test_watch_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstance], clips_folder: Path) -> None:
     """No lists; a list of one clip of the collection and a file that is no video; a webhook that is away."""
     project, instance = searched
-    assert isinstance(tick(instance, "unwatched_shards"), dg.SkipReason)
     (project.folder / "watched").mkdir()
     for name in ("clip 01.mp4", "text.mp4"):
         shutil.copy(clips_folder / name, project.folder / "watched" / name)
@@ -226,9 +218,7 @@ def test_watch_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstanc
     promote(tracker_of(project).client, "hapvr", registered(project, seed=0, calibrated=sure_of_all()), reason="first")
     assert materialize(instance, "search_index").success
     keys = instance.get_dynamic_partitions("shards")
-    wanted = tick(instance, "unwatched_shards")
-    assert isinstance(wanted, list)
-    assert [request.partition_key for request in wanted] == keys
+    assert tick(instance) == {"watch_matches": sorted(keys)}
     for key in keys:
         assert materialize(instance, "watch_matches", shard=key).success
     made = shown(instance, "watch_matches")
@@ -240,9 +230,8 @@ def test_watch_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstanc
         for field in pq.read_schema(project.root.local_path(f"watch_matches/{keys[0]}/rows.parquet"))
     ]
     (project.folder / "watched" / "text.mp4").unlink()
-    assert isinstance(tick(instance, "unwatched_shards"), list)
+    assert tick(instance) == {"watch_matches": sorted(keys)}
     for key in keys:
         assert materialize(instance, "watch_matches", shard=key).success
     assert passed(instance, "watch_matches", "queries_usable")
-    # The index has more shards than the instance knows, so nothing is asked for.
-    assert isinstance(tick(instance, "unwatched_shards"), dg.SkipReason)
+    assert tick(instance) == {}

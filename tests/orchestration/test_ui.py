@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,9 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hapvr.serving.guard import is_loopback
-from hapvr.tracking.pages import model_page, runs_page
-from hapvr.tracking.runs import Tracker
 from pipelines.ui import free_port, main, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
@@ -33,10 +31,9 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
     postgresql: Storage, mlflow_server: str, tmp_path: Path
 ) -> None:
     """A team's instance, as other tests serve the default one. The assets and the jobs are served; every listening address
-    is 127.0.0.1; SIGTERM leaves no process behind."""
+    is 127.0.0.1; Ctrl-C leaves no process behind."""
     settings = small_settings(tmp_path, tmp_path / "data") | {"tracking": {"uri": mlflow_server}}
     config = write_settings(tmp_path / "config.yaml", settings)
-    trainings = Tracker(mlflow_server, "hapvr").experiment_id
     dagster_port, search_port = free_port(), free_port()
     environment = os.environ | postgresql.home(tmp_path) | {"HAPVR_CONFIG": str(config)}
     command = [sys.executable, "-m", "pipelines.ui", "--dagster-port", str(dagster_port)]
@@ -63,15 +60,15 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
             if connection.status == psutil.CONN_LISTEN
         }
         assert listening == {"127.0.0.1"}
-        wait_until(lambda: "versions: " in says.read_text(encoding="utf-8"), "the pages of MLflow", timeout_s=60)
+        wait_until(lambda: "all assets: " in says.read_text(encoding="utf-8"), "the last line", timeout_s=60)
     finally:
-        server.send_signal(signal.SIGTERM)
+        server.send_signal(signal.SIGINT)
+        began = time.monotonic()
         server.wait(timeout=90)
+        assert time.monotonic() - began < 5
         printed = says.read_text(encoding="utf-8")
     assert f"MLflow: {mlflow_server}  Search: http://127.0.0.1:{search_port}\n" in printed
     assert "ready" in printed
-    assert f"trainings: {runs_page(mlflow_server, trainings)}\n" in printed
-    assert f"versions: {model_page(mlflow_server, 'hapvr')}\n" in printed
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
 
@@ -87,11 +84,6 @@ def test_addresses_that_others_reach_are_refused(
     said = capsys.readouterr().err
     assert "--allow-remote" in said
     assert host in said
-
-
-def test_loopback_addresses_are_known() -> None:
-    """IPv4, IPv6 and the name."""
-    assert all(is_loopback(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
 
 
 @pytest.mark.parametrize("command", ["pipelines.ui", "pipelines.demo"])

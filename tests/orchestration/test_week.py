@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -21,12 +21,13 @@ import pytest
 
 from hapvr.stages.project import Project
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.champions import champion_of, history, rollback, version_tags
+from hapvr.tracking.registry import champion_of, history, rollback, version_tags
 from tests.conftest import small_settings, write_clip, write_settings
 from tests.orchestration.conftest import Storage, execute, materialize
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
+SEARCHED = ("frame_descriptors", "search_index")
 FLOWING = ("videos", "frames", "features", "training_views", "pseudo_labels")
 
 
@@ -45,7 +46,7 @@ class Week:
     settings: dict[str, Any]
     instance: dg.DagsterInstance
     automation: ModuleType
-    cursors: dict[str, Any] = field(default_factory=dict)
+    cursor: Any = None
 
     @property
     def config(self) -> Path:
@@ -93,7 +94,7 @@ class Week:
         """Tick the automation of shards until it asks for nothing; returns how often each asset was asked for."""
         asked: Counter[str] = Counter()
         for _ in range(10):
-            wanted = [assets for name in ("new_shards", "new_frames") for assets in self._requested(name).items()]
+            wanted = list(self._requested().items())
             if not wanted:
                 return asked
             for partition, assets in wanted:
@@ -101,20 +102,23 @@ class Week:
                 assert materialize(self.instance, *assets, shard=partition).success
         raise AssertionError("the automation does not come to rest")
 
-    def _requested(self, name: str) -> dict[str | None, list[str]]:
-        """What an automation sensor asks for now: assets by partition, as it would put them into runs."""
+    def _requested(self) -> dict[str | None, list[str]]:
+        """What the automation asks for now: assets by partition, as it would put them into runs."""
         from pipelines.definitions import defs
 
-        sensor = getattr(self.automation, name)
         result = dg.evaluate_automation_conditions(
-            defs=defs, instance=self.instance, asset_selection=sensor.asset_selection, cursor=self.cursors.get(name)
+            defs=defs,
+            instance=self.instance,
+            asset_selection=self.automation.missing_and_outdated.asset_selection,
+            cursor=self.cursor,
         )
-        self.cursors[name] = result.cursor
+        self.cursor = result.cursor
         wanted: dict[str | None, list[str]] = {}
-        for asset in (*FLOWING, "whitening"):
+        for asset in (*FLOWING, "whitening", *SEARCHED):
             key = dg.AssetKey(asset)
             if result.get_num_requested(key):
-                partitions = [None] if asset == "whitening" else sorted(result.get_requested_partitions(key))
+                whole = asset in ("whitening", "search_index")
+                partitions = [None] if whole else sorted(result.get_requested_partitions(key))
                 for partition in partitions:
                     wanted.setdefault(partition, []).append(asset)
         return wanted
@@ -186,7 +190,7 @@ def test_a_week(week: Week) -> None:
     asked = week.flow()
     assert {asset: asked[asset] for asset in FLOWING} == dict.fromkeys(FLOWING, len(first))
     assert not week.flow()
-    request = week.tick("enough_new_videos")
+    request = week.tick("new_videos")
     assert isinstance(request, dg.RunRequest)
     assert week.run("retrain", request).success
     client, name = tracker_of(week.project).client, "hapvr"
@@ -195,8 +199,10 @@ def test_a_week(week: Week) -> None:
     assert champion.version == 1
 
     # Tuesday: nothing new, so neither sensors nor schedule do anything.
-    for sensor in ("new_videos", "enough_new_videos", "retrain_on_schedule"):
+    for sensor in ("new_videos", "retrain_on_schedule"):
         assert isinstance(week.tick(sensor, day=3), dg.SkipReason), sensor
+    # Only the search follows the champion.
+    assert week.flow() == Counter({"frame_descriptors": len(first), "search_index": 1})
     assert not week.flow()
 
     # Wednesday: three more videos make exactly one more shard; sane settings give a better model.
@@ -206,12 +212,13 @@ def test_a_week(week: Week) -> None:
     assert week.run("find_videos", request).success
     new = set(week.instance.get_dynamic_partitions("shards")) - first
     assert new == {"inbox-00001"}
-    assert week.flow() == Counter(dict.fromkeys(FLOWING, 1))
+    assert week.flow() == Counter(dict.fromkeys((*FLOWING, *SEARCHED), 1))
+    week.settings["evaluation"]["gate"] = {"enabled": True}  # the spoiled model would not have passed
     week.configure()
-    request = week.tick("enough_new_videos")
+    request = week.tick("new_videos")
     assert isinstance(request, dg.RunRequest)
     running = week.instance.create_run_for_job(defs.resolve_job_def("retrain"), status=dg.DagsterRunStatus.STARTED)
-    for ticking in ("enough_new_videos", "retrain_on_schedule"):
+    for ticking in ("new_videos", "retrain_on_schedule"):
         answer = week.tick(ticking, day=4)
         assert isinstance(answer, dg.SkipReason)
         assert running.run_id in (answer.skip_message or "")

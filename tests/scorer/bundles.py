@@ -17,7 +17,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.onnx_export import write_onnx
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.settings import SamplingConfig
 
@@ -76,18 +76,17 @@ def make_bundle(
             network=network.eval(),
             frames=[crops[:3], crops[3:9]],
             features=[],
-            calibration=calibration,
         )
     return write_bundle(
         folder / "bundle",
-        network_folder=save_network(network, folder / "network", metadata={}),
-        backbone=backbone,
-        backbone_config=backbone_config,
-        whitening=whitening,
-        sampling=SAMPLING,
-        provenance={},
-        calibration=calibration,
-        card=card,
-        onnx=record,
-        onnx_folder=folder / "exported" if onnx else None,
+        BundleParts(
+            network_folder=save_network(network, folder / "network", metadata={}),
+            backbone=backbone,
+            whitening=whitening,
+            sampling=SAMPLING,
+            calibration=calibration,
+            card=card,
+            onnx=record,
+            onnx_folder=folder / "exported" if onnx else None,
+        ),
     )

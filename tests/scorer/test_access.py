@@ -60,7 +60,7 @@ def test_access_without_variables_is_all_files_and_no_hosts(tmp_path: Path) -> N
     access = access_from_environment({})
     assert access.local_path(str(tmp_path / "x.mp4")) == tmp_path / "x.mp4"
     with pytest.raises(VideoError, match="HAPVR_ALLOWED_HOSTS"):
-        access.check_host("example.org", "https://example.org/x.mp4")
+        access.check_url("https://example.org/x.mp4")
 
 
 def test_access_by_variables(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_access_by_variables(tmp_path: Path) -> None:
     }
     access = access_from_environment(environ)
     access.local_path(str(tmp_path / "two" / "x.mp4"))
-    access.check_host("EXAMPLE.org", "")
+    access.check_url("https://EXAMPLE.org/x.mp4")
     with pytest.raises(VideoError, match="outside"):
         access.local_path(str(tmp_path / "one-more" / "x.mp4"))
     with pytest.raises(VideoError, match=r"example\.org\.evil"):
-        access.check_host("example.org.evil", "")
+        access.check_url("https://example.org.evil/x.mp4")
     with pytest.raises(VideoError, match="outside"):
         access_from_environment({"HAPVR_ALLOWED_ROOTS": ""}).local_path(str(tmp_path / "x.mp4"))
     with pytest.raises(ConfigError, match="no folder"):

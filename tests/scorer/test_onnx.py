@@ -1,10 +1,8 @@
-"""Bundles with ONNX files: written by torch, run by ONNX Runtime, and refused where they were changed."""
+"""Bundles with ONNX files: written by torch, run by the engine without torch, and refused where they were changed."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -24,10 +22,11 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.crops import center_crop
-from hapvr.scorer.onnx_export import SCORING, NoONNX, write_onnx
-from hapvr.scorer.onnx_networks import FILES, ONNXNetworks
-from hapvr.scorer.torch_networks import TorchNetworks
+from hapvr.scorer.description import ONNXRecord, read_description
+from hapvr.scorer.onnx_export import NotExported, write_onnx
+from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.scorer.torch_bundle import TorchNetworks, load_networks
+from hapvr.scorer.videos import center_crop
 from hapvr.seeding import numpy_rng, torch_rng
 from tests.scorer.bundles import BACKBONE, make_bundle
 
@@ -82,7 +81,7 @@ def test_similarities_are_those_of_torch(
     assert record["check"]["pairs_of_frames"] == 9
     assert record["check"]["pairs_of_features"] == 16
     assert record["check"]["largest_difference"] < 1e-5
-    made, network = ONNXNetworks(tmp_path, record), given["network"]
+    made, network = ONNXNetworks(tmp_path, ONNXRecord.model_validate(record)), given["network"]
     rng = torch_rng("long")
     long = [F.normalize(torch.randn(n, 9, 32, generator=rng), dim=-1) for n in (320, 240)]
     first, second = (network.embed(video).detach() for video in long)
@@ -91,66 +90,17 @@ def test_similarities_are_those_of_torch(
     assert made.self_similarity(first.numpy()) == pytest.approx(network.self_similarity(first).numpy(), abs=1e-5)
 
 
-def test_models_that_are_not_exported_say_why(tmp_path: Path) -> None:
-    """Another family, and a backbone in half precision; no folder is left."""
-    given = parts()
-    other = build_family(TcaSettings(), dims=32)
-    with pytest.raises(NoONNX, match="only networks of the family `similarity`"):
-        write_onnx(tmp_path, **given | {"network": other})
-    half = dataclasses.replace(given["backbone"], precision="bfloat16")
-    with pytest.raises(NoONNX, match="runs in bfloat16"):
-        write_onnx(tmp_path, **given | {"backbone": half})
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.slow
-def test_files_that_differ_from_torch_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversion that computes something else is found by the pairs, and removed."""
+def test_models_that_are_not_exported_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another family, and a conversion that computes something else; no folder is left."""
     given = parts()
+    with pytest.raises(NotExported, match="only networks of the family `similarity`"):
+        write_onnx(tmp_path, **given | {"network": build_family(TcaSettings(), dims=32)})
     graph = "hapvr.scorer.onnx_export.RegionGraph.forward"
     monkeypatch.setattr(graph, lambda self, frames: F.normalize(self.backbone.regions(frames) @ self.scale, dim=-1))
-    with pytest.raises(NoONNX, match=r"differ from torch's by 0\.|differ from torch's by \d"):
+    with pytest.raises(NotExported, match=r"differ from torch's by \d"):
         write_onnx(tmp_path, **given)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> dict[str, Any]:
-    """What scorer.json says of four files in `tmp_path`, which are opened only when they are run."""
-    (tmp_path / "onnx").mkdir()
-    for name in FILES:
-        (tmp_path / "onnx" / name).write_bytes(b"x")
-    settings = NetworkSettings().model_dump(mode="json")
-    digest = hashlib.sha256(b"x").hexdigest()
-    return {
-        "settings": {name: settings[name] for name in SCORING},
-        "files": {name: {"sha256": digest, "bytes": 1} for name in FILES},
-    }
-
-
-def test_changed_and_missing_files_are_refused(tmp_path: Path, record: dict[str, Any]) -> None:
-    """A byte more, no file, and a file that is not recorded."""
-    ONNXNetworks(tmp_path, record)
-    file = tmp_path / "onnx" / "embed.onnx"
-    file.write_bytes(b"xx")
-    with pytest.raises(DataError, match=r"embed\.onnx differs from what scorer\.json says; fetch the model again"):
-        ONNXNetworks(tmp_path, record)
-    file.unlink()
-    with pytest.raises(DataError, match=r"embed\.onnx is missing"):
-        ONNXNetworks(tmp_path, record)
-    del record["files"]["backbone.onnx"]
-    with pytest.raises(DataError, match=r"backbone\.onnx is missing"):
-        ONNXNetworks(tmp_path, record)
-
-
-@pytest.mark.parametrize("value", [None, [], {}, "x", -1, 10**30, math.inf, math.nan, [[1]]], ids=repr)
-def test_damaged_records_are_refused(tmp_path: Path, record: dict[str, Any], value: object) -> None:
-    """Every setting and every file's entry in turn; otherwise a request would fail, or repeat frames until memory ends."""
-    for part in ("settings", "files"):
-        for name in (None, *record[part]):
-            damaged = record | {part: value if name is None else record[part] | {name: value}}
-            with pytest.raises(DataError, match="fetch the model again"):
-                ONNXNetworks(tmp_path, damaged)
 
 
 def test_crops_are_those_of_torch() -> None:
@@ -167,13 +117,16 @@ def test_crops_are_those_of_torch() -> None:
 
 @pytest.mark.slow
 def test_a_bundle_scores_alike_by_onnx_and_torch(tmp_path: Path, scenes: Path) -> None:
-    """Similarities and segments of real files; the engine without torch does not import it."""
+    """Similarities and segments of real files; the engine does not import torch, and a changed file is refused."""
     folder = make_bundle(tmp_path, onnx=True)
     names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
     pairs = [(scenes / query, scenes / reference) for query in names for reference in names]
-    wanted = load_bundle(folder).score_pairs(pairs, segments=True)
-    found = load_bundle(folder, engine="onnx").score_pairs(pairs, segments=True)
-    for one, other in zip(wanted, found, strict=True):
+    scorer = load_bundle(folder)
+    found = scorer.score_pairs(pairs, segments=True)
+    assert isinstance(scorer.networks, ONNXNetworks)
+    scorer = load_bundle(folder)
+    scorer.networks = load_networks(folder, read_description(folder), device="cpu", dtype="float32")
+    for one, other in zip(scorer.score_pairs(pairs, segments=True), found, strict=True):
         assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
         assert one.segments is not None
         assert other.segments is not None
@@ -182,23 +135,22 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(tmp_path: Path, scenes: Path) -
         ]
     code = (
         "import sys; from pathlib import Path; from hapvr.scorer.bundle import load_bundle; "
-        f"load_bundle(Path({str(folder)!r}), engine='onnx').score(Path({str(pairs[0][0])!r}), Path({str(pairs[1][1])!r})); "
+        f"load_bundle(Path({str(folder)!r})).score(Path({str(pairs[0][0])!r}), Path({str(pairs[1][1])!r})); "
         "print(sorted({'torch', 'timm', 'polars', 'pyarrow', 'mlflow', 'decord'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_bfloat16_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not compared in float32 without a word."""
-    monkeypatch.setattr("hapvr.scorer.bundle.is_installed", lambda package: False)
-    with pytest.raises(MissingPartError, match=r"in bfloat16 by torch alone; .*'hapvr\[all\]'`, or take float32"):
-        load_bundle(bundle, engine="onnx", dtype="bfloat16")
+    file = folder / "onnx" / "embed.onnx"
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(
+        DataError, match=r"embed\.onnx is missing or differs from what scorer\.json says; fetch the model"
+    ):
+        load_bundle(folder)
 
 
 def test_a_bundle_without_onnx_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is loaded into torch, whatever engine is asked for; where torch is not installed the remedy is named."""
-    assert isinstance(load_bundle(bundle, engine="onnx").networks, TorchNetworks)
+    """It is loaded into torch; where torch is not installed the remedy is named."""
+    assert isinstance(load_bundle(bundle).networks, TorchNetworks)
     monkeypatch.setattr("hapvr.scorer.bundle.is_installed", lambda package: False)
     with pytest.raises(
         MissingPartError, match=r"has no ONNX files \(it was not asked for\).*pip install 'hapvr\[all\]'"

@@ -21,7 +21,7 @@ def collection(make_once: MakeOnce) -> Path:
 
 @pytest.fixture(scope="session")
 def project(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return copied(collection, tmp_path_factory.mktemp("served"), **{"service.refresh_s": 0})
+    return copied(collection, tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="session")

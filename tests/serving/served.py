@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import pytest
+
+from hapvr.serving.routes import Service
 from hapvr.serving.server import Server
+from hapvr.serving.uploads import LOCK
 from hapvr.stages.duplicates import make_duplicate_pairs
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher
@@ -56,6 +60,12 @@ class Client:
     """A program that asks the service."""
 
     port: int
+    service: Service
+
+    @property
+    def uploads(self) -> list[str]:
+        """Names of the files that were sent and are still there."""
+        return [path.name for path in self.service.uploads.iterdir() if path.name != LOCK]
 
     @property
     def address(self) -> str:
@@ -102,13 +112,16 @@ class Client:
 
 @contextmanager
 def serving(project: Project) -> Iterator[Client]:
-    """The service over a project, in a thread."""
-    server = Server(project, host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        yield Client(server.port)
-    finally:
-        server.stop()
-        thread.join(60)
-        assert not thread.is_alive()
+    """The service over a project, in a thread; it looks for a changed index at every request."""
+    server, answers = Server(project, host="127.0.0.1", port=0), threading.Event()
+    thread = threading.Thread(target=server.run, args=(answers.set,), daemon=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hapvr.serving.collection.REFRESH_S", 0.0)
+        thread.start()
+        assert answers.wait(60)
+        try:
+            yield Client(server.port, server.app.state.service)
+        finally:
+            server.stop()
+            thread.join(60)
+            assert not thread.is_alive()

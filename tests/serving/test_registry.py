@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from hapvr.errors import DataError, RegistryError
 from hapvr.search.current import current_index, write_current
-from hapvr.stages.index_model import registry_warnings
+from hapvr.stages.search_model import registry_warnings
 from hapvr.stages.searcher import Searcher
 from hapvr.stages.training import tracker_of
-from hapvr.tracking.champions import promote
-from hapvr.tracking.store import pinned_uri
+from hapvr.tracking.client import pinned_uri
+from hapvr.tracking.registry import promote
 from tests.serving.served import Client, serving
 from tests.stages.search_projects import copied, register_bundle
+from tests.tracking.empty_store import answering
 
 SHORT = "in/short.mp4"
 
 
 def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path, tmp_path: Path) -> None:
     """The champion; another champion; no champion; the version itself gone: answers stay, and each state is said."""
-    project = copied(collection, tmp_path, **{"service.refresh_s": 0})
+    project = copied(collection, tmp_path)
     first, registry = register_bundle(project, collection / "bundle-0"), tracker_of(project).client
     kept = registry.get_model_version("hapvr", str(first))
     write_current(project.root, replace(current_index(project.root), model=f"models:/hapvr/{first}"))
@@ -61,30 +58,13 @@ def test_only_a_version_that_is_gone_is_said_to_be(
     collection: Path, tmp_path: Path, status: int, code: str, gone: bool
 ) -> None:
     """A registry that answers with another error says nothing about its versions, and is not asked again for minutes."""
-    with answering(status, {"error_code": code, "message": "no"}) as address:
+    with answering(status, json.dumps({"error_code": code, "message": "no"}).encode()) as address:
         project = copied(collection, tmp_path, **{"tracking.uri": address})
         said = registry_warnings(project, replace(current_index(project.root), model="models:/hapvr/7"))
         assert ["is not in the registry any more" in text for text in said] == ([True] if gone else [])
         with pytest.raises(DataError, match="models:/hapvr/7") as refused:
             pinned_uri("models:/hapvr/7", address)
         assert isinstance(refused.value, RegistryError) is not gone
-
-
-@contextmanager
-def answering(status: int, value: object) -> Iterator[str]:
-    """The address of a server that is as healthy as MLflow's and answers everything else with this."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            healthy = self.path == "/health"
-            self.send_response(200 if healthy else status)
-            self.end_headers()
-            self.wfile.write(b"OK" if healthy else json.dumps(value).encode())
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def asked(client: Client) -> tuple[list[str], list[str]]:

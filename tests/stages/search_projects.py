@@ -12,19 +12,17 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import CARD_FILE
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.onnx_export import write_onnx
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.training import tracker_of
 from hapvr.storage.features import FeatureStore
-from hapvr.tracking.champions import promote
-from hapvr.tracking.packaging import link_card
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import promote, register
 from tests.conftest import make_feature_data, small_settings
 from tests.scorer.bundles import write_scenes
 from tests.stages.data_projects import folder_settings, open_project
@@ -76,19 +74,18 @@ def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool
             network=load_network(place)[0],
             frames=[],
             features=[regions for _, regions in store.read(sorted(store.available())[:2])],
-            calibration=calibration(),
         )
     return write_bundle(
         folder / f"bundle-{seed}",
-        network_folder=place,
-        backbone=backbone,
-        backbone_config=project.config.backbone,
-        whitening=whitening,
-        sampling=project.config.sampling,
-        provenance={},
-        calibration=calibration() if calibrated else None,
-        onnx=record,
-        onnx_folder=folder / "exported" if onnx else None,
+        BundleParts(
+            network_folder=place,
+            backbone=backbone,
+            whitening=whitening,
+            sampling=project.config.sampling,
+            calibration=calibration() if calibrated else None,
+            onnx=record,
+            onnx_folder=folder / "exported" if onnx else None,
+        ),
     )
 
 
@@ -131,6 +128,5 @@ def register_bundle(project: Project, bundle: Path) -> int:
     name, source = project.config.tracking.registered_model, bundle.as_uri()
     version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
     tracker.text(run, "# The card\n", CARD_FILE)
-    link_card(tracker, name, version, run, summary="")
     promote(tracker.client, name, version, reason="the newest")
     return version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from torch.nn import functional as F
 
 from hapvr.config import Config, digest
 from hapvr.config_file import load_config, read_mapping
-from hapvr.errors import ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.losses.registry import RANKING_LOSSES
@@ -19,15 +19,26 @@ from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
-from hapvr.stages.sweeps import Row, read_rows
+from hapvr.train.batch import Batch
 from hapvr.train.families import build_network, build_training
 from hapvr.train.report import read_history
 from tests.conftest import CHECKOUT
 from tests.train.runs import run
 from tests.train.visil import write_visil
 
+
+class Row(NamedTuple):
+    """A line of a table: dotted configuration keys to values."""
+
+    title: str
+    overrides: dict[str, Any]
+
+
 ABLATIONS = CHECKOUT / "configs" / "ablations.yaml"
-TABLES = {table: read_rows(ABLATIONS, table) for table in read_mapping(ABLATIONS)}
+TABLES = {
+    table: [Row(title, overrides) for title, overrides in rows.items()]
+    for table, rows in read_mapping(ABLATIONS).items()
+}
 ROWS = [pytest.param(row, id=f"{table}-{row.title}") for table, rows in TABLES.items() for row in rows]
 
 
@@ -60,8 +71,18 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: 
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
     frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
     training = build_training(config.train, network, num_videos=100_000, batch_videos=3, gather=None)
-    shown = torch.tensor([[number // 2, -1] for number in range(6)])
-    total, *_ = training(regions, labels, frame_labels, pairs, shown=shown)
+    source_ids = torch.tensor([[number // 2, -1] for number in range(6)])
+    batch = Batch(
+        regions=regions,
+        labels=labels,
+        frame_labels=frame_labels,
+        pair_index=pairs,
+        first_row=0,
+        video_ids=tuple("aabbcc"),
+        view_index=torch.arange(6),
+        source_ids=source_ids,
+    )
+    total, *_ = training(batch)
     total.backward()
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
     assert torch.isfinite(total)
@@ -73,7 +94,7 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: 
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_trains_for_some_steps(row: Row, pooled_project: Project, tmp_path: Path) -> None:
     """On real views, with the small project's data and the row's settings; every logged loss is finite."""
-    overrides = {**row.overrides, "train.steps": 3, "train.checkpoint_every_steps": 3, "train.video_rate": 1.0}
+    overrides = {**row.overrides, "train.steps": 3, "train.checkpoint_every_steps": 3}
     if overrides.get("train.contrast.bank_size"):
         overrides["train.contrast.bank_size"] = 4  # the project has four training videos
     config = load_config(pooled_project.folder / "pooled.yaml", overrides=overrides)
@@ -110,7 +131,8 @@ def test_vvs_has_the_rows_of_its_tables() -> None:
         table: [config_of(row).train.network for row in TABLES[table]] for table in TABLES if table.startswith("vvs-")
     }
     every = {table: [n for n in found if isinstance(n, VvsSettings)] for table, found in networks.items()}
-    assert len({n.modules() for n in every["vvs-modules"]}) == len(every["vvs-modules"]) == 7
+    switches = {(n.distractor_discrimination, n.temporal_saliency, n.topic_guidance) for n in every["vvs-modules"]}
+    assert len(switches) == len(every["vvs-modules"]) == 7
     rates = [(n.injection.min_rate, n.injection.max_rate) for n in every["vvs-injection"][:4]]
     assert rates == [(0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1)]
     warm = [tuple(part.temperature for part in (n.distractor, n.saliency, n.topic)) for n in every["vvs-temperature"]]
@@ -120,11 +142,11 @@ def test_vvs_has_the_rows_of_its_tables() -> None:
 
 
 def test_table_2_has_a_row_for_every_ranking_loss() -> None:
-    """Each registered loss at video level, none at frame level, for 10,000 steps on a tenth of the videos."""
+    """Each registered loss at video level, none at frame level, for 10,000 steps."""
     settings = [config_of(row).train for row in TABLES["table2"]]
     assert [train.objective.video_ap_loss for train in settings] == list(RANKING_LOSSES)
     assert {train.objective.frame_ap_weight for train in settings} == {0}
-    assert {(train.steps, train.video_rate) for train in settings} == {(10_000, 0.1)}
+    assert {train.steps for train in settings} == {10_000}
 
 
 def test_points_are_those_of_the_paper() -> None:
@@ -139,29 +161,3 @@ def test_points_are_those_of_the_paper() -> None:
         for config in (config_of(r).pseudo_labels for r in TABLES["pseudo-labels"])
     ]
     assert rates == [(0.3, 0.3), (0.35, 0.35), (0.4, 0.4), (0.45, 0.45), (0.3, 0.4), (0.4, 0.3)]
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ("table9", r"there is no table 'table9'; it has presets, start, short-clips, table2"),
-        ("table3/none", r"table table3 has no row 'none'; it has base-chamfer, base-frame"),
-    ],
-)
-def test_unknown_tables_and_rows_are_refused(table: str, message: str) -> None:
-    """With the names that there are."""
-    with pytest.raises(ConfigError, match=message):
-        read_rows(ABLATIONS, table)
-
-
-def test_a_single_row_can_be_chosen() -> None:
-    """By table and row."""
-    assert [row.title for row in read_rows(ABLATIONS, "table3/base-video")] == ["base-video"]
-
-
-def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
-    """A table that is no mapping of rows says what is wanted."""
-    path = tmp_path / "rows.yaml"
-    path.write_text("t: {row: 3}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="t: wanted rows that map configuration keys to values"):
-        read_rows(path, "t")

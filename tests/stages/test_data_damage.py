@@ -15,18 +15,16 @@ from hapvr.stages.frames import make_frames, open_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.quality import check_features, check_frames, check_videos
-from hapvr.stages.repair import repair
 from hapvr.stages.summary import video_status
 from hapvr.stages.training import training_shards
-from hapvr.stages.verification import verify_root
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import label_rates, make_views_and_labels
 from hapvr.stages.whitening import make_whitening
-from hapvr.storage.availability import read_availability
 from hapvr.storage.features import FeatureStore, feature_statistics
 from hapvr.storage.frames import INDEX_COLUMNS
-from hapvr.storage.manifest import read_manifest
+from hapvr.storage.manifest import read_availability, read_manifest
 from hapvr.storage.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
+from hapvr.upkeep import repair, verify_root
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
 
@@ -145,11 +143,11 @@ def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Projec
         data[len(data) // 2] ^= 1
         (root / name).write_bytes(data)
     checks = verify_root(project.root)
-    assert sorted(check.stage for check in checks if check.state == "damaged") == sorted(
+    assert sorted(check.kind for check in checks if check.state == "damaged") == sorted(
         name.parts[0] for name in damaged
     )
     repaired = repair(project, checks)
-    assert sorted(check.stage for check in repaired if check.state == "repaired") == sorted(
+    assert sorted(check.kind for check in repaired if check.state == "repaired") == sorted(
         name.parts[0] for name in damaged
     )
     assert digests(root, without=("availability",)) == digests(Path(finished.root.url), without=("availability",))

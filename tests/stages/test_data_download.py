@@ -9,15 +9,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from hapvr.errors import DataError
-from hapvr.provenance import file_sha256
 from hapvr.stages.frames import make_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
-from hapvr.stages.videos import make_videos
-from hapvr.storage.availability import available_videos, read_availability
+from hapvr.stages.videos import damaged_files, make_videos, set_damaged_aside
 from hapvr.storage.frames import FrameFile
-from hapvr.storage.manifest import VIDEO_COLUMNS
+from hapvr.storage.manifest import available_videos, read_availability
 from tests.conftest import write_clip
 from tests.stages.data_projects import folder_settings, open_project
 from tests.video.site import Site, serve
@@ -104,35 +101,6 @@ def test_a_download_that_does_not_decode_is_fetched_again(site: Site, tmp_path: 
     assert Path(row["path"]).read_bytes() == whole
 
 
-@pytest.mark.slow
-def test_downloads_of_earlier_releases_stay_and_their_unfinished_ones_go(site: Site, tmp_path: Path) -> None:
-    """Files without a record that the index describes are not fetched again; a piece that it took for a video is."""
-    project = web_project(tmp_path, site, ["a.mp4", "b.mp4"])
-    make_videos(project, KEY)
-    shard = project.shard("videos", KEY)
-    index, provenance = shard.index(), shard.provenance()
-    assert provenance is not None
-    whole, piece = (Path(path) for path in index["path"])
-    for record in whole.parent.glob("*.json"):
-        record.unlink()
-    piece = piece.rename(piece.with_name(piece.name + ".part-Frag1"))
-    piece.write_bytes(site.data[:5000])
-    rows = index.to_dicts()
-    rows[1] |= {"path": str(piece), "num_bytes": 5000, "sha256": file_sha256(piece)}
-    shard.write_index(rows, provenance=provenance, fields=VIDEO_COLUMNS)
-    site.requests.clear()
-    assert make_videos(project, KEY).done
-    assert {path for path, _ in site.requests} == {"/b.mp4"}
-    assert shard.index().equals(index)
-    assert not make_videos(project, KEY).done
-
-    # Other settings make the shard anew, of the files that are there.
-    site.requests.clear()
-    other = web_project(tmp_path, site, ["a.mp4", "b.mp4"], max_height_px=720)
-    assert make_videos(other, KEY).done
-    assert (site.requests, statuses(other)) == ([], ["ok", "ok"])
-
-
 def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> None:
     """What does not fit fails, leaves nothing, and comes when there is room."""
     names = ["a.mp4", "b.mp4", "c.mp4"]
@@ -148,15 +116,35 @@ def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> N
     assert statuses(more) == ["ok", "ok", "ok"]
 
 
-def test_videos_are_fetched_at_the_same_time(site: Site, tmp_path: Path) -> None:
-    """With two workers, two requests meet on the site; with one they cannot."""
-    names = ["together-1.mp4", "together-2.mp4"]
-    make_videos(both := web_project(tmp_path / "two", site, names, workers=2), KEY)
-    assert statuses(both) == ["ok", "ok"]
-    assert [row["video_id"] for row in both.shard("videos", KEY).index().rows(named=True)] == ["web/0", "web/1"]
+def test_damaged_downloads_are_set_aside_and_fetched_again(site: Site, tmp_path: Path) -> None:
+    """What changed since we fetched it gets another name and is fetched again; what a link leads to is nobody's damage."""
+    project = web_project(tmp_path, site, ["a.mp4", "b.mp4"])
+    make_videos(project, KEY)
+    first, second = (Path(row["path"]) for row in project.shard("videos", KEY).rows())
+    assert damaged_files(project.root, KEY) == []
+    edited = site.data[:-1] + b"!"
+    first.write_bytes(edited)
+    mine = tmp_path / "mine.mp4"
+    mine.write_bytes(b"mine")
+    second.unlink()
+    second.symlink_to(mine)
+    assert damaged_files(project.root, KEY) == [first]
+    (aside,) = set_damaged_aside(project.root, KEY)
+    assert (aside.name, aside.read_bytes(), first.exists()) == (f"{first.name}.damaged", edited, False)
+    project.root.delete(f"videos/{KEY}/index.parquet")
+    make_videos(project, KEY)
+    assert statuses(project) == ["ok", "ok"]
+    assert first.read_bytes() == second.read_bytes() == site.data
+    assert (mine.read_bytes(), second.is_symlink()) == (b"mine", False)
 
 
-def test_availability_of_a_source_that_was_never_fetched(site: Site, tmp_path: Path) -> None:
-    """The message names the verb to run."""
-    with pytest.raises(DataError, match="run `hapvr download` for the source 'web'"):
-        read_availability(web_project(tmp_path, site, ["a.mp4"]).root, "web")
+def test_files_that_users_put_below_the_data_root_are_never_ours(tmp_path: Path) -> None:
+    """A clip in the folders of downloads and of generated videos that no record of ours names is no damage."""
+    for folder in ("downloads/in-00000", "corpus/in/videos"):
+        clip = write_clip(tmp_path / folder / "data" / folder / "0.mp4", seed=0, seconds=1)
+        project = open_project(tmp_path / folder, folder_settings(clip.parent, tmp_path / folder / "data"))
+        make_manifest(project)
+        make_videos(project, "in-00000")
+        clip.write_bytes(b"edited")
+        assert set_damaged_aside(project.root, "in-00000") == []
+        assert clip.read_bytes() == b"edited"

@@ -22,12 +22,12 @@ from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
-from hapvr.stages.shard_check import verify_shards
 from hapvr.stages.videos import make_videos
 from hapvr.stages.views import make_pseudo_labels, make_training_views
 from hapvr.stages.whitening import make_whitening
 from hapvr.storage.features import FeatureStore
 from hapvr.storage.filesystem import DataRoot
+from hapvr.upkeep import verify_root
 from tests.conftest import write_clip
 from tests.stages.data_projects import digests, folder_settings, open_project
 from tests.stages.object_store import empty_bucket
@@ -77,7 +77,7 @@ def test_stages_write_and_read_an_object_store(bucket: str, tmp_path: Path) -> N
     assert without_times == {name: digest for name, digest in wanted.items() if not name.startswith("availability/")}
     assert found.keys() == wanted.keys()
     assert not make_features(remote, KEY).done
-    assert [check.state for check in verify_shards(remote.root, "features")] == ["ok"]
+    assert [check.state for check in verify_root(remote.root, kinds=("features",))] == ["ok"]
     store = FeatureStore(remote.root, [KEY])
     assert [features.shape for _, features in store.read(["in/1.mp4"])] == [(2, 9, 8)]
     with pytest.raises(DataError, match="must be on a local disk"):
@@ -110,13 +110,3 @@ def test_a_failed_upload_leaves_what_was_there(bucket: str) -> None:
     with pytest.raises(RuntimeError, match="pulled"):
         fail()
     assert root.sha256("a/object") == hashlib.sha256(b"old").hexdigest()
-
-
-def test_a_bucket_that_is_not_there_is_named(bucket: str) -> None:
-    """Writing to it is an error that says where."""
-    root = DataRoot("s3://elsewhere/x")
-    with (
-        pytest.raises(DataError, match="cannot write a/object below s3://elsewhere/x"),
-        root.write("a/object") as stream,
-    ):
-        stream.write(b"data")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hapvr.errors import DataError
-from hapvr.features.images import decode_frames
+from hapvr.features.backbone import decode_frames
 from hapvr.features.views import ViewDrawer, plan_cached_views
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.labels.settings import PseudoLabelSettings
@@ -28,34 +28,14 @@ from hapvr.storage.features import FeatureStore
 from hapvr.storage.frames import FrameFile
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile
-from tests.conftest import BAD_FILES, small_settings, write_clip, write_settings
+from tests.conftest import write_clip
+from tests.stages.data_projects import folder_settings, open_project
 
 
 def training_shards(project: Project) -> list[str]:
     """Keys of the training shards."""
     manifest = read_manifest(project.root)
     return manifest.filter(pl.col("split") == "train")["shard"].unique().sort().to_list()
-
-
-def test_every_clip_is_accounted_for(small_project: Project, clips_folder: Path) -> None:
-    """All files with a video's name are in the manifest; the bad ones failed with a reason, the others are ok."""
-    status = video_status(small_project)
-    names = {Path(video_id).name: row for row in status.iter_rows(named=True) for video_id in [row["video_id"]]}
-    for path in clips_folder.glob("*.mp4"):
-        row = next(row for name, row in names.items() if path.stem in name)
-        assert (row["status"] != "ok") == (path.name in BAD_FILES), row
-        assert bool(row["reason"]) == (path.name in BAD_FILES)
-    assert not any("README" in name for name in names)
-
-
-def test_one_frame_clip_goes_through_the_whole_chain(small_project: Project) -> None:
-    """A clip of one frame has one row of features and full views."""
-    manifest = read_manifest(small_project.root)
-    (row,) = manifest.filter(
-        pl.col("video_id").str.contains("видео") & ~pl.col("video_id").str.contains("copies")
-    ).rows(named=True)[:1]
-    index = small_project.shard("features", row["shard"]).index()
-    assert index.filter(pl.col("video_id") == row["video_id"])["num_rows"].item() == 1
 
 
 @pytest.mark.slow
@@ -133,16 +113,6 @@ def test_pictures_of_views_and_labels_show_what_is_stored(small_project: Project
     assert picture.size == (2 * (SIDE_PX + 4), len(names) * (SIDE_PX + 4))
 
 
-def test_changed_sampling_is_refused_until_frames_are_made_again(small_project: Project) -> None:
-    """Frames of another rate are no input for features of this configuration."""
-    config = small_project.config.model_copy(
-        update={"sampling": small_project.config.sampling.model_copy(update={"fps": 2.0})}
-    )
-    changed = Project(config, small_project.root, small_project.folder)
-    with pytest.raises(DataError, match=r"frames of shard .* sampling\.fps: wanted 2\.0, found 1\.0"):
-        make_features(changed, shard_keys(small_project.root)[0])
-
-
 def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:
     """Frames that features were made from are not replaced by a changed configuration; the message says what to do."""
     sampling = small_project.config.sampling.model_copy(update={"fps": 2.0})
@@ -156,69 +126,35 @@ def test_other_sampling_under_existing_features_is_refused(small_project: Projec
     assert small_project.shard("frames", key).digest() == before
 
 
-def test_new_files_make_new_shards_and_leave_old_ones(tmp_path: Path) -> None:
-    """The manifest only grows: a clip that arrives later is in a shard of its own."""
+def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
+    """A clip that arrives later gets a shard of its own; a touched one is looked at, not decoded; other bytes are decoded,
+    and give no frames until the new file was looked into."""
     folder = tmp_path / "in"
-    for number in range(3):
-        write_clip(folder / f"{number}.mp4", seed=number, seconds=1)
-    settings = small_settings(folder, tmp_path / "data")
-    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(folder)}]
-    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
+    clips = [write_clip(folder / f"{number}.mp4", seed=number, seconds=1) for number in range(2)]
+    project = open_project(tmp_path, folder_settings(folder, tmp_path / "data"))
     assert make_manifest(project).shards == ("in-00000",)
     before = project.root.sha256("manifest/in-00000/rows.parquet")
     write_clip(folder / "0 earlier in the alphabet.mp4", seed=9, seconds=1)
-    result = make_manifest(project)
-    assert result.new_shards == ("in-00001",)
+    assert make_manifest(project).new_shards == ("in-00001",)
     assert project.root.sha256("manifest/in-00000/rows.parquet") == before
-
-
-def test_touched_files_are_looked_at_but_not_decoded_again(tmp_path: Path) -> None:
-    """A new modification time with the same bytes re-does the cheap stage only; new bytes re-do the frames."""
-    folder = tmp_path / "in"
-    clip = write_clip(folder / "a.mp4", seed=1, seconds=1)
-    settings = small_settings(folder, tmp_path / "data")
-    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(folder)}]
-    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
-    make_manifest(project)
     make_videos(project, "in-00000")
     make_frames(project, "in-00000")
-    clip.touch()
+    clips[0].touch()
     assert make_videos(project, "in-00000").done
     assert not make_frames(project, "in-00000").done
-    write_clip(clip, seed=2, seconds=1)
-    make_videos(project, "in-00000")
-    assert make_frames(project, "in-00000").done
-    jpegs = FrameFile(project.shard("frames", "in-00000")).read("in/a.mp4").jpegs
-    assert decode_frames(jpegs).shape[0] == len(jpegs) == 1
 
-
-def test_a_file_replaced_after_it_was_looked_into_gives_no_frames(tmp_path: Path) -> None:
-    """Its row fails and says so; looking again gives the frames of the new file, and only of it."""
-    folder = tmp_path / "in"
-    for number in range(2):
-        write_clip(folder / f"{number}.mp4", seed=number, seconds=1)
-    settings = small_settings(folder, tmp_path / "data")
-    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(folder)}]
-    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
-    make_manifest(project)
+    times = clips[0].stat()
+    clips[1].touch()  # so that the shard is made again
     make_videos(project, "in-00000")
-    times = (folder / "0.mp4").stat()
-    write_clip(folder / "0.mp4", seed=7, seconds=1)
-    os.utime(folder / "0.mp4", ns=(times.st_atime_ns, times.st_mtime_ns))
+    write_clip(clips[0], seed=7, seconds=1)
+    os.utime(clips[0], ns=(times.st_atime_ns, times.st_mtime_ns))
+    project.root.delete("frames/in-00000/index.parquet")
     make_frames(project, "in-00000")
-    rows = {row["video_id"]: row for row in project.shard("frames", "in-00000").index().iter_rows(named=True)}
+    rows = {row["video_id"]: row for row in project.shard("frames", "in-00000").rows()}
     assert [rows[f"in/{number}.mp4"]["reason"] for number in range(2)] == ["changed_file", ""]
     assert "run the stages videos and frames again" in rows["in/0.mp4"]["message"]
-    (folder / "0.mp4").touch()
+    clips[0].touch()
     make_videos(project, "in-00000")
     assert make_frames(project, "in-00000").num_ok == 2
-
-
-def test_folder_without_videos_names_the_folder(tmp_path: Path) -> None:
-    """An empty source is refused with its path."""
-    (tmp_path / "nothing").mkdir()
-    settings = small_settings(tmp_path, tmp_path / "data")
-    settings["sources"] = [{"kind": "folder", "name": "in", "path": str(tmp_path / "nothing")}]
-    project = Project.open(write_settings(tmp_path / "c.yaml", settings))
-    with pytest.raises(DataError, match="nothing"):
-        make_manifest(project)
+    jpegs = FrameFile(project.shard("frames", "in-00000")).read("in/0.mp4").jpegs
+    assert decode_frames(jpegs).shape[0] == len(jpegs) == 1

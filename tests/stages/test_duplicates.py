@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, Task
 from hapvr.cli import app
-from hapvr.errors import DamagedError, DataError
-from hapvr.search.duplicate_tables import read_pairs, write_pairs
+from hapvr.errors import DamagedError
 from hapvr.stages.duplicates import (
     GROUPS_PLACE,
     PAIRS_STAGE,
@@ -24,7 +21,6 @@ from hapvr.stages.duplicates import (
     outdated_duplicates,
 )
 from hapvr.stages.marking import mark, unmark
-from hapvr.stages.mined_pairs import find_mined_pairs, probe
 from hapvr.stages.project import Project
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
@@ -202,62 +198,3 @@ def test_the_command_lists_groups_and_pairs(project: Project, tmp_path: Path) ->
     rows = json.loads(call("--pairs", "--json", "--kind", "overlap"))["pairs"]
     assert [(row["first"], row["second"]) for row in rows] == [("in/long.mp4", "in/trips/part.mp4")]
     assert "0 pairs" in call("--pairs", "--in", "elsewhere/")
-
-
-def test_pairs_are_mined_for_training(project: Project) -> None:
-    """Sure pairs, the surest first; a person's "no match" is never mined; shards that were not compared are named."""
-    evaluation = project.config.evaluation.model_copy(update={"validation": None})
-    project = replace(project, config=project.config.model_copy(update={"evaluation": evaluation}))
-    keys = Searcher.open(project).shards()
-    copies, part = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
-    found = find_mined_pairs(project, keys)
-    assert found.pairs[0] == copies
-    assert set(found.pairs) <= {copies, part}
-    assert (found.probe_pairs, found.probe_precision) == (0, None)
-    mark(project, *copies, "not_a_match")
-    try:
-        assert copies not in find_mined_pairs(project, keys).pairs
-    finally:
-        unmark(project, *copies)
-    with pytest.raises(
-        DataError, match=r"shard new-00000 are not compared with the collection yet; run `hapvr duplicates`"
-    ):
-        find_mined_pairs(project, [*keys, "new-00000"])
-
-
-def test_pairs_of_a_test_video_or_another_model_are_not_mined(project: Project) -> None:
-    """Pairs with a video of a shard that is not trained on are left out; pairs that another model found are refused."""
-    evaluation = project.config.evaluation.model_copy(update={"validation": None})
-    project = replace(project, config=project.config.model_copy(update={"evaluation": evaluation}))
-    searcher = Searcher.open(project)
-    shard_of = {video_id: key for key in searcher.shards() for video_id in searcher.videos_of(key)}
-    every = find_mined_pairs(project, searcher.shards()).pairs
-    assert all(one != other for one, other in every)
-    for held_out in searcher.shards():
-        kept = [pair for pair in every if held_out not in {shard_of[video_id] for video_id in pair}]
-        assert list(find_mined_pairs(project, [key for key in searcher.shards() if key != held_out]).pairs) == kept
-    key = searcher.shards()[0]
-    place = f"{PAIRS_STAGE}/{key}/rows.parquet"
-    stored = read_pairs(project.root, place)
-    assert stored is not None
-    write_pairs(project.root, place, replace(stored, fingerprint="of another model", network="another"))
-    try:
-        with pytest.raises(DataError, match=rf"shard {key} are not compared with the collection yet"):
-            find_mined_pairs(project, searcher.shards())
-    finally:
-        write_pairs(project.root, place, stored)
-
-
-def test_mined_pairs_are_probed_by_labels(project: Project) -> None:
-    """Pairs of a query and a database video count, in both orders, and those without a label are wrong."""
-    copies, part = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
-    definition = BenchmarkDefinition(
-        name="probe",
-        kind="clips",
-        queries=(copies[1], part[0]),
-        database=(copies[0], part[1]),
-        labels=pl.DataFrame([(copies[1], copies[0], "DS")], schema=LABEL_SCHEMA, orient="row"),
-        tasks=(Task(name="DSVR", metric="mAP", positives=frozenset({"DS"})),),
-    )
-    found = duplicate_pairs(project, Searcher.open(project), min_probability=LIKELY)
-    assert probe(definition, found) == (2, 1)

@@ -23,7 +23,7 @@ from hapvr.stages.evaluation import (
 from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import prepare_training
-from hapvr.storage.availability import read_availability, write_availability
+from hapvr.storage.manifest import read_availability, write_availability
 from tests.conftest import write_settings
 
 

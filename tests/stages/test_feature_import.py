@@ -9,14 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.stages.feature_import import import_features
-from hapvr.stages.shard_check import verify_shards
 from hapvr.storage.features import STAGE, FeatureStore
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shards import Shard
+from hapvr.upkeep import check, verify_root
 
 GOOD = ("a", "b/1_Y", "c", "d", "e")
 
@@ -71,27 +71,6 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     assert (second.num_ok, second.failures) == (first.num_ok, first.failures)
 
 
-def test_import_features_of_frame_level_files(tmp_path: Path) -> None:
-    """[T, D] datasets are stored as one region per frame."""
-    path = tmp_path / "frames.hdf5"
-    with h5py.File(path, "w") as content:
-        content["a"] = np.ones((3, 8), dtype=np.float32)
-    done = import_features(DataRoot(tmp_path / "data"), path, name="set")
-    assert (done.num_ok, done.num_regions, done.dims) == (1, 1, 8)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"name": "Set 1"}, "name is 'Set 1'"), ({"name": "set", "fps": 0.0}, r"fps is 0\.0")]
-)
-def test_import_features_refuses_wrong_options(
-    hdf5_file: Path, tmp_path: Path, options: dict[str, object], message: str
-) -> None:
-    """A name that is no folder's and a rate of zero are refused before anything is written."""
-    with pytest.raises(ArgumentError, match=message):
-        import_features(DataRoot(tmp_path / "data"), hdf5_file, **options)  # type: ignore[arg-type]
-    assert not (tmp_path / "data").exists()
-
-
 def test_import_features_of_no_features(tmp_path: Path) -> None:
     """A file of texts and an absent one are errors that name the file and what is wanted."""
     with h5py.File(tmp_path / "texts.hdf5", "w") as content:
@@ -107,8 +86,8 @@ def test_verify_shards_names_every_kind_of_damage(hdf5_file: Path, tmp_path: Pat
     """A flipped bit, a lost data file, a cut index and an interrupted shard are told apart from good ones."""
     root = DataRoot(tmp_path / "data")
     shards = import_features(root, hdf5_file, name="set", shard_videos=2).shards
-    assert [check.state for check in verify_shards(root, STAGE)] == ["ok"] * 5
-    assert verify_shards(root, STAGE, ["set-00002"])[0].num_failed == 1
+    assert [one.state for one in verify_root(root, kinds=(STAGE,))] == ["ok"] * 5
+    assert check(root, STAGE, "set-00002").num_failed == 1
 
     def path(shard: Shard, name: str) -> Path:
         return root.local_path(f"{shard.stage}/{shard.key}/{name}.parquet")
@@ -119,13 +98,13 @@ def test_verify_shards_names_every_kind_of_damage(hdf5_file: Path, tmp_path: Pat
     path(shards[1], "data").unlink()
     path(shards[2], "index").write_bytes(path(shards[2], "index").read_bytes()[:100])
     path(shards[3], "index").unlink()
-    checks = verify_shards(root, STAGE)
-    assert [check.state for check in checks] == ["damaged", "damaged", "damaged", "unfinished", "ok"]
-    wanted = ("has SHA-256", "data.parquet is missing", "is damaged", "run the stage again", "")
-    assert all(text in check.message for text, check in zip(wanted, checks, strict=True)), checks
+    checks = verify_root(root, kinds=(STAGE,))
+    assert [one.state for one in checks] == ["damaged", "damaged", "damaged", "unfinished", "ok"]
+    wanted = ("has SHA-256", "data.parquet is missing", "is damaged", "run the step again", "")
+    assert all(text in one.message for text, one in zip(wanted, checks, strict=True)), checks
 
 
 def test_verify_shards_of_an_empty_place(tmp_path: Path) -> None:
     """No shards is an error, not a clean bill."""
-    with pytest.raises(DataError, match="no shards below"):
-        verify_shards(DataRoot(tmp_path), STAGE)
+    with pytest.raises(DataError, match="holds nothing that the chain wrote"):
+        verify_root(DataRoot(tmp_path), kinds=(STAGE,))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import shutil
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -18,10 +20,10 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.seeding import numpy_rng, torch_rng
-from hapvr.stages.evaluation import SIMILARITIES, TRAINED, definition_digest
+from hapvr.stages.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
 from hapvr.stages.gate import make_decision
 from hapvr.stages.marking import content_of, mark
 from hapvr.stages.marks_benchmark import marked_pairs
@@ -29,9 +31,7 @@ from hapvr.stages.project import Project
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, tracker_of
 from hapvr.storage.features import FeatureStore
-from hapvr.tracking.champions import champion_of, history, set_champion, version_tags
-from hapvr.tracking.packaging import log_model
-from hapvr.tracking.registry import register
+from hapvr.tracking.registry import champion_of, history, register, set_champion, version_tags
 from tests.conftest import write_settings
 
 Version = tuple[TrainingRun, int]
@@ -45,6 +45,7 @@ def base(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
     shutil.copytree(small_project.folder / "data", folder / "data")
     settings = small_project.config.model_dump(mode="json")
     settings["data_root"] = str(folder / "data")
+    settings["evaluation"]["gate"]["enabled"] = True
     return Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
 
 
@@ -52,7 +53,7 @@ def base(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
 def project(base: Project, request: pytest.FixtureRequest) -> Project:
     """The same data under a model name of the test's own."""
     settings = base.config.model_dump(mode="json")
-    name = request.node.name[:60]
+    name = re.sub(r"\W", "-", request.node.name[:60])
     settings["tracking"]["registered_model"] = name
     return Project.open(write_settings(base.folder / f"{name}.yaml", settings), folder=base.folder)
 
@@ -71,9 +72,17 @@ def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
 
 
 def evaluated(
-    project: Project, key: str, *, gain: float, seed: int = 0, digest: str | None = None, model_uri: str | None = None
+    project: Project,
+    key: str,
+    *,
+    gain: float,
+    seed: int = 0,
+    digest: str | None = None,
+    model_uri: str | None = None,
+    mean: float = 0.6,
 ) -> Version:
-    """A run with a stored evaluation of that quality, registered as the next version."""
+    """A run with a stored evaluation of that quality, registered as the next version. mean: of the target metrics; that of
+    the untrained baseline is 0.5."""
     tracker = tracker_of(project)
     run_id = tracker.start(f"{project.config.tracking.registered_model}-{key}", name=key, params={}, tags={})
     run = TrainingRun(key, project.root.local_path(f"models/{run_id}"), run_id)
@@ -81,13 +90,45 @@ def evaluated(
     folder.mkdir(parents=True)
     similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
     definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
-    scores = {"digest": digest or definition_digest(definition)}
+    result = {"policy": "strict", "metrics": {}, "intervals": {}, "tasks": {}}
+    scores = {
+        "digest": digest or definition_digest(definition),
+        "target_means": {BASELINE: 0.5, TRAINED: mean},
+        "results": {BASELINE: result, TRAINED: result},
+    }
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     for path in folder.iterdir():
         tracker.file(run_id, path, f"benchmarks/{BENCHMARK}")
     name = project.config.tracking.registered_model
     uri = model_uri or f"runs:/{run_id}/model"
     return run, register(tracker, name, run_id=run_id, model_uri=uri, target=0.5, tags={})
+
+
+def network_of(project: Project, name: str) -> SimilarityNetwork:
+    """An untrained network that the name decides."""
+    dims = load_whitening(project.root).dims
+    return SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng(name))
+
+
+def bundle_of(project: Project, folder: Path, network: SimilarityNetwork) -> Path:
+    return write_bundle(
+        folder / "bundle",
+        BundleParts(
+            network_folder=save_network(network, folder / "network", metadata={}),
+            backbone=load_backbone(project.config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+        ),
+    )
+
+
+def changed(project: Project, **evaluation: Any) -> Project:
+    """The project with other settings of its evaluation."""
+    settings = project.config.model_dump(mode="json")
+    settings["evaluation"] |= evaluation
+    return Project.open(
+        write_settings(project.folder / f"{secrets.token_hex(4)}.yaml", settings), folder=project.folder
+    )
 
 
 def champion(project: Project) -> int | None:
@@ -116,6 +157,19 @@ def test_first_version_becomes_champion_and_a_better_one_follows(project: Projec
     assert stored["verdict"]["target"]["difference"] > 0
     assert {row["name"] for row in stored["verdict"]["metrics"]} == {"own-test/DSVR", "own-test/DSVD"}
     assert [entry.version for entry in history(tracker.client, name)] == [one, two]
+
+
+def test_a_first_version_below_the_untrained_baseline_stays_challenger(project: Project) -> None:
+    """The reason has both numbers and the verb that overrules it; the next version takes the champion's place by itself."""
+    weak, one = evaluated(project, "weak", gain=0.5, mean=0.45)
+    decision = make_decision(project, weak, one)
+    assert not decision.promoted
+    assert "below the untrained baseline (mean of the target metrics 45.00 against 50.00)" in decision.reason
+    assert f"hapvr models promote {one}" in decision.reason
+    assert champion(project) is None
+    good, two = evaluated(project, "good", gain=0.5, mean=0.5)
+    assert make_decision(project, good, two).promoted
+    assert champion(project) == two
 
 
 def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
@@ -148,67 +202,34 @@ def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> N
     assert champion(project) == one
 
 
-def test_without_the_gate_versions_wait_for_a_person(project: Project) -> None:
-    """evaluation.gate.enabled: false; the reason names the verb."""
-    first, one = evaluated(project, "first", gain=0.5)
+@pytest.mark.parametrize(
+    ("settings", "digest", "said"),
+    [
+        ({"gate": {"enabled": False}}, None, "evaluation.gate.enabled is false"),
+        ({"gate": {"required_metrics": ["DSVRR"]}}, None, "required_metrics: DSVRR was measured on no benchmark"),
+        ({}, "another edition", "cannot be compared"),  # and its model cannot be loaded
+    ],
+    ids=["closed", "misspelt", "gone"],
+)
+def test_what_cannot_be_compared_waits_for_a_person(
+    project: Project, settings: dict[str, Any], digest: str | None, said: str
+) -> None:
+    """The reason, and the verb that promotes by hand."""
+    first, one = evaluated(project, "first", gain=0.5, digest=digest)
     make_decision(project, first, one)
-    settings = project.config.model_dump(mode="json")
-    settings["evaluation"]["gate"]["enabled"] = False
-    closed = Project.open(write_settings(project.folder / "closed.yaml", settings), folder=project.folder)
-    second, two = evaluated(closed, "second", gain=6.0)
-    decision = make_decision(closed, second, two)
+    asked = changed(project, **settings)
+    second, two = evaluated(asked, "second", gain=6.0)
+    decision = make_decision(asked, second, two)
     assert not decision.promoted
-    assert f"hapvr models promote {two}" in decision.reason
-
-
-def test_a_required_metric_that_is_not_measured_stops_promotion(project: Project) -> None:
-    """A misspelt name does not let a version through; the version stays challenger with the reason on it."""
-    first, one = evaluated(project, "first", gain=0.5)
-    make_decision(project, first, one)
-    settings = project.config.model_dump(mode="json")
-    settings["evaluation"]["gate"]["required_metrics"] = ["DSVRR"]
-    misspelt = Project.open(write_settings(project.folder / "misspelt.yaml", settings), folder=project.folder)
-    second, two = evaluated(misspelt, "second", gain=6.0)
-    decision = make_decision(misspelt, second, two)
-    assert not decision.promoted
-    assert "evaluation.gate.required_metrics: DSVRR was measured on no benchmark" in decision.reason
-    assert champion(project) == one
-
-
-def test_a_champion_whose_model_is_gone_does_not_compare(project: Project) -> None:
-    """Measured on another edition of the benchmark, and not loadable: not promoted, with the way out."""
-    first, one = evaluated(project, "first", gain=0.5, digest="another edition")
-    make_decision(project, first, one)
-    second, two = evaluated(project, "second", gain=6.0)
-    decision = make_decision(project, second, two)
-    assert not decision.promoted
-    assert "cannot be compared" in decision.reason
+    assert said in decision.reason
     assert f"hapvr models promote {two}" in decision.reason
     assert champion(project) == one
 
 
 def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, tmp_path: Path) -> None:
     """Its stored scores are of other pairs, so its network is loaded from the registry and scores the present ones."""
-    tracker = tracker_of(project)
-    whitening = load_whitening(project.root)
-    save_network(
-        SimilarityNetwork(NetworkSettings(), dims=whitening.dims, generator=torch_rng("champion")),
-        tmp_path / "network",
-        metadata={},
-    )
-    bundle = write_bundle(
-        tmp_path / "bundle",
-        network_folder=tmp_path / "network",
-        backbone=load_backbone(project.config.backbone),
-        backbone_config=project.config.backbone,
-        whitening=whitening,
-        sampling=project.config.sampling,
-        provenance={},
-    )
-    run_id = tracker.start("model-of-the-champion", name="model of the champion", params={}, tags={})
-    first, one = evaluated(
-        project, "first", gain=0.5, digest="another edition", model_uri=log_model(tracker, run_id, bundle)
-    )
+    bundle = bundle_of(project, tmp_path, network_of(project, "champion"))
+    first, one = evaluated(project, "first", gain=0.5, digest="another edition", model_uri=bundle.as_uri())
     make_decision(project, first, one)
     second, two = evaluated(project, "second", gain=0.0)
     decision = make_decision(project, second, two)
@@ -220,23 +241,9 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
 @pytest.mark.slow
 def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path) -> None:
     """Better on the benchmark, but behind on the marked pairs: not promoted once there are enough marks."""
-    dims = load_whitening(project.root).dims
-    networks = {
-        name: SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng(name)) for name in ("old", "new")
-    }
-    save_network(networks["old"], tmp_path / "network", metadata={})
-    bundle = write_bundle(
-        tmp_path / "bundle",
-        network_folder=tmp_path / "network",
-        backbone=load_backbone(project.config.backbone),
-        backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=project.config.sampling,
-        provenance={},
-    )
-    run_id = tracker_of(project).start("marked", name="marked", params={}, tags={})
-    uri = log_model(tracker_of(project), run_id, bundle)
-    first, one = evaluated(project, "first", gain=0.5, model_uri=uri)
+    networks = {name: network_of(project, name) for name in ("old", "new")}
+    bundle = bundle_of(project, tmp_path, networks["old"])
+    first, one = evaluated(project, "first", gain=0.5, model_uri=bundle.as_uri())
     make_decision(project, first, one)
     store = FeatureStore(project.root, project.root.list_folders("features"))
     videos = dict(store.read(sorted(store.available())[:12]))
@@ -256,12 +263,9 @@ def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path)
         mark(project, query, reference, "match" if place < len(pairs) // 2 else "not_a_match")
     assert min(marked_pairs(project).num_matches, marked_pairs(project).num_others) >= 30
     for key, least, promoted in (("few", 1000, True), ("enough", 30, False)):
-        settings = project.config.model_dump(mode="json")
-        settings["evaluation"]["min_marks"] = least
-        asked = Project.open(write_settings(project.folder / f"{key}.yaml", settings), folder=project.folder)
-        set_champion(
-            tracker_of(project).client, asked.config.tracking.registered_model, one, how="hand", reason="again"
-        )
+        asked = changed(project, min_marks=least)
+        name = asked.config.tracking.registered_model
+        set_champion(tracker_of(project).client, name, one, how="hand", reason="again")
         run, version = evaluated(asked, key, gain=6.0)
         save_network(networks["new"], run.network_folder, metadata={})
         decision = make_decision(asked, run, version)
@@ -278,16 +282,9 @@ def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Proj
     first, one = evaluated(project, "first", gain=0.5)
     make_decision(project, first, one)
     versions = [evaluated(project, f"rival {number}", gain=6.0, seed=number) for number in (1, 2)]
-    threads = [threading.Thread(target=_decide(project, *version)) for version in versions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda version: make_decision(project, *version), versions))
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     compared = sorted(version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions)
     winner = next(entry.version for entry in history(client, name) if entry.version != one)
     assert compared == sorted([str(one), str(winner)])
-
-
-def _decide(project: Project, run: TrainingRun, version: int) -> Callable[[], object]:
-    return lambda: make_decision(project, run, version)

@@ -22,12 +22,12 @@ from hapvr.benchmark.definitions.vcdb import COPY, vcdb_tasks
 from hapvr.errors import ConfigError, DataError
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.stages.labelled_pairs import find_labelled_pairs, labelled_file_sha256
+from hapvr.stages.pending_training import pending_data
 from hapvr.stages.project import Project
 from hapvr.stages.training import finish_training, prepare_training, run_training, training_shards
-from hapvr.stages.watch import pending_data
 from hapvr.storage.filesystem import DataRoot
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_labelled_pairs
-from tests.train.runs import training_ids, with_train
+from tests.train.runs import training_ids, with_pairs
 
 UNREADABLE = "text.mp4"
 HEADER = "query_id,reference_id,query_start_s,query_end_s,reference_start_s,reference_end_s\n"
@@ -43,7 +43,7 @@ def opened(pooled_project: Project, tmp_path: Path) -> Opened:
     def with_rows(rows: str, *, header: str = HEADER, **changes: Any) -> tuple[Project, list[str]]:
         file = tmp_path / "pairs.csv"
         file.write_text(header + "".join(short(names.get(part, part)) for part in re.split("([A-F])", rows)))
-        config = with_train(pooled_project, source="labelled_pairs", labelled_pairs=str(file), **changes)
+        config = with_pairs(pooled_project, file=str(file), **changes)
         project = replace(pooled_project, config=config)
         return project, training_shards(project)
 
@@ -84,10 +84,10 @@ def test_files_and_distractors_that_are_not_there(opened: Opened, pooled_project
         find_labelled_pairs(project, shards)
     first, *others = map(short, training_ids(pooled_project))
     project, shards = opened("".join(f"{first},{other},,,,\n" for other in others), distractors=("own-train",))
-    with pytest.raises(DataError, match=r"every video of train\.distractors own-train is in a pair"):
+    with pytest.raises(DataError, match=r"every video of the distractors own-train is in a pair"):
         find_labelled_pairs(project, shards)
-    project.path(Path(str(project.config.train.labelled_pairs))).unlink()
-    with pytest.raises(DataError, match=r"pairs\.csv: no such file; set train\.labelled_pairs"):
+    project.path(Path(project.config.train.labelled_pairs.file)).unlink()
+    with pytest.raises(DataError, match=r"pairs\.csv: no such file; set train\.labelled_pairs\.file"):
         find_labelled_pairs(project, shards)
 
 
@@ -144,14 +144,13 @@ def test_another_file_asks_for_another_training(opened: Opened, tmp_path: Path) 
     opened("A,B,0,2,1,6\nC,B,,,,\n")
     assert pending_data(copied).is_empty
     (tmp_path / "pairs.csv").unlink()
-    with pytest.raises(DataError, match=r"pairs\.csv: no such file; set train\.labelled_pairs"):
+    with pytest.raises(DataError, match=r"pairs\.csv: no such file; set train\.labelled_pairs\.file"):
         pending_data(copied)
 
 
 def test_the_digest_of_an_annotation_is_that_of_its_files(pooled_project: Project, tmp_path: Path) -> None:
     """A folder of VCDB: another line, or another name of a file."""
-    config = with_train(pooled_project, source="labelled_pairs", labelled_pairs=str(tmp_path))
-    project = replace(pooled_project, config=config)
+    project = replace(pooled_project, config=with_pairs(pooled_project, file=str(tmp_path)))
     file = tmp_path / "annotation" / "event.txt"
     file.parent.mkdir()
     found = []
@@ -169,7 +168,6 @@ def test_a_training_from_a_file(opened: Opened, tmp_path: Path) -> None:
         "A,B,0,2,1,6\nC,B,,,,\n",
         network=TcaSettings(heads=4),
         distractors=("own-train",),
-        distractors_per_pair=2,
     )
     copied = copy_of(project, tmp_path)
     run = prepare_training(copied, "pairs", tags={})

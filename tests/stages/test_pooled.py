@@ -7,15 +7,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.features.backbone import frame_side, load_backbone, pooled_maps
-from hapvr.features.execution import run_network
 from hapvr.features.settings import BackboneConfig
-from hapvr.features.weights import normalize_pixels
+from hapvr.features.weights import normalize_pixels, run_network
 from hapvr.model.side import Side, join_side, side_rows, split_side
-from hapvr.stages.features import make_features
 from hapvr.stages.project import Project
-from hapvr.stages.views import make_training_views
 from hapvr.storage.features import FeatureFile, FeatureStore
 from hapvr.storage.manifest import shard_keys
 from hapvr.storage.rows import places_of_videos
@@ -39,11 +36,6 @@ def test_side_comes_back(side_dims: int, dims: int) -> None:
     assert torch.equal(beside.magnitude, side.magnitude)
 
 
-def test_features_without_side_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"features\.pooled"):
-        split_side(torch.zeros(2, 9, 32), side_dims=960)
-
-
 def test_the_backbone_gives_both_at_once() -> None:
     """Regions are those without; the pooled vector is their mean of unit length; the magnitude is of the raw mean."""
     config = {"architecture": "resnet18.tv_in1k", "weights": {"source": "random", "seed": 1}, "crop_px": 128}
@@ -56,7 +48,7 @@ def test_the_backbone_gives_both_at_once() -> None:
     mean = regions.mean(1)
     assert_close(side.pooled, mean / mean.norm(dim=-1, keepdim=True))
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
-    maps = pooled_maps(run_network(backbone.network, pixels, "float32", section="backbone"))
+    maps = pooled_maps(run_network(backbone.network, pixels, "float32"))
     raw = torch.cat([values.flatten(2) for values in maps], dim=1)
     assert raw.shape == (3, CHANNELS, 9)
     assert_close(side.magnitude, raw.mean(2).square().sum(1).sqrt())
@@ -90,12 +82,6 @@ def test_stored_views_have_their_side(pooled_project: Project, small_project: Pr
             regions, side = split_side(with_side.read(video_id), side_dims=CHANNELS)
             assert torch.equal(regions, plain.read(video_id))
             assert_close(side.pooled.float().norm(dim=-1), torch.ones(regions.shape[:2]), rtol=2e-3, atol=2e-3)
-
-
-def test_finished_shards_are_left_alone(pooled_project: Project) -> None:
-    key = pooled_project.root.list_folders(VIEWS_STAGE)[0]
-    assert not make_features(pooled_project, key).done
-    assert not make_training_views(pooled_project, key).done
 
 
 def test_shards_without_pooled_vectors_name_the_setting(small_project: Project) -> None:

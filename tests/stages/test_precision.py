@@ -5,34 +5,28 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
-from hapvr.features.whitening import load_whitening, whitening_provenance
+from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.provenance import Provenance
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.stages.evaluation import make_benchmark_scores
 from hapvr.stages.features import make_features
 from hapvr.stages.project import Project
 from hapvr.stages.registration import make_registered_model
-from hapvr.stages.training import TrainingRun, prepare_training, training_shards
-from hapvr.stages.views import make_pseudo_labels, make_training_views
-from hapvr.stages.whitening import make_whitening
+from hapvr.stages.training import TrainingRun, prepare_training
 from hapvr.storage.features import STAGE, FeatureFile, FeatureStore
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard
-from hapvr.storage.views import EMBEDDINGS_STAGE, VIEWS_STAGE
-from hapvr.train.cached_views import CachedViews
-from tests.conftest import MakeOnce, write_settings
+from tests.conftest import write_settings
 
 
 @pytest.fixture
@@ -60,51 +54,6 @@ def run_of(project: Project) -> TrainingRun:
     return run
 
 
-@pytest.mark.slow
-def test_data_from_before_there_was_a_choice_stays_valid(project: Project) -> None:
-    """In float32 provenances are what they were, and nothing is made again, also where compiling is switched on."""
-    backbone = load_backbone(project.config.backbone)
-    assert set(backbone.identity.as_dict()) == {"architecture", "source", "sha256"}
-    for key in shard_keys(project.root):
-        found = Shard(project.root, STAGE, key).require({})
-        before = {
-            "sampling": project.config.sampling.content(),
-            "backbone": backbone.identity.as_dict(),
-            "crop_px": 128,
-            "whitening": load_whitening(project.root).sha256,
-        }
-        assert found.fingerprint == Provenance(STAGE, before, found.inputs).fingerprint
-    compiled = changed(project, project.folder, backbone={"compile": True}, teacher={"compile": True})
-    training = training_shards(compiled)
-    assert not make_whitening(compiled, training).done
-    assert not any(make_features(compiled, key).done for key in shard_keys(compiled.root))
-    for key in training:
-        assert not make_training_views(compiled, key).done
-        assert not make_pseudo_labels(compiled, key).done
-
-
-def test_features_of_another_executor_are_the_same_features(
-    project: Project, make_once: MakeOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A finished shard is left alone; one made by OpenVINO has torch's values to rounding, and says what made it."""
-    monkeypatch.setenv("HAPVR_CACHE", str(make_once("conversions", lambda folder: None)))
-    other = changed(project, project.folder, backbone={"executor": "openvino"})
-    key = shard_keys(project.root)[0]
-    shard = Shard(project.root, STAGE, key)
-    assert not make_features(other, key).done
-    before = shard.require({})
-    exact = {video: FeatureFile(shard).read(video)[0] for video in FeatureStore(project.root, [key]).available()}
-    shard.root.delete(shard.index_name)
-    assert make_features(other, key).done
-    found = shard.require({})
-    assert found.fingerprint == before.fingerprint
-    assert before.environment["backbone.executor"] == "torch"
-    assert found.environment["backbone.executor"].startswith("openvino 20")
-    for video, values in exact.items():
-        np.testing.assert_allclose(FeatureFile(shard).read(video)[0], values, atol=2e-3)
-    assert not make_features(project, key).done
-
-
 def test_features_of_another_precision_are_close_made_anew_and_never_mixed(project: Project) -> None:
     """Stored as before, half floats; readers refuse shards of both precisions, whichever comes first."""
     half = changed(project, project.folder, backbone={"precision": "bfloat16"})
@@ -124,34 +73,6 @@ def test_features_of_another_precision_are_close_made_anew_and_never_mixed(proje
     for keys in ([first, second], [second, first]):
         with pytest.raises(DataError, match=r"backbone.precision: .*bfloat16.*Materialise it again, or restore"):
             FeatureStore(project.root, keys)
-
-
-def test_whitening_is_fitted_to_the_precision(project: Project) -> None:
-    """Another precision of the backbone is another whitening, in float32; the teacher's is none of its business."""
-    training = training_shards(project)
-    other = changed(project, project.folder, teacher={"precision": "bfloat16"})
-    assert not make_whitening(other, training).done
-    half = changed(project, project.folder, backbone={"precision": "bfloat16"})
-    made = make_whitening(half, training)
-    assert made.done
-    assert made.whitening.eigenvectors.dtype == torch.float32
-    stored = whitening_provenance(half.root)
-    assert stored is not None
-    assert stored.settings["backbone"]["precision"] == "bfloat16"
-
-
-def test_training_refuses_views_of_two_precisions(project: Project) -> None:
-    """It names the difference and what to do; embeddings of another precision are made anew with their labels."""
-    first, *others = training_shards(project)
-    assert others
-    half = changed(project, project.folder, backbone={"precision": "bfloat16"}, teacher={"precision": "bfloat16"})
-    assert make_training_views(half, first).done
-    assert make_pseudo_labels(half, first).done
-    assert Shard(half.root, EMBEDDINGS_STAGE, first).require({}).settings["teacher"]["precision"] == "bfloat16"
-    assert Shard(half.root, VIEWS_STAGE, first).require({}).settings["features"]["backbone"]["precision"] == "bfloat16"
-    message = r"backbone\.precision: wanted bfloat16, found \(none\)\. Materialise training_views of all shards again"
-    with pytest.raises(DataError, match=message):
-        CachedViews(half.root, training_shards(half), half.config)
 
 
 @pytest.mark.slow
@@ -174,12 +95,12 @@ def test_a_model_goes_with_its_own_precision_only(project: Project, tmp_path: Pa
     for owner, fits in ((project, False), (half, True)):
         bundle = write_bundle(
             tmp_path / f"bundle {fits}",
-            network_folder=run.network_folder,
-            backbone=load_backbone(owner.config.backbone),
-            backbone_config=owner.config.backbone,
-            whitening=load_whitening(half.root),
-            sampling=half.config.sampling,
-            provenance={},
+            BundleParts(
+                network_folder=run.network_folder,
+                backbone=load_backbone(owner.config.backbone),
+                whitening=load_whitening(half.root),
+                sampling=half.config.sampling,
+            ),
         )
         model = load_similarity_model(bundle)
         if fits:

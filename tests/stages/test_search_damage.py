@@ -16,13 +16,12 @@ from hapvr.search.outbox import PLACE as OUTBOX_PLACE
 from hapvr.stages.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.marking import mark
 from hapvr.stages.project import Project
-from hapvr.stages.repair import repair
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model
 from hapvr.stages.searcher import Searcher
-from hapvr.stages.verification import verify_root
 from hapvr.stages.watch_lists import STAGE as WATCH_STAGE
 from hapvr.stages.watch_lists import make_watch_matches
+from hapvr.upkeep import repair, verify_root
 from tests.stages.search_projects import copied
 
 KEY = "in-00001"
@@ -71,7 +70,7 @@ def test_what_can_be_made_again_is(project: Project, kind: str) -> None:
     for name in names:
         damage(project, name, kind)
     checks = verify_root(project.root)
-    found = sorted((check.stage, check.shard) for check in checks if check.state == "damaged")
+    found = sorted((check.kind, check.key) for check in checks if check.state == "damaged")
     wanted = [(descriptors, KEY), (PAIRS_STAGE, KEY), (WATCH_STAGE, KEY), ("duplicate_groups", ""), ("search", "")]
     assert found == sorted(wanted)
     # The test's registry has no champion, so the record of the model is made first.

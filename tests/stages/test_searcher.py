@@ -16,7 +16,7 @@ from PIL import Image
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access
 from hapvr.scorer.onnx_networks import ONNXNetworks
-from hapvr.scorer.torch_networks import TorchNetworks
+from hapvr.scorer.torch_bundle import TorchNetworks
 from hapvr.search.marks import mark_pair
 from hapvr.search.match import Match
 from hapvr.search.query import Part

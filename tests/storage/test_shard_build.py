@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.storage.features import FeatureFile, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, build_shards
 from hapvr.storage.shards import Shard, index_row
-from tests.stages.data_projects import small_disk
 
 
 class Maker:
@@ -122,11 +119,3 @@ def test_two_shards_are_made_in_one_pass(tmp_path: Path) -> None:
     assert [result.done for result in build_shards([second, first], num_videos=2, make=make)] == [False, True]
     assert asked == [["second", "first"], ["first"]]
     assert not any(result.done for result in build_shards([second, first], num_videos=2, make=make))
-
-
-def test_a_full_disk_is_named_wherever_it_is_noticed(tmp_path: Path) -> None:
-    """Also if the first row groups fit and a later one does not: the error is about the disk, not about a closed file."""
-    of = dataclasses.replace(recipe(DataRoot(tmp_path)), row_group_rows=None)
-    with small_disk(4000), pytest.raises(DataError, match=r"cannot write features/s-00000/data.parquet .* Free space"):
-        build(of, Maker(1), [str(number) for number in range(40)])
-    assert list(tmp_path.rglob("*.par*")) == []

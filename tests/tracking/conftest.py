@@ -1,7 +1,8 @@
-"""A registered model of a small bundle, and clips for it."""
+"""A registered model of a small bundle with clips for it, and an MLflow server that all tests share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import mlflow
 import pytest
 
 from hapvr.scorer.calibration import fit_calibration
-from hapvr.tracking.packaging import log_model
+from hapvr.tracking.registry import log_model, promote, register
 from hapvr.tracking.runs import Tracker
 from tests.scorer.bundles import make_bundle, write_scenes
-from tests.tracking.empty_store import new_store
+from tests.tracking.empty_store import free_port, mlflow_server, new_store
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,17 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Registered:
     (clips / "bad.mp4").write_text("this is no video")
     (clips / "cut.mp4").write_bytes((clips / "a.mp4").read_bytes()[:2000])
     tracker = Tracker(new_store(folder), "hapvr", artifacts=folder / "artifacts")
+    register_champion(tracker, bundle)
+    return Registered(tracker.uri, bundle, clips)
+
+
+def register_champion(tracker: Tracker, bundle: Path) -> int:
+    """The number of a version with the files of a bundle, the champion of `hapvr`."""
     run_id = tracker.start("run", name="run", params={}, tags={})
     source = log_model(tracker, run_id, bundle)
-    tracker.client.create_registered_model("hapvr")
-    version = tracker.client.create_model_version("hapvr", source=source, run_id=run_id)
-    tracker.client.set_registered_model_alias("hapvr", "champion", version.version)
-    return Registered(tracker.uri, bundle, clips)
+    version = register(tracker, "hapvr", run_id=run_id, model_uri=source, target=0.5, tags={})
+    promote(tracker.client, "hapvr", version, reason="the first")
+    return version
 
 
 @pytest.fixture
@@ -51,3 +57,28 @@ def model(registered: Registered) -> mlflow.pyfunc.PyFuncModel:
     mlflow.set_tracking_uri(registered.uri)
     mlflow.set_registry_uri(registered.uri)
     return mlflow.pyfunc.load_model("models:/hapvr@champion")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an MLflow server."""
+    with mlflow_server(tmp_path_factory.mktemp("mlflow server"), free_port()) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a SQLite store; tests take names of models and runs of their own."""
+    return new_store(tmp_path_factory.mktemp("mlflow store"))
+
+
+@pytest.fixture(params=["store", pytest.param("server", marks=pytest.mark.slow)])
+def tracker(request: pytest.FixtureRequest) -> Tracker:
+    """A SQLite store, and in the slow tests the server too."""
+    return Tracker(request.getfixturevalue(request.param), "tests")
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A model name that no other test uses."""
+    return str(request.node.originalname)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,21 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from hapvr.config import Config
+from hapvr.config import Config, LabelledPairsConfig
 from hapvr.model.checkpoint import load_network
 from hapvr.stages.project import Project
 from hapvr.stages.training import training_shards
 from hapvr.storage.features import FeatureStore
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.labelled_pairs import LabelledPairs
-from hapvr.train.loop import Validate, train
-from hapvr.train.report import History, Logger, TrainingResult
+from hapvr.train.loop import Trainer, Validate
+from hapvr.train.report import History, TrainingResult
 
 
-def cached_views(
-    project: Project, *, mined: Sequence[tuple[str, str]] = (), rank: int = 0, world_size: int = 1, **changes: Any
-) -> CachedViews:
+def cached_views(project: Project, *, rank: int = 0, world_size: int = 1, **changes: Any) -> CachedViews:
     """All training views of a project, with changes of its training settings."""
     config = with_train(project, **changes)
-    shards = training_shards(project)
-    return CachedViews(project.root, shards, config, mined=mined, rank=rank, world_size=world_size)
+    return CachedViews(project.root, training_shards(project), config, rank=rank, world_size=world_size)
 
 
 def training_ids(project: Project) -> list[str]:
@@ -40,29 +36,21 @@ def run(
     folder: Path,
     config: Config | None = None,
     *,
-    mined: Sequence[tuple[str, str]] = (),
     labelled: LabelledPairs | None = None,
     validate: Validate | None = None,
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
-
-    def open_logger(first_step: int) -> Logger:
-        return History(folder, first_step=first_step)
-
-    fabric = Fabric(accelerator="cpu", devices=1)
     config = config or project.config
-    shards = training_shards(replace(project, config=config))
-    return train(
+    return Trainer(
         config,
         project.root,
-        shards,
-        mined=mined,
+        training_shards(replace(project, config=config)),
         labelled=labelled,
         folder=folder,
-        fabric=fabric,
+        fabric=Fabric(accelerator="cpu", devices=1),
         validate=validate,
-        open_logger=open_logger,
-    )
+        open_logger=lambda first_step: History(folder, first_step=first_step),
+    ).fit()
 
 
 def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -73,6 +61,14 @@ def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
 def with_train(project: Project, **changes: object) -> Config:
     """The project's configuration with other training settings."""
     return project.config.model_copy(update={"train": project.config.train.model_copy(update=changes)})
+
+
+def with_pairs(
+    project: Project, *, file: str = "pairs.csv", distractors: tuple[str, ...] = (), **changes: Any
+) -> Config:
+    """The project's configuration for a training on labelled pairs, with two distractors for each."""
+    pairs = LabelledPairsConfig(file=file, distractors=distractors, distractors_per_pair=2)
+    return with_train(project, source="labelled_pairs", labelled_pairs=pairs, **changes)
 
 
 def same_weights(first: Path, second: Path) -> bool:

@@ -19,7 +19,6 @@ from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.stages.project import Project
-from hapvr.train.checkpoint import list_checkpoints
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history
 from tests.conftest import write_settings
@@ -28,18 +27,6 @@ from tests.train.runs import run, same_weights, with_train, without_times
 from tests.train.visil import write_visil
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings()}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_resumed_training_ends_as_the_uninterrupted_one(small_project: Project, tmp_path: Path, family: str) -> None:
-    """Whatever the family draws or keeps beside its weights: weights and history are equal bit for bit."""
-    config = with_train(small_project, network=FAMILIES[family])
-    run(small_project, tmp_path / "whole", config)
-    run(small_project, tmp_path / "cut", config)
-    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
-    assert run(small_project, tmp_path / "cut", config).first_step == 6
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
 
 
 @pytest.mark.slow
@@ -71,12 +58,10 @@ def test_killed_training_equals_the_uninterrupted_one(
 
 
 def test_checkpoint_of_another_family_is_refused(small_project: Project, tmp_path: Path) -> None:
-    """The message names both families and what to set."""
+    """The message names both families."""
     run(small_project, tmp_path)
     other = with_train(small_project, network=TcaSettings())
-    with pytest.raises(
-        DataError, match=r"family similarity, and train\.network\.family is tca; set train\.network\.family"
-    ):
+    with pytest.raises(DataError, match=r"train\.network\.family: wanted tca, found similarity"):
         run(small_project, tmp_path, other)
 
 
@@ -136,10 +121,3 @@ def test_tca_takes_the_comparator_of_a_published_file(tmp_path: Path) -> None:
     torch.save({"model": {"attention.context_vector.weight": torch.rand(1, 8)}}, file)
     with pytest.raises(DataError, match=r"visil\.pth has no comparator; name a file of ViSiL"):
         build_network(settings.model_copy(update={"comparator_from": str(file)}), dims=8, seed=0)
-    for other in (
-        {"tsm_tgm_model": {"comperator_layer.conv1.weight": torch.rand(32, 1, 3, 3)}, "ddm_model": {}},
-        {"transformer_encoder.layers.0.linear1.weight": torch.rand(16, 8)},
-    ):  # as VVS and TCA name theirs
-        torch.save(other, file)
-        with pytest.raises(DataError, match=r"comparator_from: import: .*visil\.pth.*; name a file of ViSiL"):
-            build_network(settings.model_copy(update={"comparator_from": str(file)}), dims=8, seed=0)

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 import torch
 
-from hapvr.config import Config
 from hapvr.config_file import parse_config
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.labels.pairs import KnownPairs
@@ -16,32 +15,28 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.stages.project import Project
-from hapvr.stages.training import STAGES_READ, training_shards
-from hapvr.train.checkpoint import list_checkpoints
+from hapvr.stages.training import training_shards
 from hapvr.train.labelled_clips import LabelledClips
 from hapvr.train.labelled_pairs import (
     LABELLED_NAME,
     LabelledPair,
     LabelledPairs,
     read_labelled_pairs,
+    read_pair_rows,
     write_labelled_pairs,
 )
-from hapvr.train.pair_files import PairRow, read_pair_rows
 from hapvr.train.report import read_history
-from tests.train.runs import run, same_weights, training_ids, with_train, without_times
+from hapvr.train.run_folder import list_checkpoints
+from tests.train.runs import run, same_weights, training_ids, with_pairs, without_times
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings(heads=4), "vvs": VvsSettings()}
 HEADER = "query_id,reference_id,query_start_s,query_end_s,reference_start_s,reference_end_s\n"
 
 
-def labelled_config(project: Project, **changes: object) -> Config:
-    return with_train(project, source="labelled_pairs", labelled_pairs="pairs.csv", batch_videos=2, **changes)
-
-
 def clips_of(
     project: Project, pairs: LabelledPairs, *, rank: int = 0, ranks: int = 1, **changes: object
 ) -> LabelledClips:
-    config = labelled_config(project, **changes)
+    config = with_pairs(project, batch_videos=2, **changes)
     return LabelledClips(project.root, training_shards(project), config, pairs, rank=rank, world_size=ranks)
 
 
@@ -51,14 +46,14 @@ def test_a_file_of_pairs(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text(text)
     rows = read_pair_rows(tmp_path / "pairs.csv")
     assert rows == [
-        PairRow(f"{tmp_path / 'pairs.csv'}, row 1", ("a", "b"), ((1.0, 4.5), (60.0, 64.0))),
-        PairRow(f"{tmp_path / 'pairs.csv'}, row 2", ("c", "d"), None),
+        (f"{tmp_path / 'pairs.csv'}, row 1", LabelledPair(("a", "b"), ((1.0, 4.5), (60.0, 64.0)))),
+        (f"{tmp_path / 'pairs.csv'}, row 2", LabelledPair(("c", "d"))),
     ]
     numbers = pl.DataFrame({"query_id": ["a"], "reference_id": ["b"], "more": [1]})
     numbers.with_columns(query_start_s=1, query_end_s=4.5, reference_start_s=60, reference_end_s=64).write_parquet(
         tmp_path / "pairs.parquet"
     )
-    assert read_pair_rows(tmp_path / "pairs.parquet")[0].copies == rows[0].copies
+    assert read_pair_rows(tmp_path / "pairs.parquet")[0][1] == rows[0][1]
 
 
 def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
@@ -67,7 +62,7 @@ def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
     (tmp_path / "annotation" / "event.txt").write_text(
         "a.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08\na.flv,a.flv,00:00:01,00:00:09,00:00:20,00:00:28\n"
     )
-    (found,) = read_pair_rows(tmp_path)
+    ((_, found),) = read_pair_rows(tmp_path)
     assert (found.videos, found.copies) == (("a.flv", "b.mp4"), ((1.0, 9.0), (60.0, 68.0)))
 
 
@@ -76,15 +71,14 @@ def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
     [
         ("", r"pairs\.csv: no pairs"),
         (HEADER, r"pairs\.csv: no pairs"),
-        ("query_id,other\na,b\n", r"pairs\.csv: no column reference_id; found query_id, other"),
-        ("query_id,reference_id,query_start_s\na,b,1\n", r"no column query_end_s, .*all or none of"),
+        ("query_id,other\na,b\n", r"pairs\.csv, row 1: no reference_id; wanted query_id"),
+        ("query_id,reference_id,query_start_s\na,b,1\n", r"row 1: copies\.0\.1: .*the times in seconds or hh:mm:ss"),
         (HEADER + "a,b,,,,\nc,,,,,\n", r"pairs\.csv, row 2: no reference_id"),
-        (HEADER + "a,a,,,,\n", r"row 1: 'a' is paired with itself"),
-        (HEADER + "a,b,1,soon,2,3\n", r"row 1: 'soon' is no time"),
-        (HEADER + "a,b,1,,2,3\n", r"row 1: '' is no time.*or all four empty"),
-        (HEADER + "a,b,1,nan,2,3\n", r"row 1: 'nan' is no time"),
-        (HEADER + "a,b,4,4,2,3\n", r"row 1: a copied part from 4 s to 4 s"),
-        (HEADER + "a,b,-1,4,2,3\n", r"row 1: a copied part from -1 s"),
+        (HEADER + "a,b,1,soon,2,3\n", r"row 1: could not convert string to float: 'soon'"),
+        (HEADER + "a,b,1,,2,3\n", r"row 1: copies\.0\.1: .*or all four empty"),
+        (HEADER + "a,b,1,nan,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
+        (HEADER + "a,b,4,4,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
+        (HEADER + "a,b,-1,4,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
     ],
 )
 def test_a_bad_file_is_named_with_its_row(tmp_path: Path, text: str, message: str) -> None:
@@ -96,9 +90,8 @@ def test_a_bad_file_is_named_with_its_row(tmp_path: Path, text: str, message: st
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ({"source": "labelled_pairs"}, "give both source: labelled_pairs and the file"),
-        ({"labelled_pairs": "pairs.csv"}, "give both source: labelled_pairs and the file"),
-        ({"distractors": ["a"]}, "distractors need source: labelled_pairs"),
+        ({"source": "labelled_pairs"}, "give both source: labelled_pairs and labelled_pairs"),
+        ({"labelled_pairs": {"file": "pairs.csv"}}, "give both source: labelled_pairs and labelled_pairs"),
     ],
 )
 def test_settings_that_do_not_fit(train: dict[str, object], message: str) -> None:
@@ -130,8 +123,8 @@ def test_what_pairs_join_is_never_a_negative(pooled_project: Project) -> None:
     a, b, c, d, *_ = training_ids(pooled_project)
     pairs = LabelledPairs((LabelledPair((a, b)), LabelledPair((b, c))), (d,))
     known = KnownPairs([pair.videos for pair in pairs.pairs])
-    data = clips_of(pooled_project, pairs, distractors=("own-train",), distractors_per_pair=2)
-    again = clips_of(pooled_project, pairs, distractors=("own-train",), distractors_per_pair=2)
+    data = clips_of(pooled_project, pairs, distractors=("own-train",))
+    again = clips_of(pooled_project, pairs, distractors=("own-train",))
     for number in range(6):
         batch = data[number]
         assert torch.equal(batch.regions, again[number].regions)
@@ -140,7 +133,7 @@ def test_what_pairs_join_is_never_a_negative(pooled_project: Project) -> None:
             for column, other in enumerate(batch.video_ids):
                 joined = known.group(one) == known.group(other)
                 assert (batch.labels[row, column] >= 0) == joined
-                assert (batch.shown[row, 0] == batch.shown[column, 0]) == joined
+                assert (batch.source_ids[row, 0] == batch.source_ids[column, 0]) == joined
                 assert (batch.labels[row, column] == 1) == (one == other or known.are_paired(one, other))
     assert data.num_videos == 4
 
@@ -160,7 +153,7 @@ def test_too_few_pairs_and_no_negatives(pooled_project: Project) -> None:
     with pytest.raises(DataError, match="1 labelled pairs, wanted at least 2"):
         clips_of(pooled_project, LabelledPairs((LabelledPair((a, b)),)))
     joined = LabelledPairs((LabelledPair((a, b)), LabelledPair((b, c))))
-    with pytest.raises(DataError, match=r"pairs join all 3 videos .*train\.distractors"):
+    with pytest.raises(DataError, match=r"pairs join all 3 videos .*train\.labelled_pairs\.distractors"):
         clips_of(pooled_project, joined)
 
 
@@ -179,23 +172,13 @@ def test_the_file_of_a_run(tmp_path: Path) -> None:
         read_labelled_pairs(tmp_path)
 
 
-def test_every_source_of_batches_names_what_it_reads() -> None:
-    """And trainings from before there were labelled pairs may go on: their content does not name them."""
-    assert set(STAGES_READ) == {"cached_views", "online", "labelled_pairs"}
-    data = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}]}
-    content = parse_config(data, origin="test.yaml").train.content()
-    assert not {"labelled_pairs", "distractors", "distractors_per_pair"} & set(content)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_trains_and_goes_on(pooled_project: Project, tmp_path: Path, family: str) -> None:
     """Eight steps with finite losses that change the weights; a resumed training ends bit for bit as an uninterrupted one."""
     a, b, c, d, *_ = training_ids(pooled_project)
     pairs = LabelledPairs((LabelledPair((a, b), ((0.0, 5.0), (1.0, 6.0))), LabelledPair((b, c))), (d,))
-    config = labelled_config(
-        pooled_project, network=FAMILIES[family], distractors=("own-train",), distractors_per_pair=2
-    )
+    config = with_pairs(pooled_project, network=FAMILIES[family], distractors=("own-train",), batch_videos=2)
     assert run(pooled_project, tmp_path / "whole", config, labelled=pairs).steps == 8
     run(pooled_project, tmp_path / "cut", config, labelled=pairs)
     list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()

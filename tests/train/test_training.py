@@ -1,8 +1,15 @@
-"""Training on cached views: batches, resume, refusals."""
+"""Training in this process: resuming, damaged checkpoints, the best weights, and what ends a training with a message."""
 
 from __future__ import annotations
 
 import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,128 +18,125 @@ import pytest
 import torch
 
 from hapvr.config import OptimizerConfig
+from hapvr.config_file import dump_config, load_config
 from hapvr.errors import DataError
+from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.project import Project
-from hapvr.train.batch import Batch, BatchSampler
-from hapvr.train.checkpoint import list_checkpoints
-from hapvr.train.guards import NotFiniteError
+from hapvr.stages.training import prepare_training, tracker_of, training_shards
+from hapvr.stages.validation import benchmark_shards
+from hapvr.train.families import build_network
+from hapvr.train.loop import TrainingError, is_out_of_memory
 from hapvr.train.report import read_history
+from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints
 from hapvr.train.schedule import build_optimizer, build_scheduler
+from hapvr.train.similarity import TrainingModule
+from tests.conftest import CHECKOUT
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 
-def test_batch_is_a_function_of_seed_and_step(small_project: Project) -> None:
-    """The same step gives the same batch from a fresh reader, and another seed another one."""
-    first, second = cached_views(small_project)[5], cached_views(small_project)[5]
-    assert first.video_ids == second.video_ids
-    assert torch.equal(first.regions, second.regions)
-    other = cached_views(small_project, seed=1)
-    assert any(other.sampler.videos(step) != cached_views(small_project).sampler.videos(step) for step in range(3))
+@pytest.fixture(scope="module")
+def whole(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an uninterrupted training of eight steps, with checkpoints at the last two of every second one."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(small_project, folder)
+    return folder
 
 
-def test_batch_pairs_a_weak_and_a_strong_view_of_each_video(small_project: Project) -> None:
-    """2 V clips; labels say which share a video; every positive pair has its frame labels, the self pairs included."""
-    data = cached_views(small_project)
-    batch = data[0]
-    assert batch.regions.shape == (8, 4, 9, 32)
-    assert batch.video_ids[0::2] == batch.video_ids[1::2]
-    assert batch.view_index[0::2].tolist() == [0] * 4
-    assert set(batch.view_index[1::2].tolist()) <= {1, 2}
-    same = np.equal.outer(batch.video_ids, batch.video_ids)
-    assert (batch.labels.numpy()[same] == 1).all()
-    assert batch.pair_index.tolist() == (batch.labels > 0).nonzero().tolist()
-    assert batch.frame_labels.shape == (len(batch.pair_index), 4, 4)
+@pytest.fixture
+def cut(whole: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, which a test may spoil."""
+    return Path(shutil.copytree(whole, tmp_path / "cut"))
 
 
-def test_epoch_holds_every_video_at_most_once() -> None:
-    """Batches of one epoch do not repeat a video, and epochs are ordered differently."""
-    sampler = BatchSampler("abcdefg", batch_videos=2, seed=0)
-    epochs = [[video for step in range(start, start + 3) for video in sampler.videos(step)] for start in (0, 3)]
-    for epoch in epochs:
-        assert len(set(epoch)) == len(epoch)
-    assert epochs[0] != epochs[1]
+def checkpoints(folder: Path) -> list[Path]:
+    return list_checkpoints(folder / CHECKPOINTS)
 
 
-def test_ranks_share_a_batch(small_project: Project) -> None:
-    """With gather two ranks read disjoint parts of the one batch, with its labels and all pairs of their rows."""
-    whole = cached_views(small_project)[3]
-    parts = [cached_views(small_project, rank=rank, world_size=2)[3] for rank in (0, 1)]
-    assert torch.equal(torch.cat([part.regions for part in parts]), whole.regions)
-    assert torch.equal(torch.cat([part.pair_index for part in parts]), whole.pair_index)
-    assert torch.equal(torch.cat([part.frame_labels for part in parts]), whole.frame_labels)
-    assert [part.first_row for part in parts] == [0, 4]
-    assert all(torch.equal(part.labels, whole.labels) for part in parts)
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def test_ranks_without_gather_have_batches_of_their_own(small_project: Project) -> None:
-    """Their videos are parts of one batch; labels are among their own clips only."""
-    parts = [cached_views(small_project, rank=rank, world_size=2, gather=False) for rank in (0, 1)]
-    whole = parts[0].sampler.videos(3)
-    assert parts[1].sampler.videos(3) == whole
-    batches = [part[3] for part in parts]
-    assert [*batches[0].video_ids[0::2], *batches[1].video_ids[0::2]] == whole
-    assert [batch.labels.shape for batch in batches] == [(4, 4), (4, 4)]
+def flip_bits(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
 
 
-def test_labels_of_other_rates_are_made_from_the_embeddings(small_project: Project) -> None:
-    """Rates that the stored labels were not made with: the labels of the batch have them, and the clips stay the same."""
-    stored = cached_views(small_project)[3]
-
-    def with_top_rate(top_rate: float) -> Batch:
-        rates = small_project.config.pseudo_labels.model_copy(update={"top_rate": top_rate})
-        config = small_project.config.model_copy(update={"pseudo_labels": rates})
-        return cached_views(replace(small_project, config=config))[3]
-
-    same, none = with_top_rate(0.36), with_top_rate(0.0)  # of 4 frames, 0.35 and 0.36 choose the same ones
-    assert torch.equal(same.frame_labels, stored.frame_labels)
-    assert torch.equal(none.regions, stored.regions)
-    assert (stored.frame_labels == 1).any()
-    assert not (none.frame_labels == 1).any()
+def leave_unfinished(path: Path) -> None:
+    """As a process leaves it that is killed while it writes."""
+    path.rename(path.with_suffix(".part"))
 
 
-def test_a_part_of_the_videos_is_the_same_for_every_seed(small_project: Project) -> None:
-    """Half of the videos, and all of them in the whole; a single video is too few."""
-    whole, half = (set(cached_views(small_project, video_rate=rate).sampler.video_ids) for rate in (1.0, 0.5))
-    assert len(half) >= len(whole) / 2
-    assert half <= whole
-    assert set(cached_views(small_project, video_rate=0.5, seed=9).sampler.video_ids) == half
-    with pytest.raises(DataError, match=r"1 training videos have views \(train.video_rate takes 0.1 of 8\)"):
-        BatchSampler("abcdefgh", batch_videos=2, seed=0, video_rate=0.1)
+@pytest.mark.parametrize("spoil", [Path.unlink, halve, flip_bits, leave_unfinished])
+def test_training_goes_on_from_the_newest_good_checkpoint(
+    small_project: Project, whole: Path, cut: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Without the last checkpoint it ends with the same weights, bit for bit, and the same history; so also if that is
+    damaged. Nothing half-written is left, and two checkpoints are kept."""
+    spoil(checkpoints(cut)[-1])
+    (cut / "result.json").unlink()
+    # How the work is done may change.
+    again = run(small_project, cut, with_train(small_project, checkpoint_every_steps=5))
+    assert again.first_step == 6
+    assert same_weights(whole, cut)
+    assert without_times(read_history(whole)) == without_times(read_history(cut))
+    assert [path.name for path in sorted((cut / CHECKPOINTS).iterdir())] == ["step-00000006.pt", "step-00000008.pt"]
 
 
-def test_more_views_of_a_video_by_configuration(small_project: Project) -> None:
-    """One weak and both strong views of each video, each once; more than are stored are refused."""
-    batch = cached_views(small_project, strong_views=2)[0]
-    assert batch.video_ids[0::3] == batch.video_ids[1::3] == batch.video_ids[2::3]
-    assert [sorted(views) for views in batch.view_index.view(-1, 3).tolist()] == [[0, 1, 2]] * 4
-    with pytest.raises(DataError, match=r"has 2 strong views in a window, and train\.strong_views is 3"):
-        cached_views(small_project, strong_views=3)[0]
+def test_only_damaged_checkpoints_are_refused(small_project: Project, cut: Path) -> None:
+    """Training does not silently start from the beginning."""
+    for path in checkpoints(cut):
+        halve(path)
+    with pytest.raises(DataError, match=r"step-00000008\.pt is damaged.*so are all 2 in .*delete that folder"):
+        run(small_project, cut)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 9}, r"step-00000008\.pt belongs to .*train\.steps: wanted 9, found 8"),
+        ({"network": NetworkSettings(comparator=False)}, r"train\.network\.comparator: wanted False, found True"),
+    ],
+)
+def test_checkpoint_of_another_training_is_refused(
+    small_project: Project, cut: Path, changes: dict[str, object], message: str
+) -> None:
+    """Going on with other settings names the file, the key and both values, before any weight is loaded."""
+    with pytest.raises(DataError, match=message):
+        run(small_project, cut, with_train(small_project, **changes))
+
+
+@contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """No file can grow beyond num_bytes, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_full_disk_leaves_the_checkpoint_before(small_project: Project, whole: Path, cut: Path) -> None:
+    """In place, and nothing half-written; the training goes on from it when there is space again."""
+    checkpoints(cut)[-1].unlink()
+    with largest_file(200_000), pytest.raises(OSError, match="too large"):
+        run(small_project, cut)
+    assert [path.name for path in (cut / CHECKPOINTS).iterdir()] == ["step-00000006.pt"]
+    assert run(small_project, cut).first_step == 6
+    assert same_weights(whole, cut)
 
 
 def test_training_lowers_its_loss_and_writes_a_network(small_project: Project, tmp_path: Path) -> None:
-    """Over 30 steps the total loss falls; the result folder loads as a network that differs from a fresh one."""
+    """Over 30 steps the total loss falls; the result folder loads as the trained network."""
     result = run(small_project, tmp_path, with_train(small_project, steps=30))
     losses = [line["loss/total"] for line in read_history(tmp_path)]
     assert np.mean(losses[-3:]) < np.mean(losses[:3])
-    assert result.first_step == 0
     network, metadata = load_network(tmp_path / "network")
-    assert metadata["steps"] == 30
-    assert network.settings.spatial_rate == 0.10
-
-
-def test_resumed_training_equals_an_uninterrupted_one(small_project: Project, tmp_path: Path) -> None:
-    """A run that loses its newest checkpoints and goes on ends with the same weights, bit for bit, and the same history."""
-    run(small_project, tmp_path / "whole")
-    run(small_project, tmp_path / "cut")
-    (tmp_path / "cut" / "result.json").unlink()
-    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
-    again = run(small_project, tmp_path / "cut")
-    assert again.first_step == 6
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+    assert (result.first_step, metadata["steps"], network.settings.spatial_rate) == (0, 30, 0.10)
 
 
 def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: Path) -> None:
@@ -146,26 +150,36 @@ def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: P
 
     result = run(small_project, tmp_path, validate=validate)
     kept = next(load_network(tmp_path / "network")[0].parameters())
-    assert result.best_step == 3
+    assert (result.best_step, result.best_value) == (3, 0.9)
     assert torch.equal(kept, seen[0])
     assert not torch.equal(kept, seen[1])
 
 
+def test_training_never_reads_the_test_benchmark(small_project: Project) -> None:
+    """Neither its batches nor its validation come from a shard of it."""
+    evaluation = small_project.config.evaluation
+    assert evaluation.validation is not None
+    read = {*training_shards(small_project), *benchmark_shards(small_project, evaluation.validation)}
+    for name in evaluation.benchmarks:
+        assert read.isdisjoint(benchmark_shards(small_project, name))
+
+
 @pytest.mark.slow
-def test_data_workers_change_nothing(small_project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["cached_views", "online"])
+def test_data_workers_change_nothing(small_project: Project, tmp_path: Path, source: str) -> None:
     """Batches read ahead in another process give the same weights as batches read in this one."""
-    run(small_project, tmp_path / "here")
-    run(small_project, tmp_path / "there", with_train(small_project, data_workers=1))
+    run(small_project, tmp_path / "here", with_train(small_project, source=source, steps=2))
+    run(small_project, tmp_path / "there", with_train(small_project, source=source, steps=2, data_workers=1))
     assert same_weights(tmp_path / "here", tmp_path / "there")
 
 
-def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_path: Path) -> None:
-    """A learning rate that breaks training ends it with the step, and a file that lists its videos."""
-    optimizer = OptimizerConfig(learning_rate=1e30, warmup_steps=0)
-    with pytest.raises(NotFiniteError, match=r"training: step \d+: .*learning_rate"):
-        run(small_project, tmp_path, with_train(small_project, optimizer=optimizer, steps=50))
-    (dump,) = tmp_path.glob("not-finite-*.json")
-    assert len(json.loads(dump.read_text())["video_ids"]) == 8
+def test_repeated_clips_train_other_weights_than_ended_ones(small_project: Project, tmp_path: Path) -> None:
+    """`repeat_short_clips` reaches the loop: clips of more frames than some videos have."""
+    results = [
+        run(small_project, tmp_path / str(repeat), with_train(small_project, steps=2, repeat_short_clips=repeat))
+        for repeat in (True, False)
+    ]
+    assert len({result.weights_sha256 for result in results}) == 2
 
 
 def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
@@ -178,8 +192,88 @@ def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[10] == pytest.approx(1.0)
-    assert rates[60] == pytest.approx(0.55)
+    assert (rates[0], rates[10], rates[60]) == pytest.approx((0.01, 1.0, 0.55))
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
     assert rates.index(max(rates)) == 10
+
+
+def test_gradients_are_clipped_to_the_norm_asked_for(small_project: Project, whole: Path, tmp_path: Path) -> None:
+    """Clipping changes the weights; what is logged is the norm before it, that of the batch's gradient."""
+    clipped = OptimizerConfig(learning_rate=1e-3, warmup_steps=2, gradient_clip_norm=1e-3)
+    run(small_project, tmp_path, with_train(small_project, optimizer=clipped, log_every_steps=1))
+    settings, batch = small_project.config.train, cached_views(small_project)[0]
+    network = build_network(settings.network, dims=32, seed=settings.seed)
+    step = TrainingModule(network, Objective(settings.objective))
+    step(replace(batch, regions=batch.regions.float()))[0].backward()
+    norm = torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
+    assert read_history(tmp_path)[0]["gradient_norm"] == pytest.approx(float(norm), rel=1e-5)
+    assert not same_weights(whole, tmp_path)
+
+
+def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_path: Path) -> None:
+    """A learning rate that breaks training ends it with the step, and a file that lists its videos."""
+    optimizer = OptimizerConfig(learning_rate=1e30, warmup_steps=0)
+    with pytest.raises(TrainingError, match=r"training: step \d+: .*learning_rate"):
+        run(small_project, tmp_path, with_train(small_project, optimizer=optimizer, steps=50))
+    (dump,) = tmp_path.glob("not-finite-*.json")
+    assert len(json.loads(dump.read_text())["video_ids"]) == 8
+
+
+def test_lack_of_memory_is_told_from_other_errors() -> None:
+    """On a GPU, in Python, and in torch on the processor."""
+    errors = [torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), MemoryError()]
+    errors.append(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+    assert all(is_out_of_memory(error) for error in errors)
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+@pytest.mark.slow
+def test_training_that_runs_out_of_memory_says_so(small_project: Project, tmp_path: Path) -> None:
+    """A process whose address space is nearly used up ends with the message, not with a trace."""
+    (tmp_path / "config.yaml").write_text(dump_config(with_train(small_project)), encoding="utf-8")
+    code = f"""
+import resource, sys
+from pathlib import Path
+import torch
+from hapvr.errors import HapvrError
+from hapvr.stages.project import Project
+from tests.train.runs import run
+torch.set_num_threads(1)
+project = Project.open(Path({str(tmp_path / "config.yaml")!r}), folder=Path({str(small_project.folder)!r}))
+import hapvr.model.network as network
+before = network.SimilarityNetwork.compare
+def limited(self, query, reference, **masks):
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, resource.RLIM_INFINITY))
+    clips = query.repeat(400, 1, 1, 1)
+    return before(self, clips, clips)
+network.SimilarityNetwork.compare = limited
+try:
+    run(project, Path({str(tmp_path / "run")!r}))
+except HapvrError as error:
+    sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT, check=False)
+    assert done.returncode == 1
+    assert "training: step 0: out of memory with batches of 4 videos" in done.stderr
+    assert "Lower train.batch_videos" in done.stderr
+
+
+def test_secrets_of_the_environment_are_stored_by_name(
+    small_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the folder of a run nor MLflow holds the value of `${NAME}`; the stored configuration gives an equal one."""
+    monkeypatch.setenv("HOOK_URL", "https://hooks.example/s3cret")
+    lines = dump_config(small_project.config).replace("watch:\n", "watch:\n  webhook: {url: '${HOOK_URL}'}\n")
+    path = tmp_path / "config.yaml"
+    path.write_text(lines.replace("  webhook: null\n", ""), encoding="utf-8")
+    project = Project.open(path, folder=small_project.folder)
+    webhook = project.config.watch.webhook
+    assert webhook is not None
+    assert webhook.url == os.environ["HOOK_URL"]
+    training = prepare_training(project, "secrets", tags={})
+    assert load_config(training.folder / "config.yaml") == project.config
+    tracker = tracker_of(project)
+    assert tracker.client.get_run(training.mlflow_run_id).data.params["watch.webhook.url"] == "${HOOK_URL}"
+    stored = [file for place in (training.folder, project.root.local_path("mlflow")) for file in place.rglob("*")]
+    assert not [file for file in stored if file.is_file() and b"s3cret" in file.read_bytes()]

@@ -43,16 +43,6 @@ def test_display_size_has_the_short_side_and_a_bounded_long_one(width, height, a
     assert max(size) <= MAX_ASPECT * short
 
 
-def test_display_frame_turns_counter_clockwise_without_loss():
-    """A quarter turn moves the upper right pixel to the upper left; the caller's array stays."""
-    frame = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    kept = frame.copy()
-    turned = display_frame(frame, pixel_aspect=1, rotation_deg=90, short_side_px=None, size_px=None)
-    assert turned.shape == (3, 2, 3)
-    assert (turned[0, 0] == frame[0, 2]).all()
-    assert (frame == kept).all()
-
-
 def test_display_frame_of_another_shape_is_cropped_not_stretched():
     """A wide frame in a square picture loses its sides; its centre keeps its proportions."""
     frame = np.zeros((64, 128, 3), np.uint8)

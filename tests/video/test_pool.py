@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -17,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import PYAV_SELECTED, sample_frames
-from hapvr.video.pool import LOOKAHEAD, encode_jpeg, in_workers, inspect_videos, open_pool, sample_videos
+from hapvr.video.decode import sample_frames
+from hapvr.video.pool import LOOKAHEAD, in_workers, inspect_videos, open_pool, sample_videos
 from hapvr.video.settings import SamplingConfig
 
 ALONE = SamplingConfig(workers=1)
@@ -58,11 +55,16 @@ def test_in_workers_survives_workers_that_die():
     results = in_workers(os.system, commands, config=SamplingConfig())
     assert reasons(results) == [0, "crashed", 0, "crashed", 0, "crashed", 0]
     assert reasons(in_workers(int, ["1", "one", "2"], config=ALONE)) == [1, "crashed", 2]
+    assert reasons(in_workers(os._exit, [1, 2], config=ALONE, retry=str)) == ["1", "2"], "a second chance"
 
 
-def test_in_workers_without_items_starts_nothing():
-    """No items, no results."""
-    assert list(in_workers(os.abort, [], config=SamplingConfig())) == []
+def test_in_workers_keeps_order_and_reads_ahead_little():
+    """Results come in the order of the items, of which only a few are taken before they are needed."""
+    taken = []
+    results = in_workers(str, (taken.append(item) or item for item in range(40)), config=SamplingConfig(workers=2))
+    assert next(results) == (0, "0")
+    assert len(taken) <= 2 * LOOKAHEAD
+    assert [item for item, _ in results] == list(range(1, 40))
 
 
 def test_in_workers_bounds_memory():
@@ -71,27 +73,6 @@ def test_in_workers_bounds_memory():
     kept = reasons(results)
     assert kept[1] == "crashed"
     assert kept[0] == kept[2] == bytearray(10)
-
-
-def test_in_workers_tries_again_with_the_other_function():
-    """A crashed item gets a second chance; only a second failure is final."""
-    results = in_workers(os._exit, [1, 2], config=ALONE, retry=str)
-    assert reasons(results) == ["1", "2"]
-
-
-def test_in_workers_keeps_order_and_reads_ahead_little():
-    """Results come in the order of the items, of which only a few are taken before they are needed."""
-    taken = []
-
-    def items():
-        for item in range(40):
-            taken.append(item)
-            yield item
-
-    results = in_workers(str, items(), config=SamplingConfig(workers=2))
-    assert next(results) == (0, "0")
-    assert len(taken) <= 2 * LOOKAHEAD
-    assert [item for item, _ in results] == list(range(1, 40))
 
 
 def test_in_workers_leaves_no_process_behind_when_abandoned():
@@ -103,21 +84,6 @@ def test_in_workers_leaves_no_process_behind_when_abandoned():
     after = {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
     workers = {pid for pid in after - before if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())}
     assert workers == set()
-
-
-def import_from(folder: Path, name: str) -> None:
-    sys.path.insert(0, str(folder))
-    importlib.import_module(name)
-
-
-def test_a_limit_of_file_size_cuts_no_bytecode(tmp_path, monkeypatch):
-    """A module that a worker imports first can still be imported by others."""
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    (tmp_path / "first_seen_by_a_worker.py").write_text("VALUES = [" + "1, " * 1000 + "]\n")
-    with open_pool(workers=1, limits={resource.RLIMIT_FSIZE: 100}) as pool:
-        pool.schedule(import_from, args=(tmp_path, "first_seen_by_a_worker")).result()
-    monkeypatch.syspath_prepend(tmp_path)
-    assert len(importlib.import_module("first_seen_by_a_worker").VALUES) == 1000
 
 
 class FirstStartsAtOnce:
@@ -165,7 +131,7 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     while len(workers) < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
         children = psutil.Process(parent.pid).children()
-        workers = [child for child in children if "popen_loky" in " ".join(child.cmdline())]
+        workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     time.sleep(1)  # for the workers to get busy
     parent.kill()
     parent.wait()
@@ -174,31 +140,20 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     assert alive == []
 
 
-@pytest.mark.parametrize("how", ["file", "stdin", "command"])
-def test_plain_scripts_can_use_the_pool(videos, how):
-    """A program needs no `__main__` guard: workers do not run it again."""
+def test_plain_scripts_can_use_the_pool(videos):
+    """A program needs no `__main__` guard: workers do not run it again, and never import the deep learning stack."""
     path = videos.numbered("clip.mp4", num_frames=30)
     script = (
-        "from pathlib import Path\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.pool import sample_videos\n"
+        "import sys\nfrom pathlib import Path\nfrom hapvr.config import SamplingConfig\n"
+        "from hapvr.video.pool import sample_videos\n"
         f"rows = list(sample_videos([('s/clip', Path({str(path)!r}))], config=SamplingConfig(workers=1)))\n"
-        "print([(row.reason, len(row.jpegs)) for row in rows])\n"
+        "print([(row.reason, len(row.jpegs)) for row in rows], 'torch' in sys.modules, __name__, __spec__)\n"
     )
     (videos.folder / "script.py").write_text(script)
-    arguments = {"file": [str(videos.folder / "script.py")], "stdin": ["-"], "command": ["-c", script]}[how]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, *arguments], input=script, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert (done.stdout, done.stderr) == ("[('', 3)]\n", "")
-
-
-def test_workers_do_not_load_torch(tmp_path):
-    """Decoding processes stay small: they never import the deep learning stack."""
-    script = (
-        "import sys, hapvr.video.pool; print([name for name in ('torch', 'mlflow', 'timm') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    for arguments in ([str(videos.folder / "script.py")], ["-c", script]):
+        done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+        assert (done.stdout, done.stderr) == ("[('', 3)] False __main__ None\n", "")
 
 
 def test_sample_videos_gives_a_row_for_every_file(videos):
@@ -223,23 +178,6 @@ def test_sample_videos_gives_a_row_for_every_file(videos):
     assert frame.shape == (64, 85, 3)
     assert np.abs(frame.astype(int) - expected).mean() < 2
     assert all(row.message and row.probe is None for row in rows[1:4])
-
-
-def test_sample_videos_stops_a_decode_that_takes_too_long(videos):
-    """A clip that cannot be decoded in the time given is a timeout, not a hang."""
-    slow = videos.noise("slow.mp4", num_frames=60)
-    quick = videos.numbered("quick.mp4", num_frames=1)
-    config = SamplingConfig(fps=60, short_side_px=2160, timeout_s=1, workers=1)
-    rows = list(sample_videos([("s/slow", slow), ("s/quick", quick)], config=config))
-    assert [row.reason for row in rows] == ["timeout", ""]
-
-
-def test_sample_videos_is_independent_of_workers_and_neighbours(videos):
-    """The bytes of a video's frames do not depend on who else is sampled or by how many processes."""
-    items = [(f"s/{index}", videos.numbered(f"{index}.mp4", num_frames=10 + 7 * index)) for index in range(5)]
-    together = list(sample_videos(items, config=SamplingConfig(workers=2, short_side_px=64)))
-    alone = list(sample_videos(items[3:4], config=SamplingConfig(workers=1, short_side_px=64)))
-    assert together[3:4] == alone
 
 
 def test_a_file_that_grows_while_it_is_read_is_a_video(videos):
@@ -284,42 +222,13 @@ def test_inspect_videos_reports_facts_of_files(videos):
     assert rows[0].probe.duration_s == 3.0
 
 
-def damage(data: bytes, kind: str, rng: random.Random) -> bytes:
-    broken = bytearray(data)
-    if kind == "cut":
-        return bytes(broken[: rng.randrange(len(broken))])
-    if kind == "flip":
-        for _ in range(rng.choice([1, 10, 100, 1000])):
-            broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
-    elif kind == "head":
-        for _ in range(20):
-            broken[rng.randrange(min(4000, len(broken)))] = rng.randrange(256)
-    elif kind == "zero":
-        start, length = rng.randrange(len(broken)), rng.choice([16, 1000, 20_000])
-        broken[start : start + length] = bytes(len(broken[start : start + length]))
-    elif kind == "turn":
-        start = rng.randrange(len(broken))
-        broken = broken[start:] + broken[:start]
-    elif kind == "again":
-        start = rng.randrange(len(broken))
-        broken = broken[:start] + broken[start // 2 :]
-    return bytes(broken)
-
-
-def torture(items, *, timeout_s):
-    """Sample all items; every row is there, failed with a known reason or with frames of one size."""
-    known = {"", "not_video", "no_video_stream", "no_frames", "decode_error", "too_large", "empty_file"}
-    rows = list(sample_videos(items, config=SamplingConfig(timeout_s=timeout_s, short_side_px=64)))
-    assert [row.video_id for row in rows] == [video_id for video_id, _ in items]
-    assert {row.reason for row in rows} <= known
-    for row in rows:
-        assert (row.reason == "") == (len(row.jpegs) > 0) == (row.probe is not None)
-        assert len(row.jpegs) == len(row.timestamps_s)
-        assert {Image.open(io.BytesIO(jpeg)).size for jpeg in row.jpegs} <= {(row.width_px, row.height_px)}
-    return rows
-
-
-KINDS = ("cut", "flip", "head", "zero", "turn", "again")
+DAMAGE = {
+    "cut": lambda data, at: data[:at],
+    "flip": lambda data, at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+    "zero": lambda data, at: data[:at] + bytes(len(data[at : at + 1000])) + data[at + 1000 :],
+    "turn": lambda data, at: data[at:] + data[:at],
+    "again": lambda data, at: data[:at] + data[at // 2 :],
+}
 
 
 def test_sample_videos_survives_damage_of_every_kind(videos):
@@ -331,49 +240,22 @@ def test_sample_videos_survives_damage_of_every_kind(videos):
         videos.numbered("plain.mkv", num_frames=30),
         videos.numbered("plain.webm", num_frames=10, codec="libvpx"),
         videos.numbered("plain.ts", num_frames=30),
-        videos.numbered("plain.avi", num_frames=30, codec="mpeg4"),
     ]
     items = [("good/first", sources[1])]
     for number in range(100):
-        source = sources[number % len(sources)]
+        source, kind = sources[number % 5], list(DAMAGE)[number // 5 % 5]
         path = videos.folder / f"{number:03d}-{source.name}"
-        path.write_bytes(damage(source.read_bytes(), KINDS[number // len(sources) % len(KINDS)], rng))
+        data = source.read_bytes()
+        path.write_bytes(DAMAGE[kind](data, rng.randrange(len(data))))
         items.append((f"bad/{number:03d}", path))
-    items.append(("good/last", sources[1]))
-    rows = torture(items, timeout_s=30)
-    assert rows[0].jpegs == rows[-1].jpegs
-    assert len(rows[0].jpegs) == 3
-    assert 10 < sum(row.reason == "" for row in rows) < 100
-
-
-@pytest.mark.slow
-def test_sample_videos_survives_damaged_real_clips(real_videos, tmp_path):
-    """Three hundred damaged variants of real clips."""
-    rng = random.Random(1)
-    small = [path for path in real_videos if path.stat().st_size < 700_000]
-    items = []
-    for number in range(300):
-        source = rng.choice(small)
-        path = tmp_path / f"{number:03d}-{source.name}"
-        path.write_bytes(damage(source.read_bytes(), rng.choice(KINDS), rng))
-        items.append((f"bad/{number:03d}", path))
-    torture(items, timeout_s=60)
-
-
-@pytest.mark.slow
-def test_sample_videos_reads_every_real_clip(real_videos):
-    """All real clips are sampled, the shortest included, in the expected number of frames."""
-    rows = torture([(f"real/{path.name}", path) for path in real_videos], timeout_s=120)
-    assert all(row.reason == "" and row.message == "" for row in rows)
-    assert sum(row.decoder == PYAV_SELECTED for row in rows) == 44  # the 45th is no H.264
+    rows = list(
+        sample_videos([*items, ("good/last", sources[1])], config=SamplingConfig(timeout_s=30, short_side_px=64))
+    )
+    assert [row.video_id for row in rows[:-1]] == [video_id for video_id, _ in items]
+    known = {"", "not_video", "no_video_stream", "no_frames", "decode_error", "too_large", "empty_file"}
+    assert {row.reason for row in rows} <= known
     for row in rows:
-        assert row.probe is not None
-        assert abs(len(row.jpegs) - row.probe.duration_s) <= 1
-
-
-def test_encode_jpeg_is_reproducible_and_close():
-    """Equal pixels give equal bytes, and decode to nearly the same pixels."""
-    frame = np.linspace(0, 255, 32 * 48 * 3).reshape(32, 48, 3).astype(np.uint8)
-    first, second = (encode_jpeg(frame, quality=95) for _ in range(2))
-    assert first == second
-    assert np.abs(np.asarray(Image.open(io.BytesIO(first))).astype(int) - frame).max() <= 12
+        assert (row.reason == "") == (len(row.jpegs) > 0) == (row.probe is not None)
+        assert {Image.open(io.BytesIO(jpeg)).size for jpeg in row.jpegs} <= {(row.width_px, row.height_px)}
+    assert rows[0].jpegs == rows[-1].jpegs
+    assert 10 < sum(row.reason == "" for row in rows) < 100

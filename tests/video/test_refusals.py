@@ -81,16 +81,3 @@ def test_sample_frames_refuses_headers_without_frames(videos):
     with pytest.raises(VideoError) as caught:
         sampled(path)
     assert caught.value.reason in {"no_frames", "decode_error"}
-
-
-def test_damaged_files_stay_silent(videos, capfd):
-    """Decoders do not write on the user's terminal."""
-    path = videos.noise(num_frames=20)
-    data = bytearray(path.read_bytes())
-    data[2000:2400] = bytes(400)
-    path.write_bytes(data)
-    sampled(path)
-    write_text(videos.folder)
-    with pytest.raises(VideoError):
-        sampled(videos.folder / "text.mp4")
-    assert capfd.readouterr().err == ""

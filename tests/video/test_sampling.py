@@ -34,17 +34,6 @@ def test_sampling_times_reach_to_the_last_frame(end_s, fps, expected):
     assert sampling_times(fps=fps, end_s=end_s) == pytest.approx(expected)
 
 
-def test_sampling_times_stop_at_max_frames():
-    """A long or lying clip gives at most max_frames times."""
-    assert len(sampling_times(fps=1, end_s=1e9, max_frames=7)) == 7
-
-
-def test_sampling_times_reject_a_negative_end():
-    """Times count from the first frame."""
-    with pytest.raises(ArgumentError, match="end_s"):
-        sampling_times(fps=1, end_s=-1)
-
-
 @given(
     steps=st.lists(st.floats(0.002, 5), max_size=30),
     fps=st.floats(0.1, 60),

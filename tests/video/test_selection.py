@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 
 import av
@@ -69,17 +68,6 @@ def test_selected_frames_equal_those_of_decoding_all(
         np.testing.assert_array_equal(ours.timestamps_s, all_decoded.timestamps_s)
 
 
-@pytest.mark.parametrize(("pixel_format", "rotation_deg"), [("yuv420p10le", None), ("yuv444p", None), ("yuv420p", 90)])
-def test_selection_is_independent_of_pixels_and_rotation(
-    videos: VideoWriter, pixel_format: str, rotation_deg: int | None
-) -> None:
-    """What decord cannot read is selected all the same."""
-    path = write_video(videos.folder / "clip.mp4", moving(30), pixel_format=pixel_format, rotation_deg=rotation_deg)
-    ours, all_decoded = (sample_frames(path, fps=2, short_side_px=64, decoder=d) for d in ("auto", "pyav"))  # type: ignore[arg-type]
-    assert ours.decoder == PYAV_SELECTED
-    np.testing.assert_array_equal(ours.frames, all_decoded.frames)
-
-
 def test_groups_without_a_wanted_frame_are_not_decoded(videos: VideoWriter) -> None:
     """Damage there is not noticed: at a frame every two seconds every other group of a second is passed over."""
     path = write_video(videos.folder / "clip.mp4", moving(), codec_options={"x264-params": "keyint=10:scenecut=0"})
@@ -107,35 +95,15 @@ def test_damage_to_a_wanted_frame_gives_what_decoding_all_does(videos: VideoWrit
     np.testing.assert_array_equal(ours.frames, all_decoded.frames)
 
 
-def test_a_file_that_changed_meanwhile_is_not_selected_from(videos: VideoWriter) -> None:
-    """Packets of another file than the one that is read."""
-    packets = read_packets(write_video(videos.folder / "one.mp4", moving(20)))
-    other = write_video(videos.folder / "two.mp4", moving(10))
-    assert packets is not None
-    with pytest.raises(IncompleteSelectionError):
-        list(iter_selected(other, packets, packets.pts))
-
-
-def test_groups_hold_all_packets_once(videos: VideoWriter) -> None:
-    """Whatever order they are stored in; of other codecs there is one group."""
-    for name, codec, count in (("a.mp4", "libx264", 2), ("a.mkv", "mpeg4", 1)):
-        path = write_video(
-            videos.folder / name, moving(20), codec=codec, codec_options={"g": "10", "sc_threshold": "0"}
-        )
-        packets = read_packets(path)
-        assert packets is not None
-        assert len(packets.groups) == count
-        assert sorted(chain.from_iterable(packets.groups)) == list(packets.pts)
-        assert packets.times_s == pytest.approx([k / 10 for k in range(20)], abs=1e-3)
-
-
 @pytest.mark.parametrize(
-    ("name", "codec"), [("clip.webm", "libvpx-vp9"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx265")]
+    ("name", "codec"),
+    [("clip.webm", "libvpx-vp9"), ("clip.webm", "libvpx"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx265")],
 )
 def test_decord_reads_other_codecs_with_the_same_pixels(videos: VideoWriter, name: str, codec: str) -> None:
-    """Where decord is used it agrees with PyAV to the last bit."""
+    """Where decord is used it agrees with PyAV to the last bit, also behind a cut; it is not where it does not."""
     options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
-    path = write_video(videos.folder / name, moving(30), codec=codec, codec_options=options)
+    frames = [*moving(30), *reversed(moving(30))]
+    path = write_video(videos.folder / name, frames, codec=codec, codec_options=options)
     ours, other = (sample_frames(path, fps=2, short_side_px=64, decoder=d) for d in ("auto", "pyav"))  # type: ignore[arg-type]
-    assert (ours.decoder, other.decoder) == (DECORD, PYAV)
+    assert (ours.decoder, other.decoder) == (DECORD if name == "clip.webm" else PYAV, PYAV)
     np.testing.assert_array_equal(ours.frames, other.frames)

@@ -48,15 +48,9 @@ def block_injection(num_frames: int, count: int, position: int) -> Injection:
 def draw_injection(num_frames: int, settings: InjectionSettings, rng: np.random.Generator) -> Injection:
     """Draw how many frames are inserted and where.
 
-    Their number n is uniform between the two rates of T = num_frames, rounded down, both included. A block stands before
-    frame p, uniform in 0 to T - n; scattered frames take any n of the T + n places.
+    Their number n is uniform between the two rates of T = num_frames, rounded down, both included; their block stands before
+    frame p, uniform in 0 to T - n.
     """
     fewest, most = int(settings.min_rate * num_frames), int(settings.max_rate * num_frames)
     count = int(rng.integers(fewest, most + 1))
-    if settings.placement == "block":
-        return block_injection(num_frames, count, int(rng.integers(num_frames - count + 1)))
-    places = rng.choice(num_frames + count, count, replace=False)
-    source = torch.zeros(num_frames + count, dtype=torch.long)
-    source[torch.from_numpy(places)] = -1
-    source[source == 0] = torch.arange(num_frames)
-    return Injection(source)
+    return block_injection(num_frames, count, int(rng.integers(num_frames - count + 1)))

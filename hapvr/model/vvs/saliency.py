@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from hapvr.model.vvs.settings import SaliencySettings
 
-EXPANSION = 4
+EXPANSION, HEADS = 4, 8
 REACH = 2
 """The weight of a frame needs similarities of frames at most so many apart: its 3 x 3 cells on the diagonal."""
 
@@ -67,7 +67,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, settings: SaliencySettings) -> None:
         super().__init__()
         dims = EXPANSION * settings.width
-        self.dims, self.heads, self.temporal = dims, settings.heads, settings.attention == "temporal"
+        self.dims, self.heads, self.temporal = dims, HEADS, settings.attention == "temporal"
         self.input = nn.Linear(dims, 3 * dims)
         self.output = nn.Linear(dims, dims)
         self.linear1 = nn.Linear(dims, 2 * dims)

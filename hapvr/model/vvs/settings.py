@@ -27,8 +27,9 @@ class DistractorSettings(Settings):
 class SaliencySettings(Settings):
     """Suppression weights from the self-similarities of neighbouring frames."""
 
-    width: Width = Field(default=128, description="channels of the bottleneck; the encoder has four times as many")
-    heads: Width = 8
+    width: Annotated[int, Field(ge=2, multiple_of=2)] = Field(
+        default=128, description="channels of the bottleneck; the encoder has four times as many, in 8 heads"
+    )
     attention: Literal["frame", "temporal"] = Field(
         default="frame",
         description="`frame`: frames do not see each other in the encoder, as in the release; `temporal`: they do, "
@@ -41,14 +42,6 @@ class SaliencySettings(Settings):
         description="a frame is salient above the mean of the clipped similarities, or as the best one (`clipped`, the "
         "release), or above the mean of the raw ones (`plain`, the paper)",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> SaliencySettings:
-        if 4 * self.width % self.heads:
-            raise ValueError(
-                f"heads: got {self.heads}, wanted a divisor of {4 * self.width}, four times saliency.width"
-            )
-        return self
 
 
 class TopicSettings(Settings):
@@ -68,21 +61,12 @@ class InjectionSettings(Settings):
 
     min_rate: Rate = Field(default=0.2, description="fewest inserted frames, as a part of the clip")
     max_rate: Rate = Field(default=0.5, description="most inserted frames")
-    frames: Literal["one", "several"] = Field(
-        default="one", description="one frame is repeated, as in the release, or each is drawn by itself"
-    )
-    placement: Literal["block", "scattered"] = Field(
-        default="block", description="in one piece, as in the release, or between any frames"
-    )
     max_magnitude: Positive | None = Field(
         default=None,
         description="frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: `easy_rate`",
     )
     easy_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.09, description="without max_magnitude this part of a batch's frames, those of the smallest magnitude"
-    )
-    ignore_own: bool = Field(
-        default=True, description="the anchor's own frames below that magnitude have no label; false: they are content"
     )
 
     @model_validator(mode="after")
@@ -104,6 +88,10 @@ class SuppressionObjective(Settings):
         default=0.5, description="within the frame loss, of how far the comparator leaves [-1, 1]"
     )
 
+    def weights(self) -> dict[str, float]:
+        """The weight of each loss by its name."""
+        return {name: getattr(self, f"{name}_weight") for name in ("video", "frame", "saliency", "distractor")}
+
 
 class VvsSettings(Settings):
     """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its ablations."""
@@ -119,11 +107,6 @@ class VvsSettings(Settings):
     topic: TopicSettings = TopicSettings()
     injection: InjectionSettings = InjectionSettings()
     objective: SuppressionObjective = SuppressionObjective()
-
-    def modules(self) -> tuple[str, ...]:
-        """The modules that are not left out."""
-        names = ("distractor_discrimination", "temporal_saliency", "topic_guidance")
-        return tuple(name for name in names if getattr(self, name))
 
     def scoring(self) -> dict[str, Any]:
         """The settings that decide an embedding, as values of JSON. What only training uses is left out."""

@@ -39,7 +39,7 @@ export async function showResults(place, values) {
   const shown = pairs.slice(first, first + PAGE_ROWS);
   place.append(
     element("ol", { class: "results", start: first + 1 }, shown.map((pair) => row(pair, ofCollection))),
-    pages > 1 && pager(page, pages, pairs.length, address),
+    ...(pages > 1 ? [pager(page, pages, pairs.length, address)] : []),
     element("p", {}, element("a", { href: "#/" }, "New search")),
   );
 }

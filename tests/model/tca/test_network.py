@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,11 +14,8 @@ from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.seeding import torch_rng
-from tests.model.tca import definition
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-SHAPES = [(3, 24, 4, 2, 16), (11, 40, 8, 1, 64), (29, 6, 1, 3, 5)]
-"""Seed, D, heads, layers, feed-forward."""
 
 
 def build(dims: int = 24, seed: int = 0, **settings: Any) -> ContextNetwork:
@@ -49,35 +45,6 @@ def padded(clips: list[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.stack(rows), torch.arange(size) < torch.tensor([len(clip) for clip in clips])[:, None]
 
 
-@pytest.mark.parametrize(("seed", "dims", "heads", "layers", "feedforward"), SHAPES)
-def test_network_computes_the_equations(seed: int, dims: int, heads: int, layers: int, feedforward: int) -> None:
-    """Encoder, video vectors, cosine and both Chamfer similarities, computed a number at a time."""
-    sizes = {"heads": heads, "layers": layers, "feedforward": feedforward}
-    network = build(dims, seed, **sizes)
-    clips = videos(dims, seed=seed, regions=3)
-    weights = {name: value.double().numpy() for name, value in network.state_dict().items()}
-    frames = [F.normalize(clip.mean(1), dim=-1).double().numpy() for clip in clips]
-    wanted = [definition.encode(video, weights, layers=layers, heads=heads) for video in frames]
-    features, mask = padded(clips)
-    with torch.no_grad():
-        embedded = network.embed(features, mask=mask)
-    for number, (clip, video) in enumerate(zip(clips, wanted, strict=True)):
-        np.testing.assert_allclose(embedded[number, : len(clip), 0], video, rtol=2e-4, atol=2e-5)
-        assert not embedded[number, len(clip) :].any()
-    cosine = [[definition.video_vector(a) @ definition.video_vector(b) for b in wanted] for a in wanted]
-    forth = np.array([[definition.chamfer(a, b) for b in wanted] for a in wanted])
-    for level, expected in (
-        ({}, cosine),
-        ({"level": "frame"}, forth),
-        ({"level": "frame", "symmetric_chamfer": True}, (forth + forth.T) / 2),
-    ):
-        leveled = build(dims, seed, **sizes, **level)
-        found = leveled.score(embedded, embedded, query_mask=mask, reference_mask=mask)
-        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
-        packed = leveled.pack([row[: len(clip)] for row, clip in zip(embedded, clips, strict=True)])
-        np.testing.assert_allclose(leveled.packed_scorer()(packed, packed), expected, rtol=2e-4, atol=2e-5)
-
-
 @pytest.mark.parametrize("level", ["video", "frame"])
 def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
     """No position is encoded, and padding is never attended to, whatever it holds and however much there is."""
@@ -96,16 +63,6 @@ def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
         matrix = network.frame_similarity(one, alone[0])
         assert matrix.shape == (len(one), len(alone[0]))
         torch.testing.assert_close(network.self_similarity(one), torch.ones(len(one)), **CLOSE)
-
-
-def test_one_frame_is_its_own_video_vector() -> None:
-    """And then the cosine is the Chamfer similarity."""
-    one, other = videos(lengths=(1, 1))
-    scores = []
-    for level in ("video", "frame"):
-        network = build(level=level)
-        scores.append(network.score(network.embed(one)[None], network.embed(other)[None]))
-    torch.testing.assert_close(*scores, **CLOSE)
 
 
 def test_comparator_refines_frames_as_the_similarity_network_does() -> None:
@@ -137,43 +94,7 @@ def test_network_as_files(tmp_path: Any, settings: dict[str, Any]) -> None:
     assert torch.equal(network.packed_scorer()(packed, packed), loaded.packed_scorer()(again, again))
 
 
-def test_weights_come_from_the_generator_alone() -> None:
-    """Equal seeds give equal weights, and torch's global generator is left alone."""
-    before = torch.random.get_rng_state()
-    first, second = (ContextNetwork(TcaSettings(heads=4), dims=8, generator=torch_rng("weights")) for _ in range(2))
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    other = ContextNetwork(TcaSettings(heads=4), dims=8, generator=torch_rng("others"))
-    assert not torch.equal(next(first.parameters()), next(other.parameters()))
-
-
-@pytest.mark.parametrize(
-    ("shape", "mask", "message"),
-    [
-        ((0, 1, 24), None, r"got shape \(0, 1, 24\).*with a frame or more"),
-        ((3, 1, 8), None, r"wanted \[\.\.\., frames, regions, 24\]"),
-        ((2, 24), None, r"wanted \[\.\.\., frames, regions, 24\]"),
-        ((2, 3, 1, 24), [[True, True, False], [False, False, False]], "1 videos without a real frame"),
-    ],
-)
-def test_features_that_cannot_be_embedded_are_refused(
-    shape: tuple[int, ...], mask: list[list[bool]] | None, message: str
-) -> None:
-    """No frames, other dimensions, and videos that are all padding."""
-    with pytest.raises(ArgumentError, match=message):
-        build().embed(torch.ones(shape), mask=None if mask is None else torch.tensor(mask))
-
-
 def test_heads_must_share_the_dims() -> None:
     """The message names the setting and both numbers."""
     with pytest.raises(ArgumentError, match=r"train\.network\.heads: 8 heads do not share 20 values"):
         ContextNetwork(TcaSettings(), dims=20)
-
-
-def test_values_that_are_not_finite_are_refused() -> None:
-    """An embedding with NaN is named when it is compared."""
-    network = build()
-    clip = network.embed(videos()[0])[None].clone()
-    clip[0, 2] = float("nan")
-    with pytest.raises(ArgumentError, match="query: NaN or infinite values in 1 frames, first in video 0 frame 2"):
-        network.compare(clip, clip)

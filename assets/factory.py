@@ -1,0 +1,73 @@
+"""An asset for each step of the chain: inputs, partitions and pool come from `hapvr.chain`, the rest is what the UI shows."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import dagster as dg
+
+from assets import metadata
+from assets.partitions import GPU_POOL, SHARDS
+from assets.project import ProjectResource
+from hapvr.chain import CHAIN
+
+if TYPE_CHECKING:
+    from hapvr.stages.project import Project
+
+
+class Made(NamedTuple):
+    """What a step made. key: of the shard; "" for a step without shards."""
+
+    context: dg.AssetExecutionContext
+    resource: ProjectResource
+    project: "Project"
+    key: str
+    result: Any
+
+
+def dependencies(name: str) -> list[dg.AssetDep]:
+    """The inputs of a step. One without shards reads all shards of its inputs."""
+    step = CHAIN[name]
+    return [
+        dg.AssetDep(
+            source, partition_mapping=dg.AllPartitionMapping() if CHAIN[source].per_shard > step.per_shard else None
+        )
+        for source in step.inputs
+    ]
+
+
+def step_asset(
+    name: str,
+    show: Callable[[Made], dg.MaterializeResult],
+    *,
+    group: str,
+    kinds: set[str],
+    owner: str,
+    description: str,
+    columns: dict[str, str] | None = None,
+    checks: Sequence[dg.AssetCheckSpec] = (),
+    **options: Any,
+) -> dg.AssetsDefinition:
+    """The asset of a step. show: what a materialisation says of what was made; columns: of its table; options: for the step."""
+    step = CHAIN[name]
+
+    @dg.asset(
+        name=name,
+        group_name=group,
+        kinds=kinds,
+        owners=[owner],
+        pool=GPU_POOL if step.gpu else None,
+        partitions_def=SHARDS if step.per_shard else None,
+        deps=dependencies(name),
+        metadata=metadata.columns(columns) if columns else None,
+        check_specs=list(checks),
+        description=description,
+    )
+    def make(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+        from hapvr.progress import ProgressLines
+
+        opened, key = project.open(), context.partition_key if step.per_shard else ""
+        progress = ProgressLines(context.log.info, f"{name} {key}".rstrip())
+        result = step.run(opened, key, progress=progress, **options)
+        return show(Made(context, project, opened, key, result))
+
+    return make

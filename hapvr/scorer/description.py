@@ -1,0 +1,106 @@
+"""What a bundle says of itself in scorer.json; read without torch.
+
+scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last
+calibration.json          similarity to probability; not there where the model has none
+model_card.md             data, settings, metrics and limits, for people; may be absent
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded; absent where the
+                          backbone is a TorchScript file, which is code: whoever loads the bundle names it by
+                          HAPVR_BACKBONE_FILE, and its digest must be the recorded one
+whitening.safetensors
+network/                  network.safetensors, network.json
+onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent where scorer.json says why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from hapvr.errors import DataError
+from hapvr.features.settings import Precision
+from hapvr.files import read_json_as
+from hapvr.model.settings import NetworkSettings
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.settings import ServingConfig
+from hapvr.video.settings import SamplingConfig
+
+SCORER_FILE = "scorer.json"
+BACKBONE_FILE = "backbone.safetensors"
+WHITENING_FILE = "whitening.safetensors"
+NETWORK_FOLDER = "network"
+CALIBRATION_FILE = "calibration.json"
+CARD_FILE = "model_card.md"
+FORMAT_VERSION = 3
+TORCHSCRIPT = "torchscript"
+REMEDY = "fetch the model again, or register it again with this version"
+
+ONNX_FOLDER = "onnx"
+ONNXName = Literal["backbone.onnx", "embed.onnx", "frames.onnx", "compare.onnx"]
+
+
+class BackboneRecord(BaseModel, extra="allow"):
+    """What determines the regions of a crop; further keys are settings of the backbone that differ from defaults."""
+
+    architecture: str
+    source: Literal["pretrained", "file", "random", "torchscript"]
+    sha256: str
+    precision: Precision = "float32"
+
+
+class ONNXFile(BaseModel):
+    sha256: str
+    bytes: int
+
+
+class ONNXRecord(BaseModel, extra="allow"):
+    """settings: of the similarity network. files: by name. Further keys say how they were checked."""
+
+    settings: NetworkSettings
+    files: Annotated[dict[ONNXName, ONNXFile], Field(min_length=4)]
+
+
+class NoONNX(BaseModel):
+    """Why a bundle has no ONNX files, as the end of a sentence."""
+
+    reason: str
+
+
+class Description(BaseModel):
+    """scorer.json. warning: a sentence that goes with every answer of the model."""
+
+    format_version: Literal[3]
+    hapvr_version: str
+    backbone: BackboneRecord
+    crop_px: Annotated[int, Field(ge=1, le=1024)]
+    batch_frames: Annotated[int, Field(ge=1)]
+    sampling: SamplingConfig
+    serving: ServingConfig
+    warning: str
+    provenance: dict[str, Any]
+    onnx: ONNXRecord | NoONNX
+
+
+def read_description(folder: Path) -> Description:
+    """What scorer.json says. Raises DataError for a folder without one, DamagedError for one that cannot be used."""
+    if not (folder / SCORER_FILE).exists():
+        raise DataError(f"model: {folder} is no model bundle; wanted a folder with {SCORER_FILE}")
+    return read_json_as(folder / SCORER_FILE, Description, remedy=REMEDY)
+
+
+def read_calibration(folder: Path) -> Calibration | None:
+    """The calibration of a bundle, None if it has none. Raises DamagedError for one that cannot be used."""
+    path = folder / CALIBRATION_FILE
+    return read_json_as(path, Calibration, remedy=REMEDY) if path.exists() else None
+
+
+def random_weights_warning(sources: Iterable[str]) -> str:
+    """The warning of a model whose frozen networks have weights of these sources; empty unless some are random."""
+    if "random" not in sources:
+        return ""
+    return (
+        "the frozen networks of this model have random weights: it shows that the chain works, and its similarities and "
+        "probabilities say nothing about videos"
+    )

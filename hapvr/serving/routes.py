@@ -1,0 +1,382 @@
+"""The endpoints, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import stat
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.responses import FileResponse, JSONResponse
+
+from hapvr import __version__
+from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
+from hapvr.scorer.deadline import Deadline
+from hapvr.search import query as search_query
+from hapvr.search.current import current_index
+from hapvr.search.marks import mark_pair, read_marks, unmark_pair
+from hapvr.search.match import FrameMatrix, SearchAnswer
+from hapvr.search.rows import answer_values
+from hapvr.serving import jobs
+from hapvr.serving.collection import Collection, OpenIndex
+from hapvr.serving.duplicate_list import StoredDuplicates, after, listed, matches_of
+from hapvr.serving.jobs import Job, SearchJobs
+from hapvr.serving.refusals import Refusal, describe, without_paths
+from hapvr.serving.requests import (
+    Count,
+    DuplicateFilter,
+    MarkedPair,
+    Name,
+    NamedSearch,
+    Offset,
+    PairOfVideos,
+    UploadSearch,
+)
+from hapvr.serving.uploads import is_json, receive, shown_name, temporary_file
+from hapvr.stages.marking import is_digest
+from hapvr.stages.project import Project
+from hapvr.storage.frames import thumbnail
+
+READS_AT_ONCE = 4
+ANSWER_WITHIN_S = 2.0
+"""A search that takes longer is answered with the id of a job."""
+
+MAX_WAIT_S = 20.0
+MAX_MATRIX_CELLS = 250_000
+"""Frame similarities of a pair; of longer videos every n-th frame is compared."""
+
+MEDIA_TYPES = {
+    **dict.fromkeys((".mp4", ".m4v", ".mov"), "video/mp4"),
+    ".webm": "video/webm",
+    ".mkv": "video/x-matroska",
+    ".ogv": "video/ogg",
+}
+"""By suffix; browsers play others no better if they are told more."""
+
+router = APIRouter()
+
+
+class Service:
+    """What the endpoints share."""
+
+    def __init__(self, project: Project, *, model: str | None = None) -> None:
+        """model: as `Searcher.open` takes it. Raises ConfigError for wrong values of the environment."""
+        self.project = project
+        self.limits = limits_from_environment(project.config.serving)
+        self.access = access_from_environment()
+        self.collection = Collection(project, model=model)
+        self.jobs = SearchJobs(at_once=project.config.service.searches_at_once)
+        self.duplicates = StoredDuplicates()
+        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
+        # for what reads frames and compares pairs: few at once, so that other requests find free threads
+        self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
+
+    def shown(self, job: Job) -> dict[str, Any]:
+        """A job as JSON. answer: with its matches, None until there is one; error, code: why there will be none."""
+        status, answer = job.status, None
+        failure = {"error": "", "code": ""}
+        if status == "failed" and job.error is not None:
+            failure = describe(job.error)[1]
+        if status == "done":
+            answer = answer_values([job.future.result()])[0] | {"query_id": job.video_id}
+            answer["warnings"] = [without_paths(warning) for warning in answer["warnings"]]
+        return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
+
+
+def service_of(request: Request) -> Service:
+    """The service of the app that got a request."""
+    found: Service = request.app.state.service
+    return found
+
+
+def index_of(request: Request) -> OpenIndex:
+    """The index of this moment. Raises DataError where there is none."""
+    return service_of(request).collection.current()
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]
+IndexOf = Annotated[OpenIndex, Depends(index_of)]
+
+
+# Searches
+
+
+@router.post("/search")
+async def search(request: Request, service: ServiceOf) -> Response:
+    """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
+    if is_json(request.headers):
+        job = _begin_named(service, NamedSearch.model_validate_json(await request.body()))
+    else:
+        job = await _begin_upload(request, service, UploadSearch.model_validate(dict(request.query_params)))
+    await _ended(job, ANSWER_WITHIN_S)
+    if job.status == "failed" and job.error is not None:
+        raise job.error
+    done = job.status == "done"
+    headers = {} if done else {"location": f"/jobs/{job.id}"}
+    return JSONResponse(service.shown(job), 200 if done else 202, headers=headers)
+
+
+def _begin_named(service: Service, asked: NamedSearch) -> Job:
+    def work(job: Job) -> SearchAnswer:
+        index = service.collection.current()
+        if asked.id is not None:
+            index.check(asked.id)
+            job.query = index.searcher.read_id(asked.id)
+        else:
+            job.query = index.searcher.read(
+                asked.query, access=service.access, limits=service.limits, deadline=job.deadline
+            )
+        return index.searcher.answer(job.query, wanted, deadline=job.deadline)
+
+    wanted, job = asked.wanted(), Job(asked.query, video_id=asked.id or "")
+    with ExitStack() as held:
+        held.enter_context(service.jobs.place())
+        service.jobs.start(job, work, release=held.pop_all().close)
+    return job
+
+
+async def _begin_upload(request: Request, service: Service, asked: UploadSearch) -> Job:
+    def work(job: Job) -> SearchAnswer:
+        searcher = service.collection.current().searcher
+        try:
+            job.query = searcher.read(path, name=name, access=Access(), limits=service.limits, deadline=job.deadline)
+        except VideoError as error:  # with the sender's name of the file instead of its temporary place
+            said = str(error).replace(str(path), name).replace(path.name, name)
+            raise VideoError(error.reason, said) from error
+        return searcher.answer(job.query, wanted, deadline=job.deadline)
+
+    wanted, name = asked.wanted(), shown_name(asked.name)
+    job = Job(name)
+    with ExitStack() as held:  # the place while the file arrives; file and place until the search has ended
+        held.enter_context(service.jobs.place())
+        path = held.enter_context(temporary_file(service.uploads, name))
+        await receive(request, path, name=name)
+        service.jobs.start(job, work, release=held.pop_all().close)
+    return job
+
+
+@router.get("/jobs/{job_id}")
+async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Any:
+    """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
+    found = service.jobs.get(job_id)
+    await _ended(found, min(wait_s, MAX_WAIT_S))
+    return service.shown(found)
+
+
+@router.delete("/jobs/{job_id}")
+async def cancel(service: ServiceOf, job_id: str) -> Any:
+    """End a search that nobody waits for any more."""
+    found = service.jobs.get(job_id)
+    service.jobs.cancel(found)
+    return service.shown(found)
+
+
+async def _ended(job: Job, wait_s: float) -> None:
+    """Wait for the end of a job, but not longer."""
+    if wait_s > 0 and not job.future.done():
+        end = asyncio.wrap_future(job.future)
+        end.add_done_callback(lambda found: found.cancelled() or found.exception())  # `Job.error` tells it, not a log
+        await asyncio.wait([end], timeout=wait_s)
+
+
+# The collection
+
+
+@router.get("/health")
+async def health(service: ServiceOf) -> Any:
+    """Whether the service answers; it does so while searches run and while there is no index."""
+    return {"status": "ok", "version": __version__, "busy": service.jobs.busy}
+
+
+@router.get("/index")
+def index(service: ServiceOf) -> Any:
+    """Which index answers, and the limits of a search. problem: why there is none, and what to do."""
+    value: dict[str, Any] = {"busy": service.jobs.busy, "problem": "", "max_bytes": service.limits.max_bytes}
+    try:
+        found = service.collection.current()
+        current = current_index(service.project.root)
+    except DataError as error:
+        return value | {"videos": 0, "problem": without_paths(str(error))}
+    calibration = found.searcher.scorer.calibration
+    return value | {
+        "videos": found.searcher.num_videos,
+        "shards": len(found.searcher.shards()),
+        "sources": sorted({video_id.partition("/")[0] for video_id in found.video_ids}),
+        "model": current.model if current.model.startswith("models:/") else Path(current.model).name,
+        "since": current.since,
+        "recall": current.recall,
+        "prior": None if calibration is None else calibration.prior,
+        "warnings": [without_paths(text) for text in found.searcher.warnings],
+        "problem": without_paths(str(service.collection.problem or "")),
+    }
+
+
+@router.get("/videos")
+def videos(index: IndexOf, contains: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
+    """Videos whose id contains some letters, in order."""
+    found = [video_id for video_id in index.video_ids if contains.casefold() in video_id.casefold()]
+    return {"total": len(found), "videos": [index.video_row(one) for one in found[offset : offset + limit]]}
+
+
+@router.get("/videos/{video_id:path}/matches")
+def matches(
+    service: ServiceOf,
+    index: IndexOf,
+    video_id: str,
+    limit: Count = 100,
+    offset: Offset = 0,
+    rejected: bool = False,
+) -> Any:
+    """What is known of one video without a search: its pairs of `hapvr duplicates`. rejected: those marked as no match too."""
+    index.check(video_id)
+    pairs, searched = service.duplicates.read(index)
+    rows = matches_of((pair for pair in pairs if rejected or pair.mark != "not_a_match"), video_id)
+    shown = rows[offset : offset + limit]
+    return {"total": len(rows), "searched": index.searcher.shard_of(video_id) in searched, "matches": shown}
+
+
+@router.get("/videos/{video_id:path}")
+def video(index: IndexOf, video_id: str) -> Any:
+    """What is known of the file of a video."""
+    return index.video_row(video_id)
+
+
+@router.get("/watch")
+def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
+    """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
+    rows = index.watched(watch_list)
+    names = [one.name for one in service.project.config.watch.lists]
+    return {"total": len(rows), "lists": names, "matches": rows[offset : offset + limit]}
+
+
+@router.get("/duplicates")
+def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> Any:
+    """Groups of copies and pairs of the other kinds, a piece at a time. next: the cursor of the following piece, or ""."""
+    pairs, searched = service.duplicates.read(index)
+    rows = listed(pairs, index, wanted)
+    shown, following = after(rows, wanted.cursor, wanted.limit)
+    shards = {"shards_searched": len(searched), "shards": len(index.searcher.shards())}
+    return {"total": len(rows), "groups": shown, "next": following, **shards}
+
+
+# Media
+
+
+@router.head("/media/{video_id:path}", include_in_schema=False)
+@router.get("/media/{video_id:path}")
+def media(index: IndexOf, video_id: str) -> Response:
+    """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
+    facts = index.facts(video_id)
+    try:
+        found = None if facts.path is None else facts.path.stat()
+    except (OSError, ValueError):
+        found = None
+    if facts.path is None or found is None or not stat.S_ISREG(found.st_mode):
+        sentence = (
+            f"media: the file of {video_id} is not there any more; `hapvr index update` forgets it once it is gone"
+        )
+        raise Refusal(410, "gone", sentence)
+    if facts.num_bytes and found.st_size != facts.num_bytes:
+        sentence = (
+            f"media: the file of {video_id} has {found.st_size} bytes now, and {facts.num_bytes} when it was indexed; make "
+            "its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
+        )
+        raise Refusal(410, "replaced", sentence)
+    kind = MEDIA_TYPES.get(facts.path.suffix.lower(), "application/octet-stream")
+    return FileResponse(facts.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
+
+
+@router.get("/thumbnails/{video_id:path}")
+async def picture(
+    index: IndexOf,
+    service: ServiceOf,
+    video_id: str,
+    second: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0,
+    width: Annotated[int, Query(ge=16, le=640)] = 192,
+) -> Response:
+    """The sampled frame that is nearest to a second, as JPEG."""
+    index.check(video_id)
+
+    def made() -> bytes | None:
+        jpeg, small = index.pictures.at(video_id, second), io.BytesIO()
+        if jpeg is not None:
+            thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
+        return small.getvalue()
+
+    found = await anyio.to_thread.run_sync(made, limiter=service.reading)
+    if not found:
+        sentence = f"thumbnails: there are no frames of {video_id}; features alone were imported, or it is gone"
+        raise Refusal(410, "gone", sentence)
+    return Response(found, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"})
+
+
+# Pairs
+
+
+@router.get("/pairs")
+def marks(service: ServiceOf) -> Any:
+    """All marks, the oldest first."""
+    return {"marks": [asdict(row) for row in read_marks(service.project.root).rows()]}
+
+
+@router.patch("/pairs")
+def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
+    """Say that two videos match or do not, or take that back."""
+
+    def digest(name: str) -> str:
+        return name if is_digest(name) else index.facts(name).sha256
+
+    if asked.query is not None:
+        first, name = digest(asked.query), asked.query
+    else:
+        job = service.jobs.get(asked.job or "")
+        first, name = job.sha256, job.name
+        if not first:
+            raise ArgumentError(
+                "pairs: the query of this search has no file that a mark could be kept for; fetch it first"
+            )
+    second, root = digest(asked.reference), service.project.root
+    if asked.mark is None:
+        gone = unmark_pair(root, first, second)
+        return {"mark": None, "before": None if gone is None else gone.verdict}
+    mark_pair(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
+    return {"mark": asked.mark}
+
+
+@router.get("/pairs/matrix")
+async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Any:
+    """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference."""
+    found = await _matrix(service, index, pair)
+    return {
+        "query_times_s": found.query_times_s,
+        "reference_times_s": found.reference_times_s,
+        "threshold": found.threshold,
+        "segments": [asdict(segment) for segment in found.segments],
+        "values": np.round(found.values, 3).tolist(),
+    }
+
+
+async def _matrix(service: Service, index: OpenIndex, pair: PairOfVideos) -> FrameMatrix:
+    index.check(pair.reference)
+    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
+
+    def query() -> search_query.Query:
+        if pair.query is not None:
+            index.check(pair.query)
+            return index.searcher.read_id(pair.query)
+        found = service.jobs.get(pair.job or "").query
+        if found is None:
+            raise Refusal(410, "gone", "pairs: the query of this search is not kept any more; search again")
+        return found
+
+    def compared() -> FrameMatrix:
+        return index.searcher.matrix(query(), pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
+
+    return await anyio.to_thread.run_sync(compared, limiter=service.reading)

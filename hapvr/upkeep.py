@@ -1,0 +1,392 @@
+"""Whether the files of a data root still are what was written, and making again what is not.
+
+One table, `KINDS`, says for everything that the chain stores where it lies, how it is checked, and what makes it again.
+
+Repairs lose nothing: a damaged file is set aside under another name until its replacement stands, and is put back where none
+can be made. Only files that our own records say we made or fetched are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.marks import MARKS
+from hapvr.chain import CHAIN
+from hapvr.corpus.output import check_folder
+from hapvr.errors import DamagedError, DataError, HapvrError
+from hapvr.files import read_json_as
+from hapvr.progress import Progress, no_progress
+from hapvr.search.current import CURRENT, current_index, model_place, read_blank
+from hapvr.search.current import FOLDER as SEARCH
+from hapvr.search.duplicate_tables import groups_fingerprint, read_pairs
+from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.search.marks import read_marks
+from hapvr.search.outbox import PLACE as OUTBOX_PLACE
+from hapvr.search.outbox import Outbox
+from hapvr.search.settings import SearchSettings
+from hapvr.stages.duplicates import GROUPS_PLACE
+from hapvr.stages.project import Project
+from hapvr.stages.shard_check import FileCheck, check_shard
+from hapvr.stages.sources import CORPUS_FOLDER, resolve_sources
+from hapvr.stages.videos import damaged_files
+from hapvr.stages.watch_lists import check_watch_matches
+from hapvr.storage.filesystem import DataRoot
+from hapvr.storage.manifest import AVAILABILITY, check_availability, read_manifest_shard, shard_keys
+from hapvr.storage.shards import Shard
+
+ASIDE = ".set_aside"
+"""Folder of the data root for files that are being made again."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """keys: of all there is; check: raises DataError for damage, or returns what it found, with counts; remake: None where
+    nothing can make it again, and `advice` says what to do."""
+
+    keys: Callable[[DataRoot], Sequence[str]]
+    check: Callable[[DataRoot, str], FileCheck | None]
+    remake: Callable[[Project, str], object] | None = None
+    advice: str = ""
+
+
+def verify_root(
+    root: DataRoot, *, kinds: Collection[str] | None = None, progress: Progress = no_progress
+) -> list[FileCheck]:
+    """Read what the chain wrote below a data root and compare it with what was recorded of it.
+
+    kinds: of KINDS; None for all. Raises DataError where there is nothing to check.
+    """
+    chosen = KINDS if kinds is None else kinds
+    places = [(name, key) for name, kind in KINDS.items() if name in chosen for key in kind.keys(root)]
+    if not places:
+        raise DataError(f"verify: {root.url} holds nothing that the chain wrote; is that the data root?")
+    checks = []
+    for name, key in places:
+        checks.append(check(root, name, key))
+        progress(len(checks), len(places))
+    return checks
+
+
+def check(root: DataRoot, name: str, key: str) -> FileCheck:
+    """Check one thing that is stored. name: of KINDS."""
+    try:
+        found = KINDS[name].check(root, key) or FileCheck(name, key, "ok")
+        return replace(found, kind=name, key=key)
+    except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
+        return FileCheck(name, key, "damaged", message=str(error))
+
+
+def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress) -> list[FileCheck]:
+    """Make again what is damaged or unfinished, in the order of the chain; returns all checks, with what came of it."""
+    _put_back(project.root)
+    broken = [one for one in checks if one.state != "ok"]
+    results: dict[FileCheck, FileCheck] = {}
+    for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
+        results[one] = _repair(project, one)
+        progress(len(results), len(broken))
+    return [results.get(one, one) for one in checks]
+
+
+def _repair(project: Project, found: FileCheck) -> FileCheck:
+    kind = KINDS[found.kind]
+    if kind.remake is None:
+        return replace(found, message=f"{found.message}. {kind.advice}")
+    try:
+        kind.remake(project, found.key)
+    except HapvrError as error:
+        return replace(found, message=f"{found.message}. It could not be made again: {error}")
+    after = check(project.root, found.kind, found.key)
+    return replace(after, state="repaired", message=found.message) if after.state == "ok" else after
+
+
+@contextmanager
+def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Move files into ASIDE while the block makes them again; they are removed once they are replaced.
+
+    They are put back where the block fails, where it does not replace them, and where `confirm` is false afterwards.
+    """
+    moved = [name for name in names if root.exists(name)]
+    for name in moved:
+        if root.local is not None:
+            root.local_path(f"{ASIDE}/{name}").parent.mkdir(parents=True, exist_ok=True)
+        root.filesystem.move(root.path(name), root.path(f"{ASIDE}/{name}"))
+    good = False
+    try:
+        yield
+        good = confirm()
+    finally:
+        for name in moved:
+            if good and root.exists(name):
+                root.delete(f"{ASIDE}/{name}")
+            else:
+                root.delete(name)
+                root.filesystem.move(root.path(f"{ASIDE}/{name}"), root.path(name))
+
+
+def _put_back(root: DataRoot) -> None:
+    """Files that a killed repair had set aside return to their places where nothing replaced them."""
+    selector = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
+    for info in root.filesystem.get_file_info(selector):
+        if info.type == pafs.FileType.File:
+            name = info.path.partition(f"/{ASIDE}/")[2]
+            if not root.exists(name):
+                root.filesystem.move(info.path, root.path(name))
+
+
+def _remake_shard(name: str, project: Project, key: str) -> None:
+    """A shard of the manifest, by its step. Without its index nothing is taken over from the damaged data."""
+    if key not in shard_keys(project.root):
+        raise DataError("it is no shard of the manifest; if it was imported, run `hapvr features import` again")
+    step = "pseudo_labels" if name == "teacher_embeddings" else name
+    with _set_aside(project.root, Shard(project.root, name, key).index_name):
+        CHAIN[step].run(project, key)
+
+
+def _check_downloads(root: DataRoot, key: str) -> None:
+    if damaged := damaged_files(root, key):
+        others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
+        raise DamagedError(f"{damaged[0]}{others} changed since it was fetched or made")
+
+
+def _remake_downloads(project: Project, key: str) -> None:
+    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with its record."""
+    root, lost = project.root, []
+    assert root.local is not None
+    availability = [f"{AVAILABILITY}/{one}.parquet" for one in _availability_keys(root) if one.endswith(f"/{key}")]
+    records = [Shard(root, "videos", key).index_name, *availability]
+    for path in damaged_files(root, key):
+        with _set_aside(root, path.relative_to(root.local).as_posix(), *records, confirm=path.exists):
+            _regenerate(project)
+            CHAIN["videos"].run(project, key)
+        if path in damaged_files(root, key):
+            lost.append(path)
+    if lost:
+        raise DataError(f"{lost[0]} cannot be had again; it was left as it is")
+
+
+def _regenerate(project: Project, name: str = "") -> None:
+    """Make what is missing of the generated videos and benchmarks. name: of a folder whose benchmark is made again, too."""
+    if name == MARKS:
+        from hapvr.stages.marks_benchmark import marked_pairs, write_marks_benchmark
+
+        write_marks_benchmark(project, marked_pairs(project))
+        return
+    with _set_aside(project.root, *([f"{CORPUS_FOLDER}/{name}/benchmark.json"] if name else [])):
+        for _ in resolve_sources(project):
+            pass
+
+
+def _check_corpus(root: DataRoot, name: str) -> None:
+    folder = root.local_path(f"{CORPUS_FOLDER}/{name}")
+    if (folder / "videos").is_dir():
+        check_folder(folder)
+    if (folder / "benchmark.json").is_file():
+        load_definition(folder)
+
+
+def _check_manifest(root: DataRoot, key: str) -> FileCheck:
+    return FileCheck("video_manifest", key, "ok", len(read_manifest_shard(root, key)))
+
+
+def _availability_keys(root: DataRoot) -> list[str]:
+    return [
+        f"{source}/{file.removesuffix('.parquet')}"
+        for source in root.list_folders(AVAILABILITY)
+        for file in root.list_files(f"{AVAILABILITY}/{source}")
+    ]
+
+
+def _check_whitening(root: DataRoot, _: str) -> None:
+    from hapvr.features.whitening import load_whitening, whitening_provenance
+
+    whitening_provenance(root)
+    load_whitening(root)
+
+
+def _check_training(root: DataRoot, key: str) -> None:
+    """The files of a training, which may have come to any point; key "": the file that names the latest model."""
+    from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
+    from hapvr.stages.training import current_key
+    from hapvr.train.report import RESULT_NAME, TrainingResult
+    from hapvr.train.run_folder import CHECKPOINTS, NETWORK, RUN_NAME, list_checkpoints, read_checkpoint, read_record
+
+    if not key:
+        current_key(root)
+        return
+    folder = root.local_path(f"models/{key}")
+    remedy = "train again with another run key, or copy the file from the run in MLflow"
+    if (folder / RUN_NAME).is_file():
+        read_record(folder)
+    if (folder / RESULT_NAME).is_file():
+        ended = read_json_as(folder / RESULT_NAME, TrainingResult, remedy=remedy)
+        read_description(folder / NETWORK)
+        if weights_sha256(folder / NETWORK) != ended.weights_sha256:
+            weights = folder / NETWORK / WEIGHTS_FILE
+            raise DamagedError(f"{weights} does not hold the weights that the training ended with; {remedy}")
+    for checkpoint in list_checkpoints(folder / CHECKPOINTS):
+        with suppress(FileNotFoundError):  # a training that runs removes old ones
+            read_checkpoint(checkpoint)
+
+
+def _set_checkpoints_aside(project: Project, key: str) -> None:
+    """A training goes on from the newest checkpoint that can be read."""
+    from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_checkpoint
+
+    for path in list_checkpoints(project.root.local_path(f"models/{key}") / CHECKPOINTS) if key else ():
+        try:
+            read_checkpoint(path)
+        except DataError:
+            path.rename(path.with_name(path.name + ".damaged"))
+
+
+def _trainings(root: DataRoot) -> list[str]:
+    return [*([""] if root.exists("models/current.json") else []), *root.list_folders("models")]
+
+
+def _scores(root: DataRoot) -> list[str]:
+    return [
+        f"{run}/{name}" for run in root.list_folders("models") for name in root.list_folders(f"models/{run}/benchmarks")
+    ]
+
+
+def _check_scores(root: DataRoot, key: str) -> None:
+    from hapvr.stages.evaluation import StoredScores
+    from hapvr.tables import TABLE_ERRORS, read_frame
+
+    run, name = key.split("/")
+    folder = root.local_path(f"models/{run}/benchmarks/{name}")
+    remedy = "evaluate the model again"
+    if (folder / "scores.json").is_file():
+        read_json_as(folder / "scores.json", StoredScores, remedy=remedy)
+    for table in sorted(folder.glob("*.parquet")):
+        try:
+            read_frame(table)
+        except TABLE_ERRORS as error:
+            raise DamagedError(f"{table} is damaged ({error}); {remedy}") from error
+
+
+def _remake_scores(project: Project, key: str) -> None:
+    from hapvr.stages.evaluation import make_benchmark_scores
+    from hapvr.stages.training import trained_run
+
+    run, name = key.split("/")
+    make_benchmark_scores(project, trained_run(project, run), name)
+
+
+def _descriptor_shards(root: DataRoot) -> list[str]:
+    return [
+        f"{digest}/{key}"
+        for digest in root.list_folders(SEARCH)
+        for key in root.list_folders(f"{model_place(digest)}/descriptors")
+    ]
+
+
+def _descriptor_shard(root: DataRoot, key: str) -> Shard:
+    digest, shard = key.split("/")
+    return Shard(root, f"{model_place(digest)}/descriptors", shard)
+
+
+def _remake_descriptors(project: Project, key: str) -> None:
+    digest, shard = key.split("/")
+    if current_index(project.root).digest != digest:
+        raise DataError("it is of an earlier model, and is made again when that one answers again")
+    with _set_aside(project.root, _descriptor_shard(project.root, key).index_name):
+        CHAIN["frame_descriptors"].run(project, shard)
+        CHAIN["search_index"].run(project)
+
+
+def _check_index(root: DataRoot, _: str) -> None:
+    current = current_index(root)
+    read_blank(root, current.digest)
+    current.open(root, SearchSettings()).verify(probes=1)
+
+
+def _rebuild_index(project: Project, _: str) -> None:
+    from hapvr.search.current import serving_index
+    from hapvr.stages.search_index import update_index
+    from hapvr.stages.search_model import search_model
+
+    serving = serving_index(project.root)
+    update_index(project, search_model(project, None if serving is None else serving.model), anew=True)
+
+
+def _existing(place: str, root: DataRoot) -> list[str]:
+    return [""] if root.exists(place) else []
+
+
+def _folders(name: str, root: DataRoot) -> list[str]:
+    return root.list_folders(name)
+
+
+def _run_step(name: str, project: Project, key: str) -> object:
+    step = CHAIN[name]
+    return step.run(project, key) if step.per_shard else step.run(project)
+
+
+def _shard_kind(name: str) -> Kind:
+    return Kind(
+        keys=partial(_folders, name),
+        check=lambda root, key: check_shard(Shard(root, name, key)),
+        remake=partial(_remake_shard, name),
+    )
+
+
+def _pairs_check(root: DataRoot, key: str) -> None:
+    read_pairs(root, f"duplicate_pairs/{key}/rows.parquet")
+
+
+def _remake_availability(project: Project, key: str) -> None:
+    CHAIN["videos"].run(project, Path(key).name)
+
+
+def _check_groups(root: DataRoot, _: str) -> None:
+    groups_fingerprint(root, GROUPS_PLACE)
+
+
+def _check_marks(root: DataRoot, _: str) -> None:
+    read_marks(root)
+
+
+ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
+KINDS: dict[str, Kind] = {
+    "corpus": Kind(partial(_folders, CORPUS_FOLDER), _check_corpus, _regenerate),
+    "video_manifest": Kind(
+        shard_keys, _check_manifest, advice="Restore the manifest from a copy: it is the only record of its videos"
+    ),
+    "videos": _shard_kind("videos"),
+    "downloads": Kind(partial(_folders, "videos"), _check_downloads, _remake_downloads),
+    "availability": Kind(
+        _availability_keys, lambda root, key: check_availability(root, *key.split("/")), _remake_availability
+    ),
+    "frames": _shard_kind("frames"),
+    "whitening": Kind(
+        partial(_existing, "whitening/whitening.json"), _check_whitening, partial(_run_step, "whitening")
+    ),
+    "features": _shard_kind("features"),
+    "training_views": _shard_kind("training_views"),
+    "teacher_embeddings": _shard_kind("teacher_embeddings"),
+    "pseudo_labels": _shard_kind("pseudo_labels"),
+    "models": Kind(_trainings, _check_training, _set_checkpoints_aside),
+    "benchmark_scores": Kind(_scores, _check_scores, _remake_scores),
+    "descriptors": Kind(
+        _descriptor_shards, lambda root, key: check_shard(_descriptor_shard(root, key)), _remake_descriptors
+    ),
+    "search_index": Kind(partial(_existing, CURRENT), _check_index, _rebuild_index),
+    "duplicate_pairs": Kind(partial(_folders, "duplicate_pairs"), _pairs_check, partial(_run_step, "duplicate_pairs")),
+    "duplicate_groups": Kind(
+        partial(_existing, GROUPS_PLACE),
+        _check_groups,
+        partial(_run_step, "duplicate_groups"),
+    ),
+    "watch_matches": Kind(partial(_folders, "watch_matches"), check_watch_matches, partial(_run_step, "watch_matches")),
+    "marks": Kind(partial(_existing, MARKS_PLACE), _check_marks, advice=ONLY_RECORD),
+    "outbox": Kind(partial(_existing, OUTBOX_PLACE), lambda root, _: Outbox(root).check(), advice=ONLY_RECORD),
+}
+"""Everything that the chain stores, in its order."""

@@ -1,0 +1,304 @@
+"""Searches, media, marks, matrices and duplicates over HTTP."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hapvr.serving.duplicate_list import after
+from tests.scorer.bundles import scene, write_scenes
+from tests.serving.served import GONE, REPLACED, Client, serving
+from tests.stages.search_projects import LONG, copied
+from tests.stages.test_searcher import black
+
+SHORT, COPY, PART = "in/short.mp4", "in/trips/copy of short.mp4", "in/trips/part.mp4"
+
+
+def names(answer: Any) -> list[str]:
+    return [match["reference"] for match in answer["answer"]["matches"]]
+
+
+def test_health_index_and_videos(client: Client) -> None:
+    """What answers and its warnings, without paths; videos are listed a piece at a time."""
+    assert client.get("/health").json["status"] == "ok"
+    found = client.get("/index").json
+    assert (found["videos"], found["sources"], found["problem"]) == (11, ["in"], "")
+    assert "random weights" in found["warnings"][0]
+    assert "/" not in found["model"]
+    found = client.get("/videos", contains="SHORT", limit=1, offset=1).json
+    assert (found["total"], [row["id"] for row in found["videos"]]) == (2, [COPY])
+    assert client.get(f"/videos/{COPY}").json == found["videos"][0]
+    assert client.get("/videos", limit="x7").json["error"].endswith("(got 'x7')")
+
+
+def test_media_is_the_file_by_ranges(client: Client, collection: Path) -> None:
+    """Whole, a range, one beyond its end; only ids of the collection have media, and no file that is gone or another by now."""
+    data = (collection / "videos" / "trips" / "copy of short.mp4").read_bytes()
+    whole = client.get(f"/media/{COPY}")
+    assert (whole.status, whole.body, whole.headers["content-type"]) == (200, data, "video/mp4")
+    part = client.get(f"/media/{COPY}", headers={"range": "bytes=10-19"})
+    assert (part.status, part.body) == (206, data[10:20])
+    assert part.headers["content-range"] == f"bytes 10-19/{len(data)}"
+    assert client.get(f"/media/{COPY}", headers={"range": f"bytes={len(data)}-"}).status == 416
+    for name in ("in/absent.mp4", "../config.yaml", "in/../../config.yaml", str(collection / "config.yaml"), ""):
+        assert client.get(f"/media/{name}").status == 404, name
+    for video_id, code in ((GONE, "gone"), (REPLACED, "replaced")):
+        answer = client.get(f"/media/{video_id}")
+        assert (answer.status, answer.json["code"]) == (410, code)
+        assert "`hapvr index update`" in answer.json["error"]
+        assert client.get(f"/thumbnails/{video_id}").status == client.search(id=video_id).status == 200
+
+
+def test_thumbnails_are_small_pictures(client: Client) -> None:
+    answer = client.get(f"/thumbnails/{COPY}", second=3.2, width=64)
+    with Image.open(io.BytesIO(answer.body)) as picture:
+        assert (picture.format, picture.width) == ("JPEG", 64)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/health", {"host": "evil.example"}),
+        ("POST", "/search", {"origin": "http://evil.example"}),
+        ("PATCH", "/pairs", {"origin": "null"}),
+        ("POST", "/search", {"sec-fetch-site": "cross-site"}),
+        ("GET", f"/media/{SHORT}", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}),
+        ("GET", "/health", {"origin": "http://evil.example", "upgrade": "websocket", "connection": "upgrade"}),
+    ],
+    ids=str,
+)
+def test_foreign_pages_are_refused(client: Client, method: str, path: str, headers: dict[str, str]) -> None:
+    assert client.ask(method, path, headers=headers).status == 403
+
+
+def test_every_answer_forbids_foreign_content(client: Client) -> None:
+    """The page, JSON, media and refusals: a strict policy, no guesses at types."""
+    for path in ("/", "/main.js", "/health", f"/media/{SHORT}", "/absent"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+    assert client.get("/absent").json["code"] == "http"
+    assert b"HAP-VR" in client.get("/").body
+
+
+def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_path: Path) -> None:
+    """No index: it starts all the same. Damaged: named. Once it is there, it is used without a restart."""
+    project = copied(collection, tmp_path)
+    place = project.root.local_path("search/current.json")
+    whole = place.read_bytes()
+    place.unlink()
+    with serving(project) as client:
+        assert client.get("/health").status == 200
+        missing = client.search(id=SHORT)
+        assert missing.status == 503
+        assert "`hapvr index build` makes one" in missing.json["error"]
+        assert str(tmp_path) not in missing.json["error"]
+        assert "hapvr index build" in client.get("/index").json["problem"]
+        for damaged in (b"", b'{"place": 1}', whole[:20]):
+            place.write_bytes(damaged)
+            answer = client.get("/videos")
+            assert (answer.status, answer.json["code"]) == (503, "no_index")
+        place.write_bytes(whole)
+        assert client.search(id=SHORT).status == 200
+        place.write_bytes(b"{}")  # the open index goes on, and GET /index says that something is wrong
+        assert client.search(id=SHORT).status == 200
+        assert "damaged" in client.get("/index").json["problem"]
+
+
+def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:
+    """By id: the rows of `hapvr search`, the warning of a random model with them."""
+    found = client.search(id=SHORT, top=2).json
+    assert (found["status"], names(found)[0], len(names(found))) == ("done", COPY, 2)
+    assert "random weights" in found["answer"]["warnings"][0]
+    assert found["answer"]["prior"] == pytest.approx(0.2)
+    best = found["answer"]["matches"][0]
+    assert best["segments"][0]["query_start_s"] == 0
+    assert best["probability"] > 0.9
+
+
+def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> None:
+    """The answer has the sender's name and never the temporary one; a still picture is known by its suffix."""
+    clip = write_scenes(tmp_path / "<b>my clip.mp4", [500, 501, *LONG[25:31]])
+    found = client.upload(clip, top=1, **{"from": 2}).json
+    match = found["answer"]["matches"][0]
+    assert found["query"] == match["query"] == "<b>my clip.mp4"
+    assert match["reference"] == "in/long.mp4"
+    assert (match["segments"][0]["query_start_s"], match["segments"][0]["reference_start_s"]) == (2, 25)
+    picture = tmp_path / "still.png"
+    Image.fromarray(scene(LONG[7])).save(picture)
+    assert names(client.upload(picture).json)[0] == "in/long.mp4"
+    assert client.uploads == []
+
+
+def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """202 with the address of the job, which tells the end; a job can be asked for again, and ended."""
+    monkeypatch.setattr("hapvr.serving.routes.ANSWER_WITHIN_S", 0)
+    begun = client.ask("POST", "/search", body={"id": "in/long.mp4"})
+    assert (begun.status, begun.headers["location"]) == (202, f"/jobs/{begun.json['job']}")
+    done = client.ended(begun)
+    assert names(done.json)[0] == PART
+    assert client.get(begun.headers["location"]).json == done.json
+    assert client.ask("DELETE", begun.headers["location"]).json["status"] == "done"
+    failed = client.ended(client.ask("POST", "/search", body={"id": "in/absent.mp4"}))
+    assert (failed.json["status"], failed.json["code"]) == ("failed", "unknown_id")
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({}, 400, "wanted one of path, url and id"),
+        ({"id": SHORT, "path": "/a.mp4"}, 400, "wanted one of path, url and id"),
+        ({"id": SHORT, "top": 0}, 400, "top"),
+        ({"id": SHORT, "tpo": 1}, 400, "tpo"),
+        ({"id": SHORT, "from": 5, "to": 3}, 400, "wanted 0 <= from < to"),
+        ({"id": SHORT, "at": 1, "to": 3}, 400, "wanted one of the two"),
+        ({"id": SHORT, "min_probability": float("nan")}, 400, "min_probability"),
+        ({"id": SHORT, "from": 500}, 422, "has no frame from 500 s on"),
+        ({"id": "in/absent.mp4"}, 404, "the index has no video 'in/absent.mp4'"),
+        ({"id": "../../etc/passwd"}, 404, "the index has no video"),
+        ({"path": "/absent/folder/x.mp4"}, 404, "x.mp4 does not exist"),
+        ({"path": "http://127.0.0.1:9/x.mp4"}, 400, "a path is no URL"),
+        ({"url": "/etc/passwd"}, 400, "url"),
+        ({"url": "file:///etc/passwd"}, 400, "url"),
+        ({"url": "http://127.0.0.1:9/x.mp4"}, 403, "HAPVR_ALLOWED_HOSTS"),
+    ],
+    ids=str,
+)
+def test_bad_requests_get_a_sentence(client: Client, asked: dict[str, Any], status: int, said: str) -> None:
+    """A status, a code, one line; no folder of this machine."""
+    answer = client.search(**asked)
+    assert (answer.status, set(answer.json)) == (status, {"error", "code"})
+    assert said in answer.json["error"]
+    assert "/folder/" not in answer.json["error"]
+
+
+def test_uploads_that_are_no_use_say_why(client: Client, tmp_path: Path) -> None:
+    """Black throughout, empty, no video, a form, no name."""
+    (tmp_path / "empty.mp4").write_bytes(b"")
+    (tmp_path / "text.mp4").write_text("no video")
+    for file, code in (
+        (black(tmp_path / "black.mp4"), "no_picture"),
+        (tmp_path / "empty.mp4", "empty_file"),
+        (tmp_path / "text.mp4", "not_video"),
+    ):
+        answer = client.upload(file)
+        assert answer.json["code"] == code, answer.json
+        assert "hapvr-upload" not in answer.json["error"]
+    for kind in ("multipart/form-data; boundary=x", "application/octet-stream"):
+        assert client.ask("POST", "/search", body=b"--x--", headers={"content-type": kind}).status == 400
+
+
+def test_only_the_allowed_folders_are_read(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HAPVR_ALLOWED_ROOTS holds for paths; whether a forbidden file exists is not told."""
+    allowed = tmp_path / "allowed"
+    clip = write_scenes(allowed / "clip.mp4", list(LONG[3:9]))
+    (allowed / "link.mp4").symlink_to(collection / "videos" / "short.mp4")
+    monkeypatch.setenv("HAPVR_ALLOWED_ROOTS", str(allowed))
+    with serving(copied(collection, tmp_path / "served")) as client:
+        assert names(client.search(path=str(clip)).json)[0] == "in/long.mp4"
+        for path in (collection / "videos" / "short.mp4", allowed / "link.mp4", "/etc/passwd", "/absent/x.mp4"):
+            refused = client.search(path=str(path))
+            assert refused.status == 403
+            assert "HAPVR_ALLOWED_ROOTS" in refused.json["error"]
+
+
+def test_marks_are_kept_respected_and_taken_back(client: Client) -> None:
+    """A search, the groups and the known matches leave out what is no match, until the mark is taken back."""
+    for mark, there in (("not_a_match", False), ("match", True), (None, True)):
+        answer = client.ask("PATCH", "/pairs", body={"query": SHORT, "reference": COPY, "mark": mark})
+        assert (answer.status, answer.json["mark"]) == (200, mark)
+        assert (COPY in names(client.search(id=SHORT).json)) is there
+        assert bool(client.get("/duplicates", kind="copy").json["groups"]) is there
+        assert [row["verdict"] for row in client.get("/pairs").json["marks"]] == ([] if mark is None else [mark])
+        known = client.get(f"/videos/{SHORT}/matches").json["matches"]
+        assert (COPY in [row["reference"] for row in known]) is there
+        every = client.get(f"/videos/{SHORT}/matches", rejected=True).json["matches"]
+        assert {row["reference"]: row["mark"] for row in every}[COPY] == (mark or "")
+
+
+def test_the_query_of_an_upload_can_be_marked(client: Client, tmp_path: Path) -> None:
+    """By the search that it was sent for; the mark holds for the file, whatever its name."""
+    clip = write_scenes(tmp_path / "clip.mp4", list(LONG[10:18]))
+    job = client.upload(clip).json["job"]
+    body = {"job": job, "reference": "in/long.mp4", "mark": "not_a_match"}
+    assert client.ask("PATCH", "/pairs", body=body).status == 200
+    assert set(client.get("/pairs").json["marks"][0]["names"]) == {"clip.mp4", "in/long.mp4"}
+    again = client.upload(clip.rename(tmp_path / "other.mp4")).json
+    assert "in/long.mp4" not in names(again)
+    assert client.ask("PATCH", "/pairs", body=body | {"mark": None}).json["before"] == "not_a_match"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"query": SHORT, "reference": COPY}, 400),
+        ({"query": SHORT, "reference": COPY, "mark": "maybe"}, 400),
+        ({"reference": COPY, "mark": "match"}, 400),
+        ({"query": SHORT, "job": "x", "reference": COPY, "mark": "match"}, 400),
+        ({"job": "x", "reference": COPY, "mark": "match"}, 404),
+        ({"query": SHORT, "reference": "in/absent.mp4", "mark": "match"}, 404),
+        ({"query": "/etc/passwd", "reference": COPY, "mark": "match"}, 404),
+        ({"query": SHORT, "reference": SHORT, "mark": "match"}, 400),
+    ],
+    ids=str,
+)
+def test_bad_marks_change_nothing(client: Client, body: dict[str, Any], status: int) -> None:
+    answer = client.ask("PATCH", "/pairs", body=body)
+    assert (answer.status, set(answer.json)) == (status, {"error", "code"})
+    assert client.get("/pairs").json["marks"] == []
+
+
+def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: Path) -> None:
+    """As numbers and as a picture, for an id and for an upload: bright where the same pictures are."""
+    found = client.get("/pairs/matrix", query=PART, reference="in/long.mp4").json
+    values = np.asarray(found["values"])
+    assert values.shape == (16, 40)
+    assert len(found["query_times_s"]) == 16
+    assert (np.diagonal(values[2:14, 10:22]) > 0.95).all()
+    assert (np.delete(values, range(2, 14), axis=0) < found["threshold"]).all()
+    job = client.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[10:18]))).json["job"]
+    assert np.shape(client.get("/pairs/matrix", job=job, reference="in/long.mp4").json["values"]) == (8, 40)
+    for query, status in (({"query": "in/absent.mp4"}, 404), ({"job": "absent"}, 404), ({}, 400)):
+        assert client.get("/pairs/matrix", reference=PART, **query).status == status
+
+
+def test_groups_and_pairs_are_filtered(client: Client) -> None:
+    """Kind, folder, source, probability; the fields that differ are named; the copy to keep has its reason."""
+    found = client.get("/duplicates").json
+    assert found["shards_searched"] == found["shards"] > 0
+    group, overlap = found["groups"]
+    assert (group["kind"], {row["id"] for row in group["members"]}) == ("copy", {SHORT, COPY})
+    assert [row["keep"] for row in group["members"]].count(True) == 1
+    assert group["differing"] == ["num_bytes"]
+    assert overlap["kind"] == "overlap"
+    assert "duration_s" in overlap["differing"]
+    for values, total in (
+        ({"kind": "overlap"}, 1),
+        ({"kind": "contained"}, 0),
+        ({"folder": "in/trips"}, 2),
+        ({"folder": "elsewhere"}, 0),
+        ({"source": "in"}, 2),
+        ({"source": "i"}, 0),
+        ({"min_probability": 0.9999}, 0),
+    ):
+        assert client.get("/duplicates", **values).json["total"] == total, values
+    first = client.get("/duplicates", limit=1).json
+    second = client.get("/duplicates", limit=1, cursor=first["next"]).json
+    assert (first["groups"] + second["groups"], second["next"]) == (found["groups"], "")
+    for values in ({"kind": "x"}, {"min_probability": 2}, {"min_probability": "nan"}, {"cursor": "x"}, {"limit": 0}):
+        assert client.get("/duplicates", **values).status == 400, values
+
+
+def test_a_cursor_holds_while_rows_come_and_go() -> None:
+    """The next piece begins behind the last row that was shown, also if that row is gone by then."""
+    rows: list[Any] = [((0, -2, -0.9, name), {"group": name}) for name in "abcdef"]
+    shown, cursor = after(rows, "", 2)
+    assert [row["group"] for row in shown] == ["a", "b"]
+    shown, _ = after([row for row in rows if row[1]["group"] not in "ab"], cursor, 2)
+    assert [row["group"] for row in shown] == ["c", "d"]

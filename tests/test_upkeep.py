@@ -1,0 +1,204 @@
+"""`hapvr verify` and its repairs: every kind of file is checked, nothing is lost, users' files are left alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hapvr.stages.evaluation import make_benchmark_scores
+from hapvr.stages.frames import make_frames
+from hapvr.stages.manifest import make_manifest
+from hapvr.stages.project import Project
+from hapvr.stages.shard_check import FileCheck
+from hapvr.stages.training import close_training, finish_training, prepare_training, run_training
+from hapvr.stages.videos import make_videos
+from hapvr.storage.manifest import VIDEO_COLUMNS
+from hapvr.upkeep import KINDS, repair, verify_root
+from tests.conftest import open_small_project, write_clip, write_settings
+from tests.stages.data_projects import folder_settings, open_project
+
+CUT = {".json", ".parquet"}
+MADE_FROM_OTHERS = {".md", ".png", ".csv", ".jsonl", ".lock", ".yaml"}
+"""Files that people read, or that say again what lies elsewhere."""
+
+
+def damage(path: Path) -> None:
+    """Cut a text or table in the middle; flip one bit of what is neither. Of a table, a bit may mean nothing."""
+    data = bytearray(path.read_bytes())
+    if path.suffix in CUT:
+        del data[len(data) // 2 :]
+    else:
+        data[len(data) // 3] ^= 1
+    path.unlink()  # a video may be a link to the user's
+    path.write_bytes(data)
+
+
+def kinds_of_files(root: Path, folder: str) -> list[Path]:
+    """A file of each kind below a folder: those whose names differ by digits only are of one kind."""
+    found = sorted(path for path in (root / folder).rglob("*") if path.is_file())
+    kinds = {re.sub(r"\d+", "", str(path)): path for path in found if path.suffix not in MADE_FROM_OTHERS}
+    return list(kinds.values())
+
+
+def damaged(project: Project) -> list[FileCheck]:
+    return [check for check in verify_root(project.root) if check.state != "ok"]
+
+
+def names(checks: list[FileCheck], path: Path) -> bool:
+    return any(path.name in check.message for check in checks)
+
+
+@pytest.mark.filterwarnings("ignore:.*It is made again")
+def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> None:
+    """Each kind of file is named when it is damaged, and the repair gives the bytes of before; the user's are left alone."""
+    (tmp_path / "clips").mkdir()
+    for clip in sorted(clips_folder.glob("clip *.mp4"))[:5]:
+        shutil.copyfile(clip, tmp_path / "clips" / clip.name)
+    project = open_small_project(tmp_path / "clips", tmp_path)
+    for key in make_manifest(project).shards:
+        make_videos(project, key)
+    root = project.root.local
+    assert root is not None
+    assert damaged(project) == []
+    test, validation = sorted((root / "corpus").iterdir())
+    files = [test / "labels.parquet", validation / "videos.parquet"]
+    files += [next(folder.rglob("*.mp4")) for folder in (test, validation)]
+    before = {path: path.read_bytes() for path in files}
+    for path in files:
+        damage(path)
+    found = damaged(project)
+    assert [path for path in before if not names(found, path)] == []
+    without_videos = verify_root(project.root, kinds=KINDS.keys() - {"downloads"})
+    assert {check.kind for check in without_videos if check.state != "ok"} == {"corpus"}
+    assert {check.state for check in repair(project, found)} == {"repaired"}
+    assert {path: path.read_bytes() for path in files} == before
+    assert damaged(project) == []
+    for name, remedy in (("corpus.json", "remove the folder"), ("benchmark.json", ""), ("segments.parquet", "")):
+        whole = (test / name).read_bytes()
+        damage(test / name)
+        found = damaged(project)
+        assert len(found) == 1
+        assert name in found[0].message
+        assert remedy in found[0].message
+        (test / name).write_bytes(whole)
+    clip = tmp_path / "clips" / "clip 00.mp4"
+    clip.unlink()
+    clip.write_bytes(b"another video")
+    assert damaged(project) == []
+
+
+@pytest.mark.slow
+def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
+    """Each kind of file is named when it is damaged; scores are made again, and bad checkpoints set aside."""
+    shutil.copytree(small_project.folder / "data", tmp_path / "data")
+    shutil.rmtree(tmp_path / "data" / "models", ignore_errors=True)  # those of other tests
+    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
+    project = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
+    root = tmp_path / "data"
+    prepare_training(project, "begun", tags={})
+    run = prepare_training(project, "ended", tags={})
+    run_training(project, run)
+    finish_training(project, run)
+    make_benchmark_scores(project, run, "own-test")
+    assert damaged(project) == []
+    kinds = kinds_of_files(root, "models")
+    wanted = {"current.json", "run.json", "result.json", "network.json", "network.safetensors", "scores.json"}
+    assert {path.name for path in kinds} >= wanted
+    assert {path.suffix for path in kinds} >= {".pt", ".parquet"}
+    for path in kinds:
+        before = path.read_bytes()
+        damage(path)
+        found = damaged(project)
+        assert names(found, path), (path, found)
+        made_again = path.suffix == ".pt" or path.parent.name == "own-test"
+        assert [check.state for check in repair(project, found)] == ["repaired" if made_again else "damaged"]
+        if path.suffix == ".pt":
+            assert path.with_name(path.name + ".damaged").is_file()
+        if not made_again:
+            path.write_bytes(before)
+    assert damaged(project) == []
+    assert close_training(project, run)["steps"] > 0
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A web site of a folder's files; its address."""
+    folder.mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def recorded_path(project: Project, key: str, path: str) -> None:
+    """Let the record of a shard's only video name another path, as a hand could write it."""
+    shard = project.shard("videos", key)
+    rows = [row | {"path": path} for row in shard.rows()]
+    shard.write_index(rows, provenance=shard.require({}), fields=VIDEO_COLUMNS)
+
+
+@pytest.mark.parametrize("place", ["data/mine/0.mp4", "data/downloads/in-00000/0.mp4", "own/0.mp4"])
+def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, place: str) -> None:
+    """A clip that was edited since stays as it is, wherever it lies: in a folder of the data root, below `downloads`, or
+    outside and named by a path that leads out of `downloads`."""
+    clip = write_clip(tmp_path / place, seed=0, seconds=2)
+    project = open_project(tmp_path, folder_settings(clip.parent, tmp_path / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    if place.startswith("own"):
+        (tmp_path / "data" / "downloads").mkdir()
+        recorded_path(project, "in-00000", str(tmp_path / "data" / "downloads" / ".." / ".." / "own" / "0.mp4"))
+    clip.write_bytes(b"edited")
+    repair(project, verify_root(project.root))
+    assert clip.read_bytes() == b"edited"
+
+
+def test_a_fetched_video_whose_server_is_gone_is_kept(tmp_path: Path) -> None:
+    """One flipped bit: the repair says that the file cannot be had again, and leaves it as it is."""
+    with served(tmp_path / "site") as address:
+        write_clip(tmp_path / "site" / "0.mp4", seed=0, seconds=2)
+        (tmp_path / "list.csv").write_text(f"video_id,url\na,{address}/0.mp4\n")
+        settings = folder_settings(tmp_path / "site", tmp_path / "data")
+        settings["sources"] = [{"kind": "list", "name": "in", "path": str(tmp_path / "list.csv")}]
+        settings["download"] = {"retries": 0}
+        project = open_project(tmp_path, settings)
+        make_manifest(project)
+        make_videos(project, "in-00000")
+    (row,) = project.shard("videos", "in-00000").rows()
+    assert row["status"] == "ok", row
+    fetched = Path(row["path"])
+    damage(fetched)
+    before = fetched.read_bytes()
+    (found,) = damaged(project)
+    assert fetched.name in found.message
+    (after,) = repair(project, [found])
+    assert after.state == "damaged"
+    assert "cannot be had again" in after.message
+    assert fetched.read_bytes() == before
+
+
+def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
+    """A flipped bit in features that are of no shard of the manifest: named, and left as they are."""
+    clip = write_clip(tmp_path / "in" / "0.mp4", seed=0, seconds=2)
+    project = open_project(tmp_path, folder_settings(clip.parent, tmp_path / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    make_frames(project, "in-00000")
+    root = project.root.local
+    assert root is not None
+    shutil.copytree(root / "frames" / "in-00000", root / "frames" / "imported-00000")
+    damage(root / "frames" / "imported-00000" / "data.parquet")
+    before = {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()}
+    (found,) = damaged(project)
+    (after,) = repair(project, [found])
+    assert "no shard of the manifest" in after.message
+    assert {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()} == before
