@@ -199,16 +199,12 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
 
     from hapvr.errors import DamagedError
     from hapvr.stages.benchmark_features import stored_ids
-    from hapvr.storage.manifest import available_videos
-    from hapvr.tables import TABLE_ERRORS, read_frame, read_user_table
+    from hapvr.storage.availability import available_videos
+    from hapvr.tables import TABLE_ERRORS, read_user_table
 
     try:
-        if path.is_dir():
-            table = pl.concat([read_frame(file) for file in sorted(path.glob("*.parquet"))])
-        elif path.suffix == ".parquet":
-            table = read_frame(path)
-        else:
-            table = read_user_table(path)
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        table = pl.concat([read_user_table(file) for file in files])
         return frozenset(stored_ids(definition, available_videos(table)))
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DamagedError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error
