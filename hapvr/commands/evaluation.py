@@ -199,7 +199,7 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
 
     from hapvr.errors import DamagedError
     from hapvr.stages.benchmark_features import stored_ids
-    from hapvr.storage.availability import available_videos
+    from hapvr.storage.manifest import available_videos
     from hapvr.tables import TABLE_ERRORS, read_user_table
 
     try:
