@@ -74,14 +74,13 @@ class Coverage:
     """Which videos count, by position in the definition. queries_*: bool [Q]; references_*: bool [N].
 
     in_scope: under the frozen policy the videos of the manifest, else all. scored: videos that occur in the scores.
-    available: videos of the given list of ids; without a list those that occur in the scores.
+    available: references in the given list of ids; without a list those that occur in the scores.
     """
 
     queries_in_scope: Bools
     references_in_scope: Bools
     queries_scored: Bools
     references_scored: Bools
-    queries_available: Bools
     references_available: Bools
 
 
@@ -103,19 +102,15 @@ def coverage(
                 f"{definition.name}: the availability manifest of {len(available)} ids names {int(queries_in.sum())} "
                 f"queries and {int(references_in.sum())} database videos; is it another benchmark's?"
             )
-    query, reference = pairs.query, pairs.reference
-    if policy == "frozen":
-        inside = queries_in[query] & references_in[reference]
-        query, reference = query[inside], reference[inside]
+    inside = queries_in[pairs.query] & references_in[pairs.reference]
     queries_scored, references_scored = np.zeros_like(queries_in), np.zeros_like(references_in)
-    queries_scored[query] = True
-    references_scored[reference] = True
+    queries_scored[pairs.query[inside]] = True
+    references_scored[pairs.reference[inside]] = True
     return Coverage(
         queries_in_scope=queries_in,
         references_in_scope=references_in,
         queries_scored=queries_scored,
         references_scored=references_scored,
-        queries_available=queries_scored if available is None else membership(available, definition.queries),
         references_available=references_scored if available is None else membership(available, definition.database),
     )
 

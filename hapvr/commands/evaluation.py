@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from hapvr.benchmark.definition import BenchmarkDefinition
     from hapvr.benchmark.result import EvaluationResult
     from hapvr.benchmark.scoring import EvaluationOptions
+    from hapvr.model.family import VideoNetwork
+    from hapvr.stages.benchmark_features import BenchmarkFeatures
     from hapvr.stages.segment_scores import SegmentScores
+    from hapvr.storage.filesystem import DataRoot
 
 RAW, NORMALIZED = "raw", "normalized"
 
@@ -152,28 +155,35 @@ def _from_features(
         true_segments(definition)  # refuses a benchmark without them before the long work
     results = {RAW: evaluate_network(chosen.network, definition, reader, out, options)}
     if background is not None:
-        from hapvr.benchmark.normalization import normalize_similarities
-        from hapvr.benchmark.scoring import evaluate_similarities, score_benchmark
-        from hapvr.stages.benchmark_features import background_features
-
-        others, videos = background_features(root, definition, background)
-        with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
-            levels = score_benchmark(
-                chosen.network,
-                definition,
-                others,
-                Path(folder) / "background.parquet",
-                references=videos,
-                device=options.device,
-                settings=options.scoring,
-            )
-            file = normalize_similarities(out, levels, Path(folder) / "normalized.parquet")
-            results[NORMALIZED] = evaluate_similarities(definition, reader, file, options)
+        results[NORMALIZED] = _normalized(chosen.network, definition, reader, root, background, out, options)
     if not segments:
         return results, None
     return results, score_segments(
         chosen.network, definition, reader, out, threshold=chosen.frame_threshold, device=options.device
     )
+
+
+def _normalized(
+    network: VideoNetwork,
+    definition: BenchmarkDefinition,
+    reader: BenchmarkFeatures,
+    root: DataRoot,
+    source: str,
+    similarities: Path,
+    options: EvaluationOptions,
+) -> EvaluationResult:
+    """Results of scores less each query's similarity to the videos of a source."""
+    from hapvr.benchmark.normalization import normalize_similarities
+    from hapvr.benchmark.scoring import evaluate_similarities, score_benchmark
+    from hapvr.stages.benchmark_features import background_features
+
+    features, videos = background_features(root, definition, source)
+    device, settings = options.device, options.scoring
+    with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
+        levels = Path(folder) / "background.parquet"
+        score_benchmark(network, definition, features, levels, references=videos, device=device, settings=settings)
+        file = normalize_similarities(similarities, levels, Path(folder) / "normalized.parquet")
+        return evaluate_similarities(definition, reader, file, options)
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
@@ -200,15 +210,11 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
     from hapvr.errors import DamagedError
     from hapvr.stages.benchmark_features import stored_ids
     from hapvr.storage.manifest import available_videos
-    from hapvr.tables import TABLE_ERRORS, read_frame, read_user_table
+    from hapvr.tables import TABLE_ERRORS, read_user_table
 
     try:
-        if path.is_dir():
-            table = pl.concat([read_frame(file) for file in sorted(path.glob("*.parquet"))])
-        elif path.suffix == ".parquet":
-            table = read_frame(path)
-        else:
-            table = read_user_table(path)
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        table = pl.concat([read_user_table(file) for file in files])
         return frozenset(stored_ids(definition, available_videos(table)))
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DamagedError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import torch
 from matplotlib.figure import Figure
 from PIL.Image import Image
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
@@ -140,12 +140,6 @@ class StoredResult(BaseModel, extra="allow"):
     intervals: dict[str, tuple[Share, Share]]
     tasks: dict[str, StoredTask]
 
-    @model_validator(mode="after")
-    def _check(self) -> StoredResult:
-        if self.tasks.keys() != self.metrics.keys():
-            raise ValueError("tasks and metrics have other names")
-        return self
-
 
 class StoredDigest(BaseModel, extra="allow"):
     """Of which edition of the benchmark a scores.json is, see `definition_digest`."""
@@ -158,12 +152,6 @@ class StoredScores(StoredDigest):
 
     target_means: dict[str, Share]
     results: dict[str, StoredResult]
-
-    @model_validator(mode="after")
-    def _check(self) -> StoredScores:
-        if not {BASELINE, TRAINED} <= self.results.keys() == self.target_means.keys():
-            raise ValueError(f"wanted results and target_means of {BASELINE} and {TRAINED}")
-        return self
 
 
 def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:

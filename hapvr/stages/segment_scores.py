@@ -168,7 +168,7 @@ def segments_of_benchmarks(
 ) -> dict[str, SegmentScores]:
     """Benchmark -> how well the run's model finds segments there, with the calibrated frame similarity.
 
-    Of the benchmarks that the run was evaluated on, those that know true times, but for the one that it was calibrated on.
+    Of the benchmarks that the run was evaluated on, those that know true times, except the one that it was calibrated on.
     Raises DataError if a benchmark has no stored similarities.
     """
     calibrated_on = None if calibration is None else calibration.source.get("benchmark")

@@ -171,35 +171,13 @@ def test_score_benchmark_refuses_features_that_cannot_be_scored(tmp_path, change
 
 
 CHILD = """
-import importlib.util, resource, sys
+import importlib.util, sys
 from pathlib import Path
 spec = importlib.util.spec_from_file_location("scoring_test", sys.argv[1])
 test = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(test)
-getattr(test, sys.argv[2])(Path(sys.argv[3]), float(sys.argv[4]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+test.score_slowly(Path(sys.argv[2]), 0.2)
 """
-
-
-def child(function, path, number):
-    """A process that calls a function of this file and prints its peak memory."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", CHILD, __file__, function.__name__, str(path), str(number)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
-def score_made_on_reading(path, num_references):
-    """Scores videos of 60 frames whose features exist only while they are read."""
-    definition = make_definition(num_references=int(num_references))
-    reader = Features(dict.fromkeys(definition.video_ids))
-
-    def read(video_ids, *, side=False):
-        for video in video_ids:
-            yield video, torch.randn(60, REGIONS, 256, generator=torch_rng(video)).half()
-
-    reader.read = read
-    network = SimilarityNetwork(NetworkSettings(comparator=False), dims=256, generator=torch_rng("memory"))
-    score_benchmark(network, definition, reader, path, settings=ScoringSettings(references_per_part=64))
 
 
 def score_slowly(path, delay_s):
@@ -222,7 +200,8 @@ def test_score_benchmark_survives_being_killed(tmp_path):
     score_slowly(tmp_path / "whole.parquet", 0)
     killed = tmp_path / "killed.parquet"
     parts = tmp_path / "killed.parquet.parts"
-    with child(score_slowly, killed, 0.2) as process:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", CHILD, __file__, str(killed)], env=environment) as process:
         deadline = time.monotonic() + 120
         while len(list(parts.glob("part-*"))) < 3 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -266,13 +245,3 @@ def test_bfloat16_keeps_the_metrics(tmp_path):
         values.append(evaluate(definition, path).metrics["mAP"])
     assert 0.3 < values[0] < 0.98
     assert values[1] == pytest.approx(values[0], abs=1e-3)
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_number_of_references(tmp_path):
-    """Peak memory of a process that scores four times as many references is the same within a tenth."""
-    peaks = []
-    for num_references in (200, 800):
-        with child(score_made_on_reading, tmp_path / f"{num_references}.parquet", num_references) as process:
-            peaks.append(int(process.stdout.read().split()[-1]))
-    assert peaks[1] < 1.1 * peaks[0]

@@ -160,9 +160,6 @@ def test_evaluate_refuses_features_that_do_not_go_with_the_model(
         refused = scored(model=tmp_path / name)
         assert refused.code == 1
         assert message in refused.error
-    absent = scored("--normalize", "absent")
-    assert absent.code == 1
-    assert "no shards of a source 'absent'" in absent.error
 
 
 @pytest.mark.parametrize(

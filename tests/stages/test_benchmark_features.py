@@ -10,7 +10,7 @@ import torch
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.errors import ConfigError, DataError
 from hapvr.provenance import Provenance
-from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features, stored_ids
+from hapvr.stages.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, FeatureStore, feature_columns, fields
@@ -103,11 +103,18 @@ def test_benchmark_features_are_read_by_the_benchmarks_ids(tmp_path: Path) -> No
     assert features.available() == {first, second}
     found = {video: float(values[0, 0, 0]) for video, values in features.read([second, first, "gone"])}
     assert found == {first: 0.0, second: 2.0}
+    write_shard(root, "train-00001", ["train/b.mp4"])
+    others, background = background_features(root, definition, "train")
+    assert background == ("train/a.mp4", "train/b.mp4")
+    assert others.available() == {first, second, *background}
+    assert {video for video, _ in others.read([first, *background])} == {first, *background}
 
 
-def test_shards_with_features_names_the_place_where_there_are_none(tmp_path: Path) -> None:
-    """Features of another benchmark are an error with an example of the ids that are wanted."""
+def test_features_that_are_not_there_are_named(tmp_path: Path) -> None:
+    """Features of another benchmark are an error with an example of the ids that are wanted; so is an unknown source."""
     root = DataRoot(tmp_path)
     write_shard(root, "train-00000", ["train/a.mp4"])
     with pytest.raises(DataError, match=r"none of 1 finished shards .* fivr-5k; its ids are e\.g\. '2n30dbPBNKE'"):
         shards_with_features(root, load_definition("fivr-5k"))
+    with pytest.raises(DataError, match="no shards of a source 'absent'"):
+        background_features(root, load_definition("fivr-5k"), "absent")

@@ -35,7 +35,7 @@ def write_clips(
     segments: pl.DataFrame,
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
-    """Writes the definition beside the files that are already under folder/videos, and returns it.
+    """Writes the definition next to the files that are already under folder/videos, and returns it.
 
     videos: VIDEO_SCHEMA. labels: LABEL_SCHEMA. segments: SEGMENT_SCHEMA. Raises DataError for missing files, ids that do not
     follow from the paths, unknown roles, repeated ids, and labels or segments of unknown videos. benchmark.json is written

@@ -83,12 +83,9 @@ def read_stored(path: Path, schema: Mapping[str, type[pl.DataType]], *, may_lack
     try:
         table = read_frame(path).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
         for column, dtype in schema.items():
-            if table.schema.get(column) != dtype:
-                raise ValueError(
-                    f"its column {column} is {table.schema.get(column, 'absent')}, wanted {dtype.__name__}"
-                )
-            if column not in may_lack and table[column].null_count():
-                raise ValueError(f"some rows have no {column}")
+            found = table.schema.get(column)
+            if found != dtype or (column not in may_lack and table[column].null_count()):
+                raise ValueError(f"its column {column} is {found}, wanted {dtype.__name__} in every row")
     except TABLE_ERRORS as error:
         raise DamagedError(f"{path}: {error}; write the benchmark again, or install the package again") from error
     return table.select(list(schema))
