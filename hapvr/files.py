@@ -91,7 +91,7 @@ def _error_number(error: Exception) -> int | None:
 
 
 def read_json_as(path: Path, kind: type[Value], *, remedy: str) -> Value:
-    """The value in a JSON file, checked against a type that pydantic knows. remedy: what makes the file anew, for the error.
+    """The value in a JSON file, checked against a type that pydantic knows. remedy: what makes the file again, for the error.
 
     Raises DamagedError, naming the file and the wrong value, where it is missing or holds something else.
     """

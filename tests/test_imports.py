@@ -164,7 +164,7 @@ def imported_names(path: Path) -> set[str]:
     [
         ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
         ("hapvr.stages.watch, hapvr.stages.evaluation", {"timm", "torchvision", "lightning_fabric", "torch._dynamo"}),
-        ("hapvr.stages.snapshot, hapvr.stages.frames, hapvr.stages.quality", {"torch", "mlflow"}),
+        ("hapvr.stages.sources, hapvr.stages.frames, hapvr.stages.quality", {"torch", "mlflow"}),
         (
             "hapvr.commands.scoring, hapvr.scorer.bundle",
             {"torch", "polars", "pyarrow", "mlflow", "decord", "openvino"},

@@ -151,7 +151,7 @@ def _refuse_other_sampling(project: Project, frames: Shard) -> None:
     except DataError as error:
         raise DataError(
             f"{error}; or, to keep what is there, set another data_root. {features.index_name} was made from these frames: "
-            f"delete it first if all of the shard is to be made anew"
+            f"delete it first if all of the shard is to be made again"
         ) from error
 
 

@@ -193,7 +193,7 @@ class DataRoot:
 
     @contextmanager
     def naming_damage(self, name: str, *, remedy: str) -> Iterator[None]:
-        """Turn errors of a block that reads `name` into a DamagedError with its name. remedy: what makes it anew."""
+        """Turn errors of a block that reads `name` into a DamagedError with its name. remedy: what makes it again."""
         try:
             yield
         except DATA_ERRORS as error:

@@ -16,6 +16,7 @@ import json
 import logging
 import math
 import os
+import re
 import resource
 import socket
 import sys
@@ -55,23 +56,12 @@ YOUTUBE_PROGRAM = "deno"
 _PROGRAM_EVENTS = frozenset({"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system"})
 
 # Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
-_GONE = (
-    "video unavailable",
-    "private video",
-    "video is private",
-    "has been removed",
-    "been terminated",
-    "not available in your country",
-    "no longer available",
-    "does not exist",
-    "members-only",
-    "confirm your age",
-    "copyright",
-    "drm protected",
-    "no video formats found",
+_GONE = re.compile(
+    "video unavailable|private video|video is private|has been removed|been terminated|not available in your country|"
+    "no longer available|does not exist|members-only|confirm your age|copyright|drm protected|no video formats found"
 )
 # What yt-dlp says of streams that only another program could save.
-_NEEDS_PROGRAM = ("ffmpeg", "rtmpdump", "mplayer", "mpv")
+_NEEDS_PROGRAM = re.compile("ffmpeg|rtmpdump|mplayer|mpv")
 
 _LOG = logging.getLogger(__name__)
 _LOG.addHandler(logging.NullHandler())
@@ -111,13 +101,12 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Fetched:
-    """What came of a task. record: of the new file, if status is ok. disk_full: the folder takes no more of any video."""
+    """What came of a task. record: of the new file, if status is ok."""
 
     status: Status
     reason: str = ""
     message: str = ""
     record: _Record | None = None
-    disk_full: bool = False
 
 
 class DiskQuota:
@@ -205,7 +194,7 @@ class Downloader:
             fetched = _Fetched("failed", "timeout", f"not done after {task.timeout_s:g} s; a later run resumes it")
         except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
             fetched = _Fetched("failed", "crashed", f"the download process failed ({type(error).__name__}: {error})")
-        if fetched.disk_full:
+        if fetched.reason == "disk_full":
             raise DataError(
                 f"download: {task.folder} cannot take more ({fetched.message}); free space or set download.quota_bytes, "
                 f"then run again: finished files are kept and partial ones resumed"
@@ -290,7 +279,7 @@ def _fetch(task: _Task) -> _Fetched:
     for attempt in range(task.config.retries + 1):
         fetched = _attempt(address, task)
         wait_s = min(MAX_WAIT_S, task.config.backoff_s * 2**attempt)
-        final = fetched.status != "failed" or fetched.disk_full or fetched.reason == "live"
+        final = fetched.status != "failed" or fetched.reason in ("disk_full", "live")
         if final or attempt == task.config.retries or time.monotonic() + wait_s > deadline_s:
             break
         time.sleep(wait_s)
@@ -371,7 +360,7 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> _Fetched:
             # the limit of this process looks like a full disk, too
             if cause.errno == errno.EFBIG and resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= max_bytes:
                 return _Fetched("too_large", "too_large", f"more than download.max_bytes, {max_bytes}")
-            return _Fetched("failed", "disk_full", message, disk_full=True)
+            return _Fetched("failed", "disk_full", message)
         if isinstance(cause, HTTPError):
             status: Status = "unavailable" if cause.status in UNAVAILABLE_CODES else "failed"
             return _Fetched(status, f"http_{cause.status}", message)
@@ -380,9 +369,9 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> _Fetched:
         if isinstance(cause, UnsupportedError):
             return _Fetched("not_video", "not_video", message)
     words = " ".join(map(str, causes)).lower()
-    if any(phrase in words for phrase in _GONE):
+    if _GONE.search(words):
         return _Fetched("unavailable", "gone", message)
-    if any(name in words for name in _NEEDS_PROGRAM):
+    if _NEEDS_PROGRAM.search(words):
         return _Fetched("unavailable", "unsupported", message)
     return _Fetched("failed", "network", message)
 

@@ -256,7 +256,7 @@ def in_workers(
     Memory holds at most LOOKAHEAD results per worker.
 
     left_s: the seconds, above 0, that may still be waited for all items together; when they are over, the reason is
-    timeout. `config.timeout_s` alone does not bound a call: it begins anew for each item, and after its worker has started.
+    timeout. `config.timeout_s` alone does not bound a call: it begins again for each item, and after its worker has started.
     """
     iterator = iter(items)
     first = list(itertools.islice(iterator, config.workers))

@@ -35,7 +35,7 @@ class Packets:
     """Packets of a stream with a steady clock, so that packet n in display order is frame n.
 
     pts: in display order, in the stream's own unit. times_s: the same in seconds from the first on. groups: the same
-    in the order of the file; in H.264 all but the first begin at an IDR picture, where decoding can begin anew. whole:
+    in the order of the file; in H.264 all but the first begin at an IDR picture, where decoding can begin afresh. whole:
     whether these are all packets of the file.
     """
 

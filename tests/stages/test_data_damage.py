@@ -154,19 +154,6 @@ def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Projec
     assert {check.state for check in verify_root(project.root)} == {"ok"}
 
 
-def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path) -> None:
-    """A clip that lies below the data root, as one's own folder may, and was edited since: the repair must not remove it."""
-    clip = write_clip(tmp_path / "data" / "mine" / "0.mp4", seed=0, seconds=2)
-    project = open_project(tmp_path, folder_settings(clip.parent, tmp_path / "data"))
-    make_manifest(project)
-    make_videos(project, KEY)
-    clip.write_bytes(b"edited")
-    checks = verify_root(project.root)
-    assert {check.state for check in checks} == {"ok"}
-    repair(project, checks)
-    assert clip.read_bytes() == b"edited"
-
-
 def test_damaged_rows_are_not_taken_over(project: Project) -> None:
     """A bit that flipped in stored features is not copied under a new digest when another video changes."""
     path = Path(project.root.url) / f"features/{KEY}/data.parquet"
