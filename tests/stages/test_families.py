@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.config_file import load_config
+from hapvr.model.description import read_description
 from hapvr.scorer.bundle import load_bundle
 from hapvr.stages.evaluation import TRAINED, make_benchmark_scores
 from hapvr.stages.project import Project
