@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from hapvr.errors import VideoError
@@ -191,6 +194,23 @@ def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes:
     assert scorer.features(clip) is first
     clip.write_bytes((scenes / "b.mp4").read_bytes())
     assert scorer.features(clip).shape[0] == 8
+
+
+@pytest.mark.slow
+def test_memory_stays_where_it_was_over_500_pairs(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
+    """Ten lists of 50 pairs, each of 15 files not seen before, with segments: after the second no more is held, as
+    the allocator may still ask for a block of 8 MB for that."""
+    clips = [write_scenes(tmp_path / f"{number}.mp4", [number]) for number in range(15)]
+    held = []
+    for number in range(10):
+        names = [Path(shutil.copy(clip, tmp_path / f"{number}-{clip.name}")) for clip in clips]
+        pairs = [(query, reference) for query in names[:5] for reference in names[5:]]
+        rows = scorer.score_pairs(pairs, segments=True)
+        assert not any(row.error for row in rows)
+        gc.collect()
+        held.append(psutil.Process().memory_info().rss)
+    assert len(scorer.features(names[0])) == 2
+    assert held[-1] - held[1] < MAX_GROWTH_BYTES, [size >> 10 for size in held]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.config_file import load_config
+from hapvr.model.description import read_description
 from hapvr.scorer.bundle import load_bundle
 from hapvr.stages.evaluation import TRAINED, make_benchmark_scores
 from hapvr.stages.project import Project
@@ -44,7 +45,7 @@ def test_family_goes_through_the_chain(pooled_project: Project, tmp_path: Path, 
         assert 0 <= scores.target_means[TRAINED] <= 1
         assert "frame-similarity-most-similar" in scores.figures
     registered = make_registered_model(project, run, tags={})
-    assert f"| family | {family} |" in registered.card
+    assert read_description(registered.bundle / "network").settings.family == family
     scorer = load_bundle(registered.bundle)
     clips = project.path(project.config.sources[0].path)
     first, second = clips / "clip 00.mp4", clips / "clip 01.mp4"
