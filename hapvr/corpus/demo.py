@@ -44,7 +44,7 @@ Role = Literal["query", "database"]
 Split = Literal["train", "validation", "test"]
 
 GENERATOR_VERSION = 2
-"""Raised whenever the same arguments would give other pictures; corpora of another version are made again."""
+"""Incremented whenever the same arguments would give other pictures; corpora of another version are made again."""
 FPS = 12.0
 INCIDENT_TIMEOUT_S = 3600.0
 DONOR_S = 6.0

@@ -41,7 +41,7 @@ class Guard:
     def refusal(self, scope: Scope) -> str:
         """Why a request is refused; "" if it is not."""
         headers = Headers(scope=scope)
-        host, method = headers.get("host", ""), scope.get("method", "GET")
+        host, method = ", ".join(headers.getlist("host")), scope.get("method", "GET")
         if not self.any_host and not is_local(host):
             return f"host {host!r:.200} is not a name of this machine"
         for origin in headers.getlist("origin"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import stat
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -272,22 +271,15 @@ def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFi
 @router.get("/media/{video_id:path}")
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
-    metadata = index.metadata(video_id)
-    try:
-        found = None if metadata.path is None else metadata.path.stat()
-    except (OSError, ValueError):
-        found = None
-    if metadata.path is None or found is None or not stat.S_ISREG(found.st_mode):
-        sentence = (
-            f"media: the file of {video_id} is not there any more; `hapvr index update` forgets it once it is gone"
-        )
-        raise Refusal(410, "gone", sentence)
-    if metadata.num_bytes and found.st_size != metadata.num_bytes:
-        sentence = (
-            f"media: the file of {video_id} has {found.st_size} bytes now, and {metadata.num_bytes} when it was indexed; make "
-            "its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
-        )
-        raise Refusal(410, "replaced", sentence)
+    metadata, code = index.metadata(video_id), ""
+    if metadata.path is None or not metadata.path.is_file():
+        code, state = "gone", "is not there any more"
+    elif metadata.num_bytes not in (0, metadata.path.stat().st_size):
+        code, state = "replaced", "has another size than when it was indexed"
+    if code:
+        remedy = "make its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
+        raise Refusal(410, code, f"media: the file of {video_id} {state}; {remedy}")
+    assert metadata.path is not None
     kind = MEDIA_TYPES.get(metadata.path.suffix.lower(), "application/octet-stream")
     return FileResponse(metadata.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 

@@ -81,9 +81,10 @@ def upload_folder() -> Iterator[Path]:
     A lock in the folder says that its service lives; the system releases it however the service ends.
     """
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if not old.is_symlink() and (old / LOCK).is_file() and old.stat().st_uid == os.getuid():
-            with suppress(Timeout, OSError), FileLock(old / LOCK, timeout=0):
-                shutil.rmtree(old)
+        with suppress(Timeout, OSError):
+            if old.lstat().st_uid == os.getuid() and not old.is_symlink() and (old / LOCK).is_file():
+                with FileLock(old / LOCK, timeout=0):
+                    shutil.rmtree(old)
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, FileLock(f"{folder}/{LOCK}"):
         yield Path(folder)
 

@@ -56,6 +56,7 @@ def client(*, any_host: bool = False) -> TestClient:
         ("GET", "/", [("host", "0.0.0.0:3000")], 403),
         ("GET", "/", [("host", "")], 403),
         ("GET", "/", [("host", "[::1")], 403),
+        ("GET", "/", [("host", "127.0.0.1"), ("host", "evil.example")], 403),
         ("POST", "/graphql", [], 200),  # a program
         ("POST", "/graphql", [("origin", PAGE), ("sec-fetch-site", "same-origin")], 200),
         ("GET", "/runs/1", [("sec-fetch-site", "none"), LINK], 200),  # an address that was typed
