@@ -1,16 +1,22 @@
-"""JPEG rows to features, against the frozen network alone, for any architecture."""
+"""JPEG rows to features, against the frozen network alone.
+
+    python -m bench.extraction [--architectures resnet50.tv_in1k mobilenetv2_100 ...] [--precision float32|bfloat16]
+        [--videos 4] [--frames 24] [--rounds 3] [--device cpu|cuda] [--threads 1]
+
+The network alone runs in torch on prepared pixels: no decoding, no normalisation, no regions, no whitening.
+"""
 
 from __future__ import annotations
 
-import statistics
-import time
+import argparse
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bench.table import ratio, show, take_turns
 from hapvr.features.backbone import load_backbone
 from hapvr.features.extract import embed_in_batches, region_embedder
 from hapvr.features.settings import BackboneConfig, Precision, RandomWeights
@@ -21,43 +27,30 @@ from hapvr.stages.features import crops
 from hapvr.video.pool import encode_jpeg
 
 DIMS = 512
+ARCHITECTURES = ("resnet50.tv_in1k", "mobilenetv2_100", "vit_small_patch16_224")
+"""A CNN, one of cheap convolutions, and a vision transformer."""
 
 
-def measure_extraction(
-    architecture: str,
-    *,
-    num_videos: int,
-    frames_per_video: int,
-    device: str,
-    rounds: int,
-    precision: Precision,
-) -> dict[str, Any]:
-    """Frames/s of the whole way from JPEG rows to features, and of torch's network alone on prepared pixels; and the ratio.
-
-    The network alone does nothing else: no decoding, no normalisation, no regions, no whitening. Both take turns, and the
-    ratio is the median over rounds, so that other work on the machine changes it little.
-    """
+def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Frames per second of the whole way from JPEG rows to features, and of torch's network alone; and their ratio."""
     config = BackboneConfig(
-        architecture=architecture,
-        weights=RandomWeights(source="random"),
-        precision=precision,
+        architecture=architecture, weights=RandomWeights(source="random"), precision=options.precision
     )
     backbone = load_backbone(config)
     with torch.inference_mode():
         empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
         channels = backbone.regions(empty).shape[-1]
     dims = min(DIMS, channels)
-    rng = torch_rng(0, "whitening")
-    whitening = Whitening(torch.zeros(channels), torch.randn(channels, dims, generator=rng), torch.ones(dims))
-    embed = region_embedder(backbone, whitening, device)
-    noise = numpy_rng(0, "frames")
-    picture = np.kron(noise.integers(0, 255, (16, 28, 3), dtype=np.uint8), np.ones((16, 16, 1), np.uint8))
-    jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1), quality=95) for number in range(frames_per_video)]
-    frames = crops(jpegs, backbone.crop_px).repeat(num_videos, 1, 1, 1).to(device)
+    projection = torch.randn(channels, dims, generator=torch_rng(0, "whitening"))
+    embed = region_embedder(backbone, Whitening(torch.zeros(channels), projection, torch.ones(dims)), options.device)
+    noise = numpy_rng(0, "frames").integers(0, 255, (16, 28, 3), dtype=np.uint8)
+    picture = np.kron(noise, np.ones((16, 16, 1), np.uint8))
+    jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1), quality=95) for number in range(options.frames)]
+    frames = crops(jpegs, backbone.crop_px).repeat(options.videos, 1, 1, 1).to(options.device)
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
 
     def clips() -> Iterator[tuple[str, Tensor]]:
-        for number in range(num_videos):
+        for number in range(options.videos):
             yield str(number), crops(jpegs, backbone.crop_px)
 
     def whole() -> None:
@@ -66,27 +59,35 @@ def measure_extraction(
 
     @torch.inference_mode()
     def network() -> None:
-        for start in range(0, len(pixels), config.batch_frames):
-            maps = run_network(backbone.network, pixels[start : start + config.batch_frames], precision)
-            maps[0].flatten()[0].item()  # waits for the device
+        for part in torch.split(pixels, config.batch_frames):
+            run_network(backbone.network, part, options.precision)[0].flatten()[0].item()  # waits for the device
 
     network()
     embed(frames[: config.batch_frames])
-    seconds: dict[str, list[float]] = {"whole": [], "network": []}
-    processor: dict[str, list[float]] = {"whole": [], "network": []}
-    for _ in range(rounds):
-        for name, work in (("whole", whole), ("network", network)):
-            start, start_processor = time.perf_counter(), time.process_time()
-            work()
-            seconds[name].append(time.perf_counter() - start)
-            processor[name].append(time.process_time() - start_processor)
-    ratios = [alone / all_ for alone, all_ in zip(seconds["network"], seconds["whole"], strict=True)]
+    times = take_turns({"whole": whole, "network": network}, rounds=options.rounds)
     return {
-        "frames": len(pixels),
-        "frames_per_s": round(len(pixels) / min(seconds["whole"]), 2),
-        "network_frames_per_s": round(len(pixels) / min(seconds["network"]), 2),
-        "rate_against_network": round(statistics.median(ratios), 3),
-        "processor_rate_against_network": round(min(processor["network"]) / min(processor["whole"]), 3),
-        "executor": embed.environment()["backbone.executor"],
-        "precision": precision,
+        "architecture": architecture,
+        "precision": options.precision,
+        "frames/s": len(pixels) / min(times["whole"]),
+        "network alone, frames/s": len(pixels) / min(times["network"]),
+        "rate against network": ratio(times["network"], times["whole"]),
     }
+
+
+def main() -> None:
+    """Measures and prints a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES, help="frozen networks to extract with")
+    parser.add_argument("--precision", default="float32", choices=get_args(Precision), help="of the frozen network")
+    parser.add_argument("--videos", type=int, default=4)
+    parser.add_argument("--frames", type=int, default=24, help="of a video")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    show([measure(architecture, options) for architecture in options.architectures])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,32 +1,24 @@
-"""A training step against a plain implementation of it, cached views against online ones, and the paper's batch.
+"""A training step against a plain implementation of it, the paper's batch, and cached views against online ones.
 
-    python -m bench.training [--parts step sources paper] [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda]
+    python -m bench.training [--parts step paper sources] [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda]
         [--data-root DIR --config configs/demo.yaml] [--threads N]
 
 step: similarities and all losses, forward and backward, of `clips` clips with 9 regions of 512 values. The plain
-implementation is written from the equations: it computes each pair of clips by itself (attention, einsum, maximum, mean,
-convolutions), and each term of the objective by comparing all pairs of entries of a row. Losses and gradients of both
-must agree. Every round times both once, in turn; ratios are medians over rounds. Memory growth is how much the peak
-of the resident set rises during one step, in a process of its own for each implementation.
+implementation is written from the equations: it computes each pair of clips by itself, and each term of the objective by
+comparing all pairs of entries of a row. Memory growth is how much the peak of the resident set rises during one step, in a
+process of its own for each implementation.
+
+paper: a step with the paper's batch (64 videos, two views, 28 frames), in float32 and in bf16-mixed.
 
 sources: on a project's data (--config, --data-root: what `make demo` leaves), seconds per step from cached views and
-from online ones, each with its own batch, and the share of time that a cached training waits for data.
-
-paper: seconds and peak resident memory of a step with the paper's batch (64 videos, two views, 28 frames), in float32 and
-in bf16-mixed.
-
-Prints JSON.
+from online ones, each with its own batch, and the share of time that training waits for data.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.plain_step import plain_step
+from bench.table import ratio, show, take_turns
 from hapvr.labels.pairs import positive_pairs
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
@@ -47,6 +40,8 @@ from hapvr.train.similarity import TrainingModule
 
 REGIONS, DIMS = 9, 512
 MIB = 2**20
+PAPER = (128, 28)
+"""Clips and frames."""
 
 
 def make_batch(num_clips: int, num_frames: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -100,130 +95,100 @@ def run_step(
     return work
 
 
-def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
-
-
-def peak_growth(name: str, num_clips: int, num_frames: int, device_name: str, threads: int) -> dict[str, float]:
-    """Memory of one step in this process, which has done nothing before. MiB; on a GPU of its allocator."""
+def peak_growth_mib(name: str, num_clips: int, num_frames: int, device_name: str, threads: int) -> float:
+    """Memory of one step in this process, which has done nothing before; on a GPU of its allocator."""
     torch.set_num_threads(threads)
     device = torch.device(device_name)
     work = run_step(name, num_clips, num_frames, device)
-    warm_up = run_step(name, 4, num_frames, device)
-    warm_up()  # libraries and their buffers are loaded now
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here on
-    before = _status_mib("VmRSS")
+    run_step(name, 4, num_frames, device)()  # libraries and their buffers are loaded now
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device) / MIB
+        before = torch.cuda.memory_allocated(device)
+        work()
+        return (torch.cuda.max_memory_allocated(device) - before) / MIB
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here on
+    before_mib = _status_mib("VmRSS")
     work()
-    peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else _status_mib("VmHWM")
-    return {"before_mib": round(before), "peak_mib": round(peak), "growth_mib": round(peak - before)}
+    return _status_mib("VmHWM") - before_mib
 
 
-def measure_step(options: argparse.Namespace) -> dict[str, Any]:
-    """Times, ratios, agreement and memory of a step."""
-    device = torch.device(options.device)
-    works = {name: run_step(name, options.clips, options.frames, device) for name in ("ours", "plain")}
-    (loss, gradients), (plain_loss, plain_gradients) = works["ours"](), works["plain"]()
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(options.rounds):
-        for name, work in works.items():
-            times[name].append(seconds(work, device))
-    memory = {
-        name: in_own_process(peak_growth, name, options.clips, options.frames, options.device, torch.get_num_threads())
+def measure_step(options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    """Times, agreement and memory of both implementations."""
+    size = (options.clips, options.frames)
+    works = {name: run_step(name, *size, device) for name in ("plain", "ours")}
+    results = {name: work() for name, work in works.items()}
+    times = take_turns(works, rounds=options.rounds, device=device)
+    threads = torch.get_num_threads()
+    memory = {name: in_own_process(peak_growth_mib, name, *size, options.device, threads) for name in works}
+    gradients = results["plain"][1]
+    return [
+        {
+            "step": name,
+            "clips x frames": f"{size[0]} x {size[1]}",
+            "seconds": min(times[name]),
+            "speedup over plain": ratio(times["plain"], times[name]),
+            "memory growth, MiB": memory[name],
+            "share of plain's memory": memory[name] / max(memory["plain"], 1),
+            "loss": results[name][0],
+            "largest gradient difference": float((results[name][1] - gradients).abs().max()),
+        }
         for name in works
+    ]
+
+
+def measure_paper(options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    """The paper's batch in both precisions."""
+    works = {
+        precision: run_step("ours", *PAPER, device, precision=precision) for precision in ("32-true", "bf16-mixed")
     }
-    # Forward products once, backward products for both sides.
-    operations = 3 * 2 * (options.clips * options.frames * REGIONS) ** 2 * DIMS
-    rows = torch.randn(options.frames * REGIONS, DIMS, device=device)
-    columns = torch.randn(DIMS, options.clips * options.frames * REGIONS, device=device)
-    matmul = min(seconds(lambda: rows @ columns, device) for _ in range(5))
-    rate = 2 * rows.shape[0] * DIMS * columns.shape[1] / matmul
-    return {
-        "clips": options.clips,
-        "frames": options.frames,
-        "seconds": {name: round(statistics.median(value), 3) for name, value in times.items()},
-        "speedup": round(statistics.median(a / b for a, b in zip(times["plain"], times["ours"], strict=True)), 2),
-        "memory": memory,
-        "memory_ratio": round(memory["ours"]["growth_mib"] / max(memory["plain"]["growth_mib"], 1), 3),
-        "matmul_gflops": round(rate / 1e9, 1),
-        "seconds_of_bare_products": round(operations / rate, 3),
-        "loss": [loss, plain_loss],
-        "largest_gradient_difference": float((gradients - plain_gradients).abs().max()),
-        "largest_gradient": float(plain_gradients.abs().max()),
-    }
+    for work in works.values():
+        work()
+    times = take_turns(works, rounds=options.rounds, device=device)
+    return [
+        {
+            "step": f"paper's batch, {precision}",
+            "seconds": min(found),
+            "speedup over 32-true": ratio(times["32-true"], found),
+        }
+        for precision, found in times.items()
+    ]
 
 
-def paper_batch(device_name: str, threads: int, precision: str) -> dict[str, Any]:
-    """Two steps of 64 videos with two views of 28 frames: seconds of the second, and peak memory of the process."""
-    torch.set_num_threads(threads)
-    device = torch.device(device_name)
-    work = run_step("ours", 128, 28, device, precision=precision)
-    work()
-    start = time.process_time()
-    wall = seconds(work, device)
-    used = time.process_time() - start
-    result: dict[str, Any] = {"clips": 128, "frames": 28, "precision": precision, "seconds": round(wall, 2)}
-    result["processor_seconds"] = round(used, 2)
-    result["peak_resident_gib"] = round(_status_mib("VmHWM") / 1024, 2)
-    if device.type == "cuda":
-        result["peak_gpu_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
-    return result
-
-
-def measure_sources(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of steps from cached and from online views on a project's data, in turn."""
+def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Seconds of steps from cached and from online views on a project's data."""
     from lightning_fabric import Fabric
 
     from hapvr.stages.project import Project
     from hapvr.stages.training import training_shards
-    from hapvr.train.loop import train
+    from hapvr.train.loop import Trainer
     from hapvr.train.report import History
 
-    results: dict[str, list[float]] = {"cached_views": [], "online": []}
-    waits = []
-    for number in range(options.rounds):
-        for source, steps in (("cached_views", 30), ("online", 1)):
-            overrides: dict[str, Any] = {
-                "train.source": source,
-                "train.steps": steps,
-                "train.batch_videos": options.batch_videos,
-                "train.data_workers": 0,
-                "train.seed": number,
-            }
-            if options.data_root:
-                overrides["data_root"] = options.data_root
-            project = Project.open(options.config, overrides=overrides)
-            with tempfile.TemporaryDirectory(prefix="hapvr-benchmark-") as name:
-                folder = Path(name)
-                result = train(
-                    project.config,
-                    project.root,
-                    training_shards(project),
-                    folder=folder,
-                    fabric=Fabric(accelerator=torch.device(options.device).type, devices=1),
-                    validate=None,
-                    open_logger=lambda first_step, folder=folder: History(folder, first_step=first_step),
-                )
-            results[source].append(result.seconds / steps)
-            if source == "cached_views":
-                waits.append(result.wait_rate)
-    return {
-        "batch_videos": options.batch_videos,
-        "seconds_per_step": {name: round(statistics.median(value), 4) for name, value in results.items()},
-        "online_over_cached": round(
-            statistics.median(b / a for a, b in zip(results["cached_views"], results["online"], strict=True)), 1
-        ),
-        "wait_rate_cached": round(statistics.median(waits), 4),
-    }
+    results = {}
+    for source, steps in (("cached_views", 30), ("online", 2)):
+        overrides: dict[str, Any] = {"train.source": source, "train.steps": steps, "train.data_workers": 0}
+        if options.data_root:
+            overrides["data_root"] = options.data_root
+        project = Project.open(options.config, overrides=overrides)
+        with tempfile.TemporaryDirectory(prefix="hapvr-benchmark-") as name:
+            folder = Path(name)
+            results[source] = Trainer(
+                project.config,
+                project.root,
+                training_shards(project),
+                folder=folder,
+                fabric=Fabric(accelerator=torch.device(options.device).type, devices=1),
+                open_logger=lambda first_step, folder=folder: History(folder, first_step=first_step),
+            ).fit()
+    per_step = {source: result.seconds / result.steps for source, result in results.items()}
+    return [
+        {
+            "source": source,
+            "seconds per step": per_step[source],
+            "over cached": per_step[source] / per_step["cached_views"],
+            "share of waiting": result.wait_rate,
+        }
+        for source, result in results.items()
+    ]
 
 
 def in_own_process(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -232,47 +197,33 @@ def in_own_process(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _status_mib(name: str) -> float:
-    """VmRSS, what is resident now, or VmHWM, the most that was."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"/proc/self/status has no {name}; this measurement needs Linux")
+    """VmRSS, what is resident now, or VmHWM, the most that was. Wants Linux."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith(name + ":")).split()[1]) / 1024
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measures and prints JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=["step", "sources", "paper"], default=["step", "paper"])
+def main() -> None:
+    """Measures and prints tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=["step", "paper", "sources"], default=["step", "paper"])
     parser.add_argument("--clips", type=int, default=32)
     parser.add_argument("--frames", type=int, default=28)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch-videos", type=int, default=16, help="of `sources`")
     parser.add_argument("--config", type=Path, default=Path("configs/demo.yaml"))
     parser.add_argument("--data-root", help="default: the configuration's")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    results: dict[str, Any] = {
-        "machine": {
-            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-            "threads": torch.get_num_threads(),
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "torch": torch.__version__,
-        }
-    }
+    device = torch.device(options.device)
     if "step" in options.parts:
-        results["step"] = measure_step(options)
-    if "sources" in options.parts:
-        results["sources"] = measure_sources(options)
+        show(measure_step(options, device))
     if "paper" in options.parts:
-        results["paper"] = [
-            in_own_process(paper_batch, options.device, torch.get_num_threads(), precision)
-            for precision in ("32-true", "bf16-mixed")
-        ]
-    sys.stdout.write(json.dumps(results, indent=2) + "\n")
+        show(measure_paper(options, device))
+    if "sources" in options.parts:
+        show(measure_sources(options))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

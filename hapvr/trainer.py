@@ -14,7 +14,7 @@ from hapvr.errors import HapvrError
 from hapvr.features.extract import choose_device
 from hapvr.files import naming_full_disk
 from hapvr.stages.project import Project
-from hapvr.stages.validation import Validator, validation_shards
+from hapvr.stages.validation import Validator
 from hapvr.tracking.progress import progress_logger
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
@@ -44,9 +44,8 @@ def main() -> int:
     fabric.launch()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    validate = None
-    if project.config.evaluation.validation is not None:
-        validate = Validator(project, validation_shards(project), str(fabric.device))
+    name = project.config.evaluation.validation
+    validate = None if name is None else Validator(project, name, str(fabric.device))
     with ExitStack() as stack:
         progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
 

@@ -55,7 +55,7 @@ def make(
     videos: Annotated[Path, typer.Option(help="A folder of clips.")],
     out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
     name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
-    copies: Annotated[int, typer.Option(min=1, help="Edited copies per clip.")] = 4,
+    copies: Annotated[int, typer.Option(min=1, max=14, help="Edited copies per clip.")] = 4,
     edits: Annotated[
         Literal["usual", "hard", "parts"],
         typer.Option(
@@ -70,14 +70,14 @@ def make(
     from hapvr.corpus.clips_benchmark import make_clips_benchmark
 
     with progress_bar("copies") as progress:
-        made = make_clips_benchmark(
+        made, unusable = make_clips_benchmark(
             videos, out, name=name, copies_per_clip=copies, edits=edits, seed=seed, progress=progress
         )
     result = {
-        "folder": str(made.folder),
-        "queries": made.num_queries,
-        "database": made.num_database,
-        "segments": made.num_segments,
-        "unusable": {str(file.path): file.reason for file in made.unusable},
+        "folder": str(out),
+        "queries": len(made.queries),
+        "database": len(made.database),
+        "segments": 0 if made.segments is None else len(made.segments),
+        "unusable": {str(path): reason for path, reason in unusable.items()},
     }
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))

@@ -155,7 +155,6 @@ def _from_features(
         from hapvr.benchmark.normalization import normalize_similarities
         from hapvr.benchmark.scoring import evaluate_similarities, score_benchmark
         from hapvr.stages.benchmark_features import background_features
-        from hapvr.tables import read_frame
 
         others, videos = background_features(root, definition, background)
         with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
@@ -168,7 +167,7 @@ def _from_features(
                 device=options.device,
                 settings=options.scoring,
             )
-            file = normalize_similarities(out, read_frame(levels), Path(folder) / "normalized.parquet")
+            file = normalize_similarities(out, levels, Path(folder) / "normalized.parquet")
             results[NORMALIZED] = evaluate_similarities(definition, reader, file, options)
     if not segments:
         return results, None

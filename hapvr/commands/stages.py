@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,55 +116,27 @@ def train(
     config: ConfigOption,
     set_: SetOption = None,
     run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name goes on.")] = "",
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Train with so many seeds, and show mean and spread.")
-    ] = 1,
-    ablation: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE:TABLE", help="Train every row of a table, e.g. configs/ablations.yaml:table3, or TABLE/ROW."
-        ),
-    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Train in a process of its own, tracked in MLflow; with --seeds or --ablation several trainings, one by one."""
+    """Train in a process of its own, tracked in MLflow."""
     from hapvr.stages.training import finish_training, prepare_training, run_training
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
-    if seeds != 1 or ablation:
-        _compare(config, set_, key, seeds, ablation, as_json)
-        return
     project = _open(config, set_)
+    if seeds > 1:
+        from hapvr.stages.seeds import seeds_text, train_seeds
+
+        runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
+        show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs))
+        if any(one.failure for one in runs):
+            raise typer.Exit(FAILED)
+        return
     training = prepare_training(project, key, tags={})
     run_training(project, training)
     result: dict[str, Any] = finish_training(project, training)
     result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
-
-
-def _compare(config: Path, set_: list[str] | None, key: str, seeds: int, ablation: str, as_json: bool) -> None:
-    from hapvr.stages.project import Project
-    from hapvr.stages.seeds import AS_CONFIGURED, Row, read_rows, seeds_table, train_seeds
-
-    base, rows = overrides(set_), [AS_CONFIGURED]
-    if ablation:
-        file, colon, table = ablation.rpartition(":")
-        if not colon:
-            raise ArgumentError(f"--ablation {ablation!r}: wanted FILE:TABLE, e.g. configs/ablations.yaml:table3")
-        rows = [  # --set takes precedence
-            Row(row.title, {name: value for name, value in row.overrides.items() if name not in base})
-            for row in read_rows(Path(file), table)
-        ]
-    runs = train_seeds(
-        lambda more: Project.open(config, overrides={**base, **more}),
-        key=key,
-        seeds=seeds,
-        rows=rows,
-        say=functools.partial(say, err=True),
-    )
-    show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_table(runs))
-    if any(one.failure for one in runs):
-        raise typer.Exit(FAILED)
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

@@ -87,7 +87,8 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
     """A network of timm without its classifier: one vector per picture, of any side where the architecture allows it."""
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
-        _build(config, any_side)
+        with torch.device("meta"):
+            _build(config, any_side)
     except ConfigError:  # convolutional networks take any side without this argument
         return create_network(config, num_classes=0)
     return create_network(config, **any_side)

@@ -96,7 +96,6 @@ class VideoScorer:
         self, networks: Networks, description: Description, *, calibration: Calibration | None, limits: ServingConfig
     ) -> None:
         self.networks = networks
-        self.description = description.model_dump(mode="json")
         self.sampling = description.sampling
         self.warning = description.warning
         self.calibration = calibration

@@ -56,6 +56,10 @@ class SampledFeatures:
     regions: NDArray[np.floating]
     clock: Clock
 
+    @property
+    def num_bytes(self) -> int:
+        return self.regions.nbytes
+
 
 Outcome = SampledFeatures | VideoError
 
@@ -191,7 +195,7 @@ class VideoReader:
             return
         with self._guard:
             self._cached[state] = outcome
-            while sum(map(_num_bytes, self._cached.values())) > self._cache_bytes:
+            while sum(getattr(kept, "num_bytes", FAILURE_BYTES) for kept in self._cached.values()) > self._cache_bytes:
                 self._cached.popitem(last=False)
 
 
@@ -270,10 +274,6 @@ class RequestVideos(contextlib.ExitStack):
         if result.path is None:
             raise VideoError(result.reason or result.status, result.message)
         return result.path
-
-
-def _num_bytes(outcome: Outcome) -> int:
-    return outcome.regions.nbytes if isinstance(outcome, SampledFeatures) else FAILURE_BYTES
 
 
 def _state(path: Path, limits: ServingConfig) -> FileState:

@@ -6,7 +6,7 @@ import asyncio
 import io
 import stat
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +19,10 @@ from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
 from hapvr.scorer.deadline import Deadline
-from hapvr.scorer.settings import ServingConfig
 from hapvr.search import query as search_query
 from hapvr.search.current import current_index
 from hapvr.search.marks import mark_pair, read_marks, unmark_pair
-from hapvr.search.match import FrameMatrix, SearchAnswer
-from hapvr.search.rows import answer_values
+from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
 from hapvr.serving import jobs
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.duplicate_list import StoredDuplicates, after, listed, matches_of
@@ -64,53 +62,31 @@ MEDIA_TYPES = {
 router = APIRouter()
 
 
-@dataclass(eq=False)
 class Service:
-    """names: paths of this machine -> what answers call them. uploads: where files that are sent lie. reading: for what reads
-    frames and compares pairs: few at once, so that other requests find free threads."""
+    """What the endpoints share."""
 
-    project: Project
-    limits: ServingConfig
-    access: Access
-    collection: Collection
-    jobs: SearchJobs
-    names: dict[str, str]
-    uploads: Path = Path()
-    duplicates: StoredDuplicates = field(default_factory=StoredDuplicates)
-    reading: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(READS_AT_ONCE))
-
-    @staticmethod
-    def of(project: Project, *, model: str | None = None) -> Service:
+    def __init__(self, project: Project, *, model: str | None = None) -> None:
         """model: as `Searcher.open` takes it. Raises ConfigError for wrong values of the environment."""
-        root = project.root
-        names = {root.url: "the data root", str(project.folder): "the project", str(root.local): "the data root"}
-        return Service(
-            project=project,
-            limits=limits_from_environment(project.config.serving),
-            access=access_from_environment(),
-            collection=Collection(project, model=model),
-            jobs=SearchJobs(at_once=project.config.service.searches_at_once),
-            names={path: name for path, name in names.items() if len(path) > 1},
-        )
+        self.project = project
+        self.limits = limits_from_environment(project.config.serving)
+        self.access = access_from_environment()
+        self.collection = Collection(project, model=model)
+        self.jobs = SearchJobs(at_once=project.config.service.searches_at_once)
+        self.duplicates = StoredDuplicates()
+        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
+        # for what reads frames and compares pairs: few at once, so that other requests find free threads
+        self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A job as JSON. answer: with its matches, None until there is one; error, code: why there will be none."""
-        status = job.status
-        value: dict[str, Any] = {
-            "job": job.id,
-            "status": status,
-            "query": job.name,
-            "error": "",
-            "code": "",
-            "answer": None,
-        }
+        status, answer = job.status, None
+        failure = {"error": "", "code": ""}
         if status == "failed" and job.error is not None:
-            value |= describe(job.error, self.names)[1]
+            failure = describe(job.error)[1]
         if status == "done":
-            (answer,) = answer_values([job.future.result()])
-            answer["warnings"] = [without_paths(warning, self.names) for warning in answer["warnings"]]
-            value["answer"] = answer | {"query_id": job.video_id}
-        return value
+            answer = answer_values([job.future.result()])[0] | {"query_id": job.video_id}
+            answer["warnings"] = [without_paths(warning) for warning in answer["warnings"]]
+        return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
 
 
 def service_of(request: Request) -> Service:
@@ -226,18 +202,18 @@ def index(service: ServiceOf) -> Any:
         found = service.collection.current()
         current = current_index(service.project.root)
     except DataError as error:
-        return value | {"videos": 0, "problem": without_paths(str(error), service.names)}
+        return value | {"videos": 0, "problem": without_paths(str(error))}
     calibration = found.searcher.scorer.calibration
     return value | {
         "videos": found.searcher.num_videos,
-        "shards": len(found.searcher.shards()),
+        "shards": len(found.searcher.collection.shards()),
         "sources": sorted({video_id.partition("/")[0] for video_id in found.video_ids}),
         "model": current.model if current.model.startswith("models:/") else Path(current.model).name,
         "since": current.since,
         "recall": current.recall,
         "prior": None if calibration is None else calibration.prior,
-        "warnings": [without_paths(text, service.names) for text in found.searcher.warnings],
-        "problem": without_paths(str(service.collection.problem or ""), service.names),
+        "warnings": [without_paths(text) for text in found.searcher.warnings],
+        "problem": without_paths(str(service.collection.problem or "")),
     }
 
 
@@ -262,7 +238,7 @@ def matches(
     pairs, searched = service.duplicates.read(index)
     rows = matches_of((pair for pair in pairs if rejected or pair.mark != "not_a_match"), video_id)
     shown = rows[offset : offset + limit]
-    return {"total": len(rows), "searched": index.searcher.shard_of(video_id) in searched, "matches": shown}
+    return {"total": len(rows), "searched": index.searcher.collection.shard_of[video_id] in searched, "matches": shown}
 
 
 @router.get("/videos/{video_id:path}")
@@ -285,7 +261,7 @@ def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFi
     pairs, searched = service.duplicates.read(index)
     rows = listed(pairs, index, wanted)
     shown, following = after(rows, wanted.cursor, wanted.limit)
-    shards = {"shards_searched": len(searched), "shards": len(index.searcher.shards())}
+    shards = {"shards_searched": len(searched), "shards": len(index.searcher.collection.shards())}
     return {"total": len(rows), "groups": shown, "next": following, **shards}
 
 
@@ -296,24 +272,24 @@ def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFi
 @router.get("/media/{video_id:path}")
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
-    facts = index.facts(video_id)
+    metadata = index.metadata(video_id)
     try:
-        found = None if facts.path is None else facts.path.stat()
+        found = None if metadata.path is None else metadata.path.stat()
     except (OSError, ValueError):
         found = None
-    if facts.path is None or found is None or not stat.S_ISREG(found.st_mode):
+    if metadata.path is None or found is None or not stat.S_ISREG(found.st_mode):
         sentence = (
             f"media: the file of {video_id} is not there any more; `hapvr index update` forgets it once it is gone"
         )
         raise Refusal(410, "gone", sentence)
-    if facts.num_bytes and found.st_size != facts.num_bytes:
+    if metadata.num_bytes and found.st_size != metadata.num_bytes:
         sentence = (
-            f"media: the file of {video_id} has {found.st_size} bytes now, and {facts.num_bytes} when it was indexed; make "
+            f"media: the file of {video_id} has {found.st_size} bytes now, and {metadata.num_bytes} when it was indexed; make "
             "its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
         )
         raise Refusal(410, "replaced", sentence)
-    kind = MEDIA_TYPES.get(facts.path.suffix.lower(), "application/octet-stream")
-    return FileResponse(facts.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
+    kind = MEDIA_TYPES.get(metadata.path.suffix.lower(), "application/octet-stream")
+    return FileResponse(metadata.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 
 
 @router.get("/thumbnails/{video_id:path}")
@@ -354,7 +330,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
     """Say that two videos match or do not, or take that back."""
 
     def digest(name: str) -> str:
-        return name if is_digest(name) else index.facts(name).sha256
+        return name if is_digest(name) else index.metadata(name).sha256
 
     if asked.query is not None:
         first, name = digest(asked.query), asked.query

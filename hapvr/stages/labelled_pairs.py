@@ -21,7 +21,7 @@ from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import FeatureFile
 from hapvr.storage.manifest import VIDEOS_STAGE, read_manifest
 from hapvr.storage.shards import STATUS_OK, Shard
-from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, PairRow, read_pair_rows
+from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_pair_rows
 
 ROUNDING_S = 1.0
 """Annotations are in whole seconds, so a copied part may end so much after its video."""
@@ -48,17 +48,17 @@ def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPair
         return last + 1 / project.config.sampling.fps
 
     pairs, num_unusable = [], 0
-    for row in read_pair_rows(path):
-        one, other = (_resolve(name, ids, row) for name in row.videos)
+    for place, row in read_pair_rows(path):
+        one, other = (_resolve(name, ids, place) for name in row.videos)
         if one == other:
-            raise DataError(f"{row.place}: both names are of {one}; drop the row")
+            raise DataError(f"{place}: both names are of {one}; drop the row")
         if {one, other} & unusable:
             num_unusable += 1
             continue
         for video_id, (start, end) in zip((one, other), row.copies or (), strict=False):
             if start >= end_of(video_id) or end > end_of(video_id) + ROUNDING_S:
                 raise DataError(
-                    f"{row.place}: the copied part from {start:g} s to {end:g} s is not inside {video_id}, of which "
+                    f"{place}: the copied part from {start:g} s to {end:g} s is not inside {video_id}, of which "
                     f"{end_of(video_id):g} s have features; correct the times, or raise sampling.max_frames and extract again"
                 )
         pairs.append(LabelledPair((one, other), row.copies))
@@ -122,15 +122,15 @@ def _ids_by_name(video_ids: Iterable[str]) -> dict[str, set[str]]:
     return found | {video_id: {video_id} for video_id in video_ids}
 
 
-def _resolve(name: str, ids: Mapping[str, set[str]], row: PairRow) -> str:
+def _resolve(name: str, ids: Mapping[str, set[str]], place: str) -> str:
     found = sorted(ids.get(name) or ids.get(PurePosixPath(name).stem) or set())
     if not found:
         raise DataError(
-            f"{row.place}: {name!r} is no training video with features; wanted an id such as {min(ids, default='')!r}, or the "
+            f"{place}: {name!r} is no training video with features; wanted an id such as {min(ids, default='')!r}, or the "
             "name of its file. Add its source with split train, or drop the row"
         )
     if len(found) > 1:
-        raise DataError(f"{row.place}: {name!r} may be {' or '.join(found[:SHOWN])}; give the whole id")
+        raise DataError(f"{place}: {name!r} may be {' or '.join(found[:SHOWN])}; give the whole id")
     return found[0]
 
 

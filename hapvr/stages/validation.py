@@ -24,12 +24,12 @@ from hapvr.storage.manifest import read_manifest
 class Validator:
     """Scores the validation benchmark with a network: {"mean": mean target metric, task: value, ...}."""
 
-    def __init__(self, project: Project, shards: list[str], device: str) -> None:
-        name = project.config.evaluation.validation
-        if name is None:
-            raise ConfigError("validation: evaluation.validation names no benchmark")
+    def __init__(self, project: Project, name: str, device: str) -> None:
+        """name: of the benchmark."""
         self._definition = load_definition(str(benchmark_folder(project, name) or name))
-        self._features = BenchmarkFeatures(FeatureStore(project.root, shards), self._definition)
+        self._features = BenchmarkFeatures(
+            FeatureStore(project.root, benchmark_shards(project, name)), self._definition
+        )
         self._evaluation = project.config.evaluation
         self._device = device
 
@@ -48,14 +48,6 @@ def benchmark_shards(project: Project, name: str) -> list[str]:
     own = manifest.filter(pl.col("source") == name)
     chosen = own if len(own) else manifest.filter(pl.col("split") != "train")
     return chosen["shard"].unique().sort().to_list()
-
-
-def validation_shards(project: Project) -> list[str]:
-    """Shards of the validation benchmark. Raises ConfigError if the configuration names none."""
-    name = project.config.evaluation.validation
-    if name is None:
-        raise ConfigError("validation: evaluation.validation names no benchmark")
-    return benchmark_shards(project, name)
 
 
 def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, open_dagster_pipes
 
-from hapvr.train.report import BatchReport, Logger
+from hapvr.train.report import Logger
 
 
-class ProgressLog:
+class ProgressLog(Logger):
     """A logger that prints metrics as lines, at most one every `every_s` seconds. It prints every validation."""
 
     def __init__(self, steps: int, say: Callable[[str], object], *, every_s: float = 5.0) -> None:
@@ -32,9 +32,6 @@ class ProgressLog:
         shown = validation or {name: values[name] for name in names if name in values}
         listed = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
         self.message(f"step {step + 1}/{self._steps}: {listed}")
-
-    def batch(self, step: int, report: BatchReport) -> None:
-        """Batches are for MLflow."""
 
     def message(self, text: str) -> None:
         self._say(text)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from hapvr.benchmark.definitions.files import read_lines, split_line
 from hapvr.benchmark.definitions.vcdb import annotation_files
 from hapvr.errors import DataError
 from hapvr.files import read_json_as, write_atomic
-from hapvr.settings import explain
-from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.settings import first_line
+from hapvr.tables import TABLE_ERRORS, read_user_table
 
 LABELLED_NAME = "labelled_pairs.json"
 MAX_SECONDS = 1e9
@@ -31,6 +31,47 @@ def _rising(copy: tuple[float, float]) -> tuple[float, float]:
     return copy
 
 
+Copy = Annotated[tuple[float, float], AfterValidator(_rising)]
+"""Begin and end of a copied part, in seconds of its video."""
+
+
+@dataclass(frozen=True)
+class LabelledPair:
+    """Two videos that show the same. copies: the copied part in each, in seconds, where it is known."""
+
+    videos: tuple[str, str]
+    copies: tuple[Copy, Copy] | None = None
+
+
+PAIR = TypeAdapter(LabelledPair)
+
+
+def read_pair_rows(path: Path) -> list[tuple[str, LabelledPair]]:
+    """The pairs of a CSV or Parquet with `COLUMNS`, or of a folder of VCDB, whose copies inside one video are left out.
+
+    Each with its file and row, for messages; videos are named as in the file. Raises DataError, with file and row, where the
+    file cannot be read or is empty, a name is missing, and where times are no numbers, are below 0, or end before they begin.
+    """
+    rows = [(place, _parse(place, row)) for place, row in (_vcdb_rows(path) if path.is_dir() else _table_rows(path))]
+    if not rows:
+        raise DataError(f"{path}: no pairs; wanted a row for each, with columns {', '.join(COLUMNS[:2])}")
+    return rows
+
+
+def _parse(place: str, row: Mapping[str, Any]) -> LabelledPair:
+    try:
+        videos = tuple(str(row.get(name) or "").strip() for name in COLUMNS[:2])
+        if not all(videos):
+            raise ValueError(f"no {COLUMNS[videos.index('')]}")
+        times = [_seconds(row.get(name)) for name in COLUMNS[2:]]
+        copies = (tuple(times[:2]), tuple(times[2:])) if any(time is not None for time in times) else None
+        return PAIR.validate_python({"videos": videos, "copies": copies})
+    except ValueError as error:
+        raise DataError(
+            f"{place}: {first_line(error)}; wanted {', '.join(COLUMNS)}, the times in seconds or hh:mm:ss, or all four empty"
+        ) from error
+
+
 def _seconds(value: Any) -> float | None:
     """Of "12.5", "0:12" or "00:00:12"; None for an empty cell."""
     text = "" if value is None else str(value).strip()
@@ -39,79 +80,9 @@ def _seconds(value: Any) -> float | None:
     return sum((float(part) * 60.0**power for power, part in enumerate(reversed(text.split(":")))), start=0.0)
 
 
-Copy = Annotated[tuple[float, float], AfterValidator(_rising)]
-"""Begin and end of a copied part, in seconds of its video."""
-Name = Annotated[str, Field(min_length=1), BeforeValidator(lambda value: str(value or "").strip())]
-Seconds = Annotated[float | None, BeforeValidator(_seconds)]
-
-
-class PairRow(BaseModel):
-    """A row of a file of labelled pairs. place: its file and row, for messages."""
-
-    place: str
-    query_id: Name
-    reference_id: Name
-    query_start_s: Seconds = None
-    query_end_s: Seconds = None
-    reference_start_s: Seconds = None
-    reference_end_s: Seconds = None
-
-    @property
-    def videos(self) -> tuple[str, str]:
-        """The names of both videos."""
-        return self.query_id, self.reference_id
-
-    @property
-    def copies(self) -> tuple[Copy, Copy] | None:
-        """The copied part in each of the two videos, if known."""
-        start, end, other_start, other_end = (
-            self.query_start_s,
-            self.query_end_s,
-            self.reference_start_s,
-            self.reference_end_s,
-        )
-        if start is None or end is None or other_start is None or other_end is None:
-            return None
-        return (start, end), (other_start, other_end)
-
-    @model_validator(mode="after")
-    def _check(self) -> PairRow:
-        if self.query_id == self.reference_id:
-            raise ValueError(f"{self.query_id!r} is paired with itself; drop the row")
-        times = [self.query_start_s, self.query_end_s, self.reference_start_s, self.reference_end_s]
-        if self.copies is None and any(time is not None for time in times):
-            raise ValueError(f"wanted all four of {', '.join(COLUMNS[2:])}, or none")
-        for copy in self.copies or ():
-            _rising(copy)
-        return self
-
-
-def read_pair_rows(path: Path) -> list[PairRow]:
-    """The pairs of a CSV or Parquet with `COLUMNS`, or of a folder of VCDB, whose copies inside one video are left out.
-
-    Raises DataError, with file and row, where the file cannot be read or is empty, an id is missing, a video is paired with
-    itself, and where times are no numbers, are below 0, or end before they begin.
-    """
-    rows = [
-        _parse(place, cells)
-        for place, cells in (_vcdb_rows(path) if path.is_dir() else _table_rows(path))
-        if not path.is_dir() or cells["query_id"] != cells["reference_id"]
-    ]
-    if not rows:
-        raise DataError(f"{path}: no pairs; wanted a row for each, with columns {', '.join(COLUMNS[:2])}")
-    return rows
-
-
-def _parse(place: str, cells: Mapping[str, Any]) -> PairRow:
-    try:
-        return PairRow.model_validate({**cells, "place": place})
-    except ValidationError as error:
-        raise DataError(f"{place}: {explain(error)}") from error
-
-
 def _table_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        table = read_frame(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+        table = read_user_table(path)
     except pl.exceptions.NoDataError:
         return
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
@@ -124,16 +95,9 @@ def _vcdb_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Lines "video,video,start,end,start,end"."""
     for file in annotation_files(folder):
         for number, line in enumerate(read_lines(file), start=1):
-            values = split_line(line, path=file, columns=6, separator=",")
-            yield f"{file}, row {number}", dict(zip(COLUMNS, values, strict=False))
-
-
-@dataclass(frozen=True)
-class LabelledPair:
-    """Two videos that show the same. copies: the copied part in each, in seconds, where it is known."""
-
-    videos: tuple[str, str]
-    copies: tuple[Copy, Copy] | None = None
+            first, second, start, end, *other = split_line(line, path=file, columns=6, separator=",")
+            if first != second:
+                yield f"{file}, row {number}", dict(zip(COLUMNS, (first, second, start, end, *other), strict=False))
 
 
 @dataclass(frozen=True)

@@ -46,23 +46,27 @@ class BatchReport:
 
 
 class Logger(Protocol):
-    """Gets the metrics of a step (losses unweighted, learning rate, validation), batches to look at, and messages."""
+    """Gets the metrics of a step (losses unweighted, learning rate, validation), batches to look at, and messages; what a
+    subclass does not override is dropped."""
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        return
 
-    def batch(self, step: int, report: BatchReport) -> None: ...
+    def batch(self, step: int, report: BatchReport) -> None:
+        return
 
-    def message(self, text: str) -> None: ...
+    def message(self, text: str) -> None:
+        return
 
 
 class _Line(BaseModel, extra="allow"):
-    """Of HISTORY_NAME: a step and its metrics."""
+    """A line of HISTORY_NAME: a step and its metrics."""
 
     __pydantic_extra__: dict[str, float]
     step: int
 
 
-class History:
+class History(Logger):
     """A logger that writes metrics as JSON lines. Lines after the checkpoint that training continues from are removed."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
@@ -75,14 +79,8 @@ class History:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
-    def batch(self, step: int, report: BatchReport) -> None:
-        """Batches are not kept."""
 
-    def message(self, text: str) -> None:
-        """Messages are not kept."""
-
-
-class Loggers:
+class Loggers(Logger):
     """Passes everything on to several loggers."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:

@@ -310,7 +310,7 @@ class _WorkerProcess(SpawnProcess):
             hidden = {name: main.__dict__.pop(name, None) for name in ("__spec__", "__file__")}
             main.__spec__ = None
             try:
-                return SpawnProcess._Popen(process_obj)  # type: ignore[attr-defined]
+                return SpawnProcess._Popen(process_obj)
             finally:
                 main.__dict__.update({name: value for name, value in hidden.items() if name == "__spec__" or value})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.training import in_own_process, make_batch, peak_growth, run_step
+from bench.training import make_batch, run_step
 
 
 @pytest.mark.parametrize(("num_clips", "num_frames"), [(4, 8), (6, 12)])
@@ -37,11 +37,3 @@ def test_batch_has_both_kinds_of_pairs() -> None:
     assert labels.tolist()[0] == [1, 1, -1, -1]
     assert frame_labels.unique().tolist() == [-1, 0, 1]
     assert len(pairs) == len(frame_labels) == 8
-
-
-@pytest.mark.slow
-def test_peak_counts_from_when_it_is_asked() -> None:
-    """A larger step grows memory by more than a small one; each in a process of its own, as the benchmark does it."""
-    small = in_own_process(peak_growth, "plain", 4, 8, "cpu", 1)
-    large = in_own_process(peak_growth, "plain", 12, 16, "cpu", 1)
-    assert large["growth_mib"] > small["growth_mib"]

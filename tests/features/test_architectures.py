@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.features.backbone import load_backbone
-from hapvr.features.extract import teacher_embedder
 from hapvr.features.settings import BackboneConfig, FileWeights, RandomWeights, TeacherConfig, TorchScriptWeights
 from hapvr.features.teacher import load_teacher
 from hapvr.features.weights import normalize_pixels
@@ -71,33 +70,6 @@ def test_a_transformer_pools_its_patch_tokens_into_overlapping_windows(frames: T
         for column in range(3):
             window = patches[:, 3 * row : 3 * row + 6, 3 * column : 3 * column + 6].mean((1, 2))
             torch.testing.assert_close(found[:, row, column], F.normalize(window, dim=-1), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "dims"), [("vit_tiny_patch16_224", 192), ("mobilenetv2_100", 1280), ("convnext_atto", 320)]
-)
-def test_any_architecture_gives_one_teacher_embedding_per_frame(architecture: str, dims: int, frames: Tensor) -> None:
-    """[B, D']: the class token or the pooled values before the classifier, by the architecture's own statistics."""
-    config = TeacherConfig(architecture=architecture, weights=RANDOM)
-    teacher = load_teacher(config, crop_px=224)
-    network = timm.create_model(architecture, num_classes=0).eval()
-    network.load_state_dict(teacher.network.state_dict())
-    known = timm.get_pretrained_cfg(architecture)
-    with torch.inference_mode():
-        found = teacher.embed(frames)
-        wanted = network(normalize_pixels(frames, known.mean, known.std))
-    assert found.shape == (2, dims) == (2, teacher.dims)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_a_teacher_may_see_frames_of_another_side(frames: Tensor) -> None:
-    """`teacher.crop_px` resizes the backbone's crops, and is recorded with the embeddings."""
-    own = load_teacher(TeacherConfig(architecture="vit_tiny_patch16_224", weights=RANDOM, crop_px=112), crop_px=224)
-    same = load_teacher(TeacherConfig(architecture="vit_tiny_patch16_224", weights=RANDOM), crop_px=112)
-    small = F.interpolate(frames.float(), size=(112, 112), mode="bilinear", antialias=True).round().to(torch.uint8)
-    with torch.inference_mode():
-        torch.testing.assert_close(teacher_embedder(own, "cpu")(frames), teacher_embedder(same, "cpu")(small))
-    assert own.settings == same.settings | {"crop_px": 112}
 
 
 def test_settings_name_what_the_configuration_changes_and_no_default() -> None:
@@ -183,20 +155,3 @@ def test_backbones_that_cannot_serve_are_refused(section: dict[str, Any], messag
     """Before any frame is read: unknown names and options, crops and networks without 3 x 3 regions, no class token."""
     with pytest.raises(ConfigError, match=message):
         load_backbone(backbone_config(**section))
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"architecture": "vit_tiny_patch16_dino"}, "similar names: .*dino"),
-        ({"architecture": "mobilenetv2_100", "options": {"global_pool": ""}}, r"no single vector.*global_pool: avg"),
-        (
-            {"architecture": "beit_base_patch16_224", "crop_px": 128},
-            r"no single vector for a crop of 128 px.*teacher\.crop_px",
-        ),
-    ],
-)
-def test_teachers_that_cannot_serve_are_refused(section: dict[str, Any], message: str) -> None:
-    """Unknown names, maps instead of a vector, sides that the network does not take."""
-    with pytest.raises(ConfigError, match=message):
-        load_teacher(TeacherConfig.model_validate({"weights": RANDOM} | section), crop_px=224)

@@ -37,27 +37,6 @@ def test_region_vectors_and_whitening_equal_the_release() -> None:
     torch.testing.assert_close(whitened, torch.from_numpy(golden["whitened_10d"]), rtol=1e-4, atol=1e-5)
 
 
-def test_region_vectors_refuse_maps_without_nine_regions() -> None:
-    """A frame size that gives another grid is refused with the sizes."""
-    maps = [torch.rand(1, 2, size, size) for size in (24, 12, 6, 3)]
-    with pytest.raises(ArgumentError, match=r"map 2 of size \(6, 6\)"):
-        region_vectors(maps)
-
-
-def test_backbone_gives_unit_regions_that_depend_on_the_seed() -> None:
-    """[B, 9, C] unit vectors; equal seeds give equal weights, others not."""
-    frames = torch.randint(0, 256, (2, 3, 128, 128), generator=torch_rng(0), dtype=torch.uint8)
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=RANDOM, crop_px=128)
-    first, second = load_backbone(config), load_backbone(config)
-    other = load_backbone(config.model_copy(update={"weights": RandomWeights(source="random", seed=4)}))
-    regions = first.regions(frames)
-    assert regions.shape == (2, 9, 64 + 128 + 256 + 512)
-    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(2, 9))
-    assert first.identity == second.identity != other.identity
-    assert torch.equal(regions, second.regions(frames))
-    assert not torch.allclose(regions, other.regions(frames))
-
-
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, suffix: str) -> None:
     """timm's own state dict, classifier included, loads from both kinds of file."""

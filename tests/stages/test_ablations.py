@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from torch.nn import functional as F
 
 from hapvr.config import Config, digest
 from hapvr.config_file import load_config, read_mapping
-from hapvr.errors import ConfigError
 from hapvr.labels.pairs import positive_pairs, video_pair_labels
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.losses.registry import RANKING_LOSSES
@@ -19,7 +19,6 @@ from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
-from hapvr.stages.seeds import Row, read_rows
 from hapvr.train.batch import Batch
 from hapvr.train.families import build_network, build_training
 from hapvr.train.report import read_history
@@ -27,8 +26,19 @@ from tests.conftest import CHECKOUT
 from tests.train.runs import run
 from tests.train.visil import write_visil
 
+
+class Row(NamedTuple):
+    """A line of a table: dotted configuration keys to values."""
+
+    title: str
+    overrides: dict[str, Any]
+
+
 ABLATIONS = CHECKOUT / "configs" / "ablations.yaml"
-TABLES = {table: read_rows(ABLATIONS, table) for table in read_mapping(ABLATIONS)}
+TABLES = {
+    table: [Row(title, overrides) for title, overrides in rows.items()]
+    for table, rows in read_mapping(ABLATIONS).items()
+}
 ROWS = [pytest.param(row, id=f"{table}-{row.title}") for table, rows in TABLES.items() for row in rows]
 
 
@@ -151,17 +161,3 @@ def test_points_are_those_of_the_paper() -> None:
         for config in (config_of(r).pseudo_labels for r in TABLES["pseudo-labels"])
     ]
     assert rates == [(0.3, 0.3), (0.35, 0.35), (0.4, 0.4), (0.45, 0.45), (0.3, 0.4), (0.4, 0.3)]
-
-
-def test_rows_are_chosen_by_table_and_row(tmp_path: Path) -> None:
-    """A single row by `table/row`; unknown names and a file of another form are refused."""
-    assert [row.title for row in read_rows(ABLATIONS, "table3/base-video")] == ["base-video"]
-    path = tmp_path / "rows.yaml"
-    path.write_text("t: {row: 3}\n", encoding="utf-8")
-    for file, table, message in (
-        (ABLATIONS, "table9", "no table 'table9' whose rows"),
-        (ABLATIONS, "table3/none", "table table3 has no row 'none'; it has base-chamfer"),
-        (path, "t", "no table 't' whose rows map configuration keys to values"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            read_rows(file, table)

@@ -45,14 +45,15 @@ def test_a_file_of_pairs(tmp_path: Path) -> None:
     text = HEADER + "a,b,1,4.5,00:01:00,00:01:04\nc,d,,,,\n"
     (tmp_path / "pairs.csv").write_text(text)
     rows = read_pair_rows(tmp_path / "pairs.csv")
-    assert [row.place for row in rows] == [f"{tmp_path / 'pairs.csv'}, row {number}" for number in (1, 2)]
-    assert [row.videos for row in rows] == [("a", "b"), ("c", "d")]
-    assert [row.copies for row in rows] == [((1.0, 4.5), (60.0, 64.0)), None]
+    assert rows == [
+        (f"{tmp_path / 'pairs.csv'}, row 1", LabelledPair(("a", "b"), ((1.0, 4.5), (60.0, 64.0)))),
+        (f"{tmp_path / 'pairs.csv'}, row 2", LabelledPair(("c", "d"))),
+    ]
     numbers = pl.DataFrame({"query_id": ["a"], "reference_id": ["b"], "more": [1]})
     numbers.with_columns(query_start_s=1, query_end_s=4.5, reference_start_s=60, reference_end_s=64).write_parquet(
         tmp_path / "pairs.parquet"
     )
-    assert read_pair_rows(tmp_path / "pairs.parquet")[0].copies == rows[0].copies
+    assert read_pair_rows(tmp_path / "pairs.parquet")[0][1] == rows[0][1]
 
 
 def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
     (tmp_path / "annotation" / "event.txt").write_text(
         "a.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08\na.flv,a.flv,00:00:01,00:00:09,00:00:20,00:00:28\n"
     )
-    (found,) = read_pair_rows(tmp_path)
+    ((_, found),) = read_pair_rows(tmp_path)
     assert (found.videos, found.copies) == (("a.flv", "b.mp4"), ((1.0, 9.0), (60.0, 68.0)))
 
 
@@ -70,15 +71,14 @@ def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
     [
         ("", r"pairs\.csv: no pairs"),
         (HEADER, r"pairs\.csv: no pairs"),
-        ("query_id,other\na,b\n", r"pairs\.csv, row 1: reference_id: Field required"),
-        ("query_id,reference_id,query_start_s\na,b,1\n", r"row 1: wanted all four of query_start_s, .*, or none"),
-        (HEADER + "a,b,,,,\nc,,,,,\n", r"pairs\.csv, row 2: reference_id: .*at least 1 character"),
-        (HEADER + "a,a,,,,\n", r"row 1: 'a' is paired with itself"),
-        (HEADER + "a,b,1,soon,2,3\n", r"row 1: query_end_s: could not convert string to float: 'soon'"),
-        (HEADER + "a,b,1,,2,3\n", r"row 1: wanted all four of"),
-        (HEADER + "a,b,1,nan,2,3\n", r"row 1: wanted 0 <= start < end"),
-        (HEADER + "a,b,4,4,2,3\n", r"row 1: wanted 0 <= start < end"),
-        (HEADER + "a,b,-1,4,2,3\n", r"row 1: wanted 0 <= start < end"),
+        ("query_id,other\na,b\n", r"pairs\.csv, row 1: no reference_id; wanted query_id"),
+        ("query_id,reference_id,query_start_s\na,b,1\n", r"row 1: copies\.0\.1: .*the times in seconds or hh:mm:ss"),
+        (HEADER + "a,b,,,,\nc,,,,,\n", r"pairs\.csv, row 2: no reference_id"),
+        (HEADER + "a,b,1,soon,2,3\n", r"row 1: could not convert string to float: 'soon'"),
+        (HEADER + "a,b,1,,2,3\n", r"row 1: copies\.0\.1: .*or all four empty"),
+        (HEADER + "a,b,1,nan,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
+        (HEADER + "a,b,4,4,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
+        (HEADER + "a,b,-1,4,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
     ],
 )
 def test_a_bad_file_is_named_with_its_row(tmp_path: Path, text: str, message: str) -> None:

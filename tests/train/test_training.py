@@ -26,7 +26,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.stages.project import Project
 from hapvr.stages.training import prepare_training, tracker_of, training_shards
-from hapvr.stages.validation import benchmark_shards, validation_shards
+from hapvr.stages.validation import benchmark_shards
 from hapvr.train.families import build_network
 from hapvr.train.loop import TrainingError, is_out_of_memory
 from hapvr.train.report import read_history
@@ -157,8 +157,10 @@ def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: P
 
 def test_training_never_reads_the_test_benchmark(small_project: Project) -> None:
     """Neither its batches nor its validation come from a shard of it."""
-    read = {*training_shards(small_project), *validation_shards(small_project)}
-    for name in small_project.config.evaluation.benchmarks:
+    evaluation = small_project.config.evaluation
+    assert evaluation.validation is not None
+    read = {*training_shards(small_project), *benchmark_shards(small_project, evaluation.validation)}
+    for name in evaluation.benchmarks:
         assert read.isdisjoint(benchmark_shards(small_project, name))
 
 

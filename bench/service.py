@@ -1,0 +1,108 @@
+"""The search service under several clients at once, against the same searches in one process.
+
+    python -m bench.service --config configs/demo.yaml [--data-root DIR] [--clients 1 2 4] [--requests 20]
+
+Starts `hapvr serve` on a free port of this machine; each client sends its searches of videos of the collection one after
+the other. The index of the project must be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.table import show
+from hapvr.stages.project import Project
+from hapvr.stages.searcher import Searcher, SearchOptions
+
+TOP = 10
+
+
+@contextmanager
+def serving(config: Path, data_root: str) -> Iterator[str]:
+    """The address of a service of its own process."""
+    command = [sys.executable, "-m", "hapvr.cli", "serve", "--config", str(config), "--port", "0", "--json"]
+    command += ["--set", f"data_root={data_root}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            text = ""
+            while not text.rstrip().endswith("}"):
+                line = process.stdout.readline()
+                if not line:
+                    raise RuntimeError("the service did not start; see its messages above")
+                text += line
+            yield json.loads(text)["address"]
+        finally:
+            process.terminate()
+
+
+def ask(address: str, video_id: str) -> float:
+    """Seconds of one search."""
+    body = json.dumps({"id": video_id, "top": TOP, "segments": False}).encode()
+    request = urllib.request.Request(  # the address is our own service's
+        f"{address.rstrip('/')}/search", body, {"content-type": "application/json"}
+    )
+    start = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        if answer.status != 200:
+            raise RuntimeError(f"{video_id}: status {answer.status}; lower --clients")
+        answer.read()
+    return time.perf_counter() - start
+
+
+def row(name: str, clients: int, times: Sequence[float], wall: float, alone: float) -> dict[str, Any]:
+    """alone: searches per second in one process."""
+    rate = len(times) / wall
+    return {
+        "way": name,
+        "clients": clients,
+        "searches/s": rate,
+        "rate over one process": rate / alone,
+        "median ms": 1e3 * statistics.median(times),
+        "slowest ms": 1e3 * max(times),
+    }
+
+
+def main() -> None:
+    """Measures and prints a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", type=Path, default=Path("configs/demo.yaml"))
+    parser.add_argument("--data-root", help="default: the configuration's")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--requests", type=int, default=20, help="of each client")
+    options = parser.parse_args()
+    project = Project.open(options.config, overrides={"data_root": options.data_root} if options.data_root else {})
+    searcher = Searcher.open(project)
+    ids = sorted(searcher.collection.video_ids())
+    queries = [ids[number % len(ids)] for number in range(options.requests)]
+    wanted, times = SearchOptions(top=TOP, segments=False), []
+    searcher.search_id(queries[0], wanted)  # opens what is opened once
+    for query in queries:
+        start = time.perf_counter()
+        searcher.search_id(query, wanted)
+        times.append(time.perf_counter() - start)
+    alone = len(times) / sum(times)
+    rows = [row("one process", 1, times, sum(times), alone)]
+    with serving(options.config, project.config.data_root) as address:
+        ask(address, queries[0])
+        for clients in options.clients:
+            with ThreadPoolExecutor(clients) as pool:
+                start = time.perf_counter()
+                found = list(pool.map(lambda query: ask(address, query), queries * clients))
+                rows.append(row("service", clients, found, time.perf_counter() - start, alone))
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()
