@@ -16,6 +16,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from hapvr.installed import FULL_REMEDY, is_installed
 from hapvr.provenance import file_sha256
 
 if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
 CONNECT_S = 5.0
@@ -48,10 +50,12 @@ _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<ver
 
 @dataclass(frozen=True)
 class RegisteredVersion:
-    """A version of a registered model. place: URI of its files; digest: of its bundle's BUNDLE_MARK, "" if not known."""
+    """A version of a registered model. created: when, in ms; place: URI of its files; digest: of its bundle's BUNDLE_MARK, ""
+    if not known."""
 
     name: str
     version: str
+    created: int
     place: str
     digest: str = ""
 
@@ -150,8 +154,8 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
         from mlflow.exceptions import MlflowException
 
         try:
-            number = number or str(client.get_model_version_by_alias(name, alias).version)
-            return RegisteredVersion(name, number, client.get_model_version_download_uri(name, number))
+            row = client.get_model_version(name, number) if number else client.get_model_version_by_alias(name, alias)
+            return _version(client, row)
         except MlflowException as error:
             if not is_absent(error):
                 raise RegistryError(
@@ -185,18 +189,19 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
     return bundle
 
 
-def write_listing(tracking_uri: str) -> Listing:
-    """Derive the listing of a SQLite registry, and write it where its folder can be written."""
+def write_listing(tracking_uri: str, known: Sequence[RegisteredVersion] = ()) -> Listing:
+    """Derive the listing of a SQLite registry, and write it where its folder can be written.
+
+    known: versions that were listed before. A version never changes, so those keep the digest of their first listing.
+    """
     database = _database(tracking_uri)
     state, client = _database_state(database), mlflow_client(tracking_uri)
+    listed = {(version.name, version.version, version.created): version for version in known}
     aliases, versions = {}, []
     for name in [model.name for model in client.search_registered_models(max_results=1000)]:
-        rows = client.search_model_versions(f"name = '{name}'")
-        for row in rows:
-            place = client.get_model_version_download_uri(name, str(row.version))
-            bundle = _local_bundle(place)
-            digest = file_sha256(bundle / BUNDLE_MARK) if bundle else ""
-            versions.append(RegisteredVersion(name, str(row.version), place, digest))
+        for row in client.search_model_versions(f"name = '{name}'"):
+            key = (name, str(row.version), row.creation_timestamp)
+            versions.append(listed.get(key) or _version(client, row))
         for alias, number in client.get_registered_model(name).aliases.items():
             aliases[f"{name}@{alias}"] = str(number)
     listing = Listing(state, aliases, versions)
@@ -238,17 +243,31 @@ def _database_state(path: Path) -> int:
 def _listing(tracking_uri: str) -> Listing:
     """The listing of a SQLite registry: derived again where the database has changed and MLflow is installed."""
     database, can_ask = _database(tracking_uri), _has_client(tracking_uri)
+    remedy = "`hapvr models show champion` of a full installation writes it"
     try:
-        listing = read_json_as(
-            database.with_name(LISTING_NAME),
-            Listing,
-            remedy="`hapvr models show champion` of a full installation writes it",
-        )
+        listing = read_json_as(database.with_name(LISTING_NAME), Listing, remedy=remedy)
     except DamagedError:
         if not can_ask:
             raise
         return write_listing(tracking_uri)
-    return write_listing(tracking_uri) if can_ask and listing.state != _database_state(database) else listing
+    if can_ask and listing.state != _database_state(database):
+        return write_listing(tracking_uri, listing.versions)
+    return listing
+
+
+def list_again(tracking_uri: str) -> None:
+    """After a change of a registry: bring its listing up to date, where it has one."""
+    if tracking_uri.startswith(SQLITE):
+        _listing(tracking_uri)
+
+
+def _version(client: MlflowClient, row: ModelVersion) -> RegisteredVersion:
+    """What MLflow says of a version, with the digest of a bundle on this machine."""
+    name, number = str(row.name), str(row.version)
+    place = client.get_model_version_download_uri(name, number)
+    bundle = _local_bundle(place)
+    digest = file_sha256(bundle / BUNDLE_MARK) if bundle else ""
+    return RegisteredVersion(name, number, int(row.creation_timestamp), place, digest)
 
 
 def _local_bundle(place: str) -> Path | None:

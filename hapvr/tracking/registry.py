@@ -29,7 +29,7 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.scorer.calibration import SERVED_PRECISION
 from hapvr.scorer.description import CARD_FILE
 from hapvr.settings import explain
-from hapvr.tracking.client import SQLITE, is_absent, write_listing
+from hapvr.tracking.client import is_absent, list_again
 from hapvr.tracking.runs import Tracker
 
 CHALLENGER = "challenger"
@@ -52,7 +52,7 @@ MIN_DIGEST = 8
 
 REQUIREMENTS = (
     "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
-    "psutil", "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
+    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
 )  # fmt: skip
 SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")
 TEXT, NUMBER = DataType.string, DataType.double
@@ -157,7 +157,7 @@ def register(
         number = int(made.version)
     client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
-    _list_again(client)
+    list_again(client.tracking_uri)
     return number
 
 
@@ -258,7 +258,7 @@ def set_champion(client: MlflowClient, name: str, version: int, *, how: str, rea
     client.set_registered_model_tag(name, HISTORY_TAG, json.dumps(rows))
     client.set_model_version_tag(name, str(version), DECISION_TAG, f"champion by {how}")
     client.set_model_version_tag(name, str(version), REASON_TAG, reason[:MAX_CHARACTERS])
-    _list_again(client)
+    list_again(client.tracking_uri)
 
 
 def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:
@@ -343,9 +343,3 @@ def _lineages(client: MlflowClient, name: str) -> Iterator[Lineage]:
 
 def _run_text(client: MlflowClient, run_id: str, path: str) -> str:
     return Path(client.download_artifacts(run_id, path)).read_text(encoding="utf-8")
-
-
-def _list_again(client: MlflowClient) -> None:
-    """What installations without MLflow read follows each change."""
-    if client.tracking_uri.startswith(SQLITE):
-        write_listing(client.tracking_uri)
