@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -11,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.duplicates import DuplicatePair, best_of_each, group_copies, kind_of
+from hapvr.search.duplicates import DuplicatePair, best_of_each, group_copies, group_rows, kind_of
 
 
-def facts(name: str, **changes: object) -> VideoMetadata:
+def metadata(name: str, **changes: object) -> VideoMetadata:
     values = {"num_bytes": 10**6, "duration_s": 10.0, "width_px": 640, "height_px": 360, "codec": "h264"} | changes
     return VideoMetadata(path=Path(name), sha256=hashlib.sha256(name.encode()).hexdigest(), **values)  # type: ignore[arg-type]
 
@@ -26,8 +28,8 @@ def pair(
     return DuplicatePair(
         first=first,
         second=second,
-        first_sha256=facts(first).sha256,
-        second_sha256=facts(second).sha256,
+        first_sha256=metadata(first).sha256,
+        second_sha256=metadata(second).sha256,
         similarity=similarity,
         probability=0.95,
         first_covered=covered[0],
@@ -55,7 +57,7 @@ def test_a_chain_is_broken() -> None:
     """Neighbours alike, ends not: nobody stands in a group with a video that it was not found to be a copy of."""
     chain = [f"v{number}" for number in range(7)]
     pairs = [pair(one, other) for one, other in pairwise(chain)]
-    members = group_copies(pairs, {name: facts(name) for name in chain})
+    members = group_copies(pairs, {name: metadata(name) for name in chain})
     linked = {frozenset((one.first, one.second)) for one in pairs}
     medoids = {member.group: member.video_id for member in members if member.medoid}
     for member in members:
@@ -66,7 +68,7 @@ def test_a_chain_is_broken() -> None:
 def test_what_people_keep_apart_is_in_no_group_together() -> None:
     """Both are copies of the medoid; the more similar one stays."""
     pairs = [pair("a", "b", similarity=0.9), pair("a", "c", similarity=0.95)]
-    known = {name: facts(name) for name in "abc"}
+    known = {name: metadata(name) for name in "abc"}
     assert len(group_copies(pairs, known)) == 3
     members = group_copies(pairs, known, apart=lambda one, other: {one, other} == {"b", "c"})
     assert sorted(member.video_id for member in members) == ["a", "c"]
@@ -74,7 +76,7 @@ def test_what_people_keep_apart_is_in_no_group_together() -> None:
 
 def test_parts_make_no_group() -> None:
     pairs = [pair("a", "b", covered=(1, 0.3)), pair("b", "c", covered=(0.2, 0.2)), pair("c", "d", covered=(0, 0))]
-    assert group_copies(pairs, {name: facts(name) for name in "abcd"}) == []
+    assert group_copies(pairs, {name: metadata(name) for name in "abcd"}) == []
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_parts_make_no_group() -> None:
 )
 def test_the_better_file_is_kept(better: dict[str, object], said: str) -> None:
     """Whatever the names and whoever is the medoid; the others say what the kept one has more."""
-    known = {"a": facts("a"), "b": facts("b"), "z": facts("z", **better)}
+    known = {"a": metadata("a"), "b": metadata("b"), "z": metadata("z", **better)}
     members = group_copies([pair(one, other) for one, other in combinations("abz", 2)], known)
     assert [(member.video_id, member.keep) for member in members] == [("z", True), ("a", False), ("b", False)]
     assert all(said in member.reason for member in members)
@@ -97,7 +99,7 @@ def test_the_better_file_is_kept(better: dict[str, object], said: str) -> None:
 def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: object) -> None:
     """Any graph: each video once, one keeper and one medoid a group, stable names, the same for shuffled pairs."""
     pairs = [pair(f"v{one}", f"v{other}") for one, other in sorted(edges)]
-    known = {f"v{number}": facts(f"v{number}") for number in range(10)}
+    known = {f"v{number}": metadata(f"v{number}") for number in range(10)}
     members = group_copies(pairs, known)
     shuffled = list(pairs)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -114,3 +116,9 @@ def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: obje
 def test_a_pair_found_twice_counts_once() -> None:
     found = best_of_each([pair("a", "b", similarity=0.5), pair("b", "a", similarity=0.7), pair("a", "c")])
     assert [(one.first, one.second, one.similarity) for one in found] == [("a", "b", 0.7), ("a", "c", 0.9)]
+
+
+def test_groups_with_names_that_are_no_utf_8_become_rows() -> None:
+    named = {name: replace(metadata(name), path=Path(os.fsdecode(name.encode() + b"\xff"))) for name in "ab"}
+    rows = group_rows(group_copies([pair("a", "b")], named))
+    assert rows["path"].to_pylist() == [r"a\xff", r"b\xff"]
