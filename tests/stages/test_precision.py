@@ -102,7 +102,7 @@ def test_training_refuses_views_of_two_precisions(project: Project) -> None:
     assert make_pseudo_labels(half, first).done
     assert Shard(half.root, EMBEDDINGS_STAGE, first).require({}).settings["teacher"]["precision"] == "bfloat16"
     assert Shard(half.root, VIEWS_STAGE, first).require({}).settings["features"]["backbone"]["precision"] == "bfloat16"
-    message = r"backbone\.precision: wanted bfloat16, found \(none\)\. Materialise training_views of all shards again"
+    message = r"training_views .*backbone\.precision: wanted bfloat16, found \(none\)\. Materialise it again"
     with pytest.raises(DataError, match=message):
         CachedViews(half.root, training_shards(half), half.config)
 
