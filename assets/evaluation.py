@@ -12,7 +12,6 @@ from assets.project import MODEL_TEAM, ProjectResource
 from assets.training import model_of_run, similarity_model
 
 if TYPE_CHECKING:
-    from hapvr.benchmark.result import TaskResult
     from hapvr.stages.evaluation import BenchmarkScores
 
 
@@ -45,7 +44,9 @@ def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource
     digest = hashlib.sha256("".join(f"{name} {file}\n" for name, file in sorted(files.items())).encode()).hexdigest()
     # One number per entry: Dagster draws these over time.
     metrics = {
-        f"{name}: {_title(task)}": task.value for name, scores in made.items() for task in scores.results[TRAINED].tasks
+        f"{name}: {task.metric} {task.task}": task.value
+        for name, scores in made.items()
+        for task in scores.results[TRAINED].tasks
     }
     figures = {
         f"{name}: {title}": metadata.figure(figure)
@@ -54,8 +55,7 @@ def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource
     }
     return dg.MaterializeResult(
         metadata={
-            "benchmarks": _table(made),
-            "metrics": dg.MetadataValue.md("\n\n".join(f"**{name}**\n\n{made[name].markdown}" for name in made)),
+            "metrics": dg.MetadataValue.md("\n\n".join(_table(name, scores) for name, scores in made.items())),
             **metrics,
             "mlflow_run": project.run_link(opened, run.mlflow_run_id),
             "path": dg.MetadataValue.path(str(run.folder / "benchmarks")),
@@ -66,29 +66,13 @@ def benchmark_scores(context: dg.AssetExecutionContext, project: ProjectResource
     )
 
 
-def _table(made: dict[str, "BenchmarkScores"]) -> dg.TableMetadataValue:
-    """A row per benchmark: metrics of the trained model, both means in percent, and how much could be scored."""
-    import polars as pl
+def _table(name: str, scores: "BenchmarkScores") -> str:
+    """How much of a benchmark could be scored, and every metric of both models in percent."""
+    from hapvr.stages.evaluation import TRAINED
 
-    from hapvr.stages.evaluation import BASELINE, TRAINED
-
-    rows = []
-    for name, scores in made.items():
-        result = scores.results[TRAINED]
-        counts = result.availability
-        rows.append(
-            {
-                "benchmark": name,
-                **{_title(task): round(100 * task.value, 2) for task in result.tasks},
-                "mean": round(100 * scores.target_means[TRAINED], 2),
-                "mean of the untrained baseline": round(100 * scores.target_means[BASELINE], 2),
-                "queries scored": f"{counts.num_queries_scored} of {counts.num_queries}",
-                "references scored": f"{counts.num_references_scored} of {counts.num_references}",
-            }
-        )
-    return metadata.table(pl.DataFrame(rows))
-
-
-def _title(task: "TaskResult") -> str:
-    """Name of a task's metric, e.g. `mAP DSVR`."""
-    return f"{task.metric} {task.task}"
+    counts = scores.results[TRAINED].availability
+    scored = (
+        f"{counts.num_queries_scored} of {counts.num_queries} queries and {counts.num_references_scored} of "
+        f"{counts.num_references} references scored"
+    )
+    return f"**{name}**: {scored}\n\n{scores.markdown}"

@@ -50,28 +50,23 @@ def is_lost(process: str) -> bool:
         return True
 
 
-def closing_sensor(name: str, status: dg.DagsterRunStatus, word: str) -> dg.RunStatusSensorDefinition:
-    """A sensor that marks the MLflow run as failed when its Dagster run ended with `status` and could not do so itself.
-
-    A retry goes on in the same MLflow run, which then is left alone.
-    """
+def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensorDefinition:
+    """Of runs that ended with `status`. A retry goes on in the same MLflow run, which then is left alone."""
 
     @dg.run_status_sensor(
         name=name,
         run_status=status,
         minimum_interval_seconds=INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Marks the MLflow run of a {word} training as failed where the training could not do so itself.",
+        description="Marks the MLflow run of an ended training as failed where the training could not do so itself.",
     )
     def close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
         from hapvr.stages.training import tracker_of
 
         mlflow_run = context.dagster_run.tags.get("mlflow/run_id", "")
-        retried = context.instance.get_runs(
-            dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED), limit=1
-        )
-        if mlflow_run and not retried and tracker_of(project.open()).fail_if_running(mlflow_run):
-            context.log.info(f"marked MLflow run {mlflow_run} as failed")
+        going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
+        if mlflow_run and not context.instance.get_runs(going_on, limit=1):
+            tracker_of(project.open()).fail_if_running(mlflow_run)
 
     return close
 
@@ -95,6 +90,6 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
 sensors = [
     fail_lost_runs,
     waiting_alerts,
-    closing_sensor("close_failed_training", dg.DagsterRunStatus.FAILURE, "failed"),
-    closing_sensor("close_canceled_training", dg.DagsterRunStatus.CANCELED, "cancelled"),
+    closing_sensor("close_failed_training", dg.DagsterRunStatus.FAILURE),
+    closing_sensor("close_canceled_training", dg.DagsterRunStatus.CANCELED),
 ]

@@ -103,12 +103,3 @@ def test_a_full_disk_is_named(tmp_path: Path, write: Callable[[Path], object]) -
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, remedy="run again"):
         (tmp_path / "gone").read_bytes()
-
-
-def test_a_device_or_pipe_is_not_replaced(tmp_path: Path) -> None:
-    """Only what is a file becomes another file, also for a superuser."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(OSError, match="no regular file"), write_atomic(pipe) as part:
-        part.write_text("x")
-    assert pipe.is_fifo()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hapvr.files import write_atomic
+from hapvr.tables import read_frame
 
 
 def background_levels(background: pl.DataFrame, *, top_k: int = 1) -> pl.DataFrame:
@@ -29,13 +30,13 @@ def background_levels(background: pl.DataFrame, *, top_k: int = 1) -> pl.DataFra
 
 
 def normalize_similarities(
-    similarities: Path, background: pl.DataFrame, out_path: Path, *, top_k: int = 1, weight: float = 1.0
+    similarities: Path, background: Path, out_path: Path, *, top_k: int = 1, weight: float = 1.0
 ) -> Path:
     """Write `similarities` less the level of each query in `background`, a row group at a time; returns `out_path`.
 
-    similarities: as `score_benchmark` writes them. Raises KeyError for a query without background similarities.
+    similarities, background: as `score_benchmark` writes them. Raises KeyError for a query without background similarities.
     """
-    levels = dict(background_levels(background, top_k=top_k).iter_rows())
+    levels = dict(background_levels(read_frame(background), top_k=top_k).iter_rows())
     with (
         pq.ParquetFile(similarities) as source,
         write_atomic(out_path) as part,

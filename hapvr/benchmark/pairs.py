@@ -87,15 +87,14 @@ def _table(similarities: pl.DataFrame | Path | str) -> pa.Table:
         with pq.ParquetFile(similarities, read_dictionary=IDS) as file:
             table = file.read(columns=COLUMNS)
         table.validate(full=True)
-    for column in IDS:
+    strings = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    numbers = (pa.types.is_floating, pa.types.is_integer)
+    for column in COLUMNS:
         kind = table.schema.field(column).type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-            raise ValueError(f"column {column!r} is {kind}, wanted video ids as strings")
-    kind = table.schema.field("similarity").type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-        raise ValueError(f"column 'similarity' is {kind}, wanted floats")
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not any(fits(plain) for fits in (strings if column in IDS else numbers)):
+            wanted = "video ids as strings" if column in IDS else "floats"
+            raise ValueError(f"column {column!r} is {plain}, wanted {wanted}")
     if kind not in (pa.float32(), pa.float64()):
         table = table.set_column(2, "similarity", table.column("similarity").cast(pa.float64()))
     return table

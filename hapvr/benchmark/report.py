@@ -15,7 +15,7 @@ from hapvr.benchmark.result import EvaluationResult
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
 FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
-PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float | None, ...]]]] = {
+PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
     "fivr-200k": (
         FIVR_TASKS,
         {
@@ -125,13 +125,12 @@ def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Seque
 
 
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
-    """`metrics_markdown` in the layout of the papers. Published rows of the benchmark come first, if there are any."""
+    """`metrics_markdown` in the layout of the papers, whose rows come first if there are any; other tasks follow."""
     published = PUBLISHED.get(benchmark)
     if published is None:
         return metrics_markdown(results)
     tasks, rows = published
-    known = {
-        name: {task: value / 100 for task, value in zip(tasks, values, strict=True) if value is not None}
-        for name, values in rows.items()
-    }
-    return metrics_markdown({**known, **results}, tasks=tasks)
+    known = {name: {task: value / 100 for task, value in zip(tasks, row, strict=True)} for name, row in rows.items()}
+    others = list(dict.fromkeys(task for row in results.values() for task in row if task not in tasks))
+    text = metrics_markdown({**known, **results}, tasks=tasks)
+    return f"{text}\n{metrics_markdown(results, tasks=others)}" if others else text

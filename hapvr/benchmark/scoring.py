@@ -238,7 +238,7 @@ def _finished_references(parts: Path, plan: str) -> set[str]:
     scored: set[str] = set()
     for file in sorted(parts.glob("part-*.parquet")):
         try:
-            table = pq.read_table(file)
+            table = pq.read_table(file, partitioning=None)
         except TABLE_ERRORS:
             table = None
         if table is not None and (table.schema.metadata or {}).get(PLAN_KEY) == plan.encode():
@@ -256,5 +256,5 @@ def _join_parts(parts: Path, out_path: Path, *, plan: str) -> None:
         pq.ParquetWriter(part, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         for file in sorted(parts.glob("part-*.parquet")):
-            writer.write_table(pq.read_table(file).replace_schema_metadata(schema.metadata))
+            writer.write_table(pq.read_table(file, partitioning=None).replace_schema_metadata(schema.metadata))
     shutil.rmtree(parts)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from hapvr.commands.terminal import JsonOption, exit_codes, progress_bar, show
-from hapvr.files import write_atomic
-
-if TYPE_CHECKING:
-    from hapvr.benchmark.definition import BenchmarkDefinition
 
 app = typer.Typer(
     no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips."
@@ -33,10 +29,6 @@ def list_(as_json: JsonOption = False) -> None:
 @exit_codes
 def show_(
     benchmark: Annotated[str, typer.Argument(help="A known benchmark, or the folder of one.")],
-    queries: Annotated[
-        Path | None,
-        typer.Option(help="Write the queries to this CSV: query_id and its number of relevant videos by task."),
-    ] = None,
     benchmark_files: Annotated[
         Path | None, typer.Option(help="Read the benchmark from this folder of its authors' files.")
     ] = None,
@@ -53,26 +45,8 @@ def show_(
         "database": len(definition.database),
         "labels": labels,
         "tasks": {task.name: task.metric for task in definition.tasks},
-        "queries_file": None if queries is None else str(queries),
     }
-    if queries is not None:
-        _write_queries(definition, queries)
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
-
-
-def _write_queries(definition: BenchmarkDefinition, path: Path) -> None:
-    import polars as pl
-
-    from hapvr.benchmark.ranking import ranked_pairs, relevant_pairs
-
-    counts = {
-        task.name: (relevant_pairs(definition, task.positives) & ranked_pairs(definition, task)).sum(axis=1)
-        for task in definition.tasks
-    }
-    table = pl.DataFrame({"query_id": definition.queries, **counts})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomic(path) as part:
-        part.write_text(table.write_csv(), encoding="utf-8")  # Polars takes no path that is not UTF-8
 
 
 @app.command()
@@ -81,7 +55,7 @@ def make(
     videos: Annotated[Path, typer.Option(help="A folder of clips.")],
     out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
     name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
-    copies: Annotated[int, typer.Option(min=1, help="Edited copies per clip.")] = 4,
+    copies: Annotated[int, typer.Option(min=1, max=14, help="Edited copies per clip.")] = 4,
     edits: Annotated[
         Literal["usual", "hard", "parts"],
         typer.Option(
@@ -96,14 +70,14 @@ def make(
     from hapvr.corpus.clips_benchmark import make_clips_benchmark
 
     with progress_bar("copies") as progress:
-        made = make_clips_benchmark(
+        made, unusable = make_clips_benchmark(
             videos, out, name=name, copies_per_clip=copies, edits=edits, seed=seed, progress=progress
         )
     result = {
-        "folder": str(made.folder),
-        "queries": made.num_queries,
-        "database": made.num_database,
-        "segments": made.num_segments,
-        "unusable": {str(file.path): file.reason for file in made.unusable},
+        "folder": str(out),
+        "queries": len(made.queries),
+        "database": len(made.database),
+        "segments": 0 if made.segments is None else len(made.segments),
+        "unusable": {str(path): reason for path, reason in unusable.items()},
     }
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -111,7 +112,17 @@ def evaluate(
                 background=normalize,
                 segments=segments or matches is not None,
             )
-    _report(definition, results, found, matches, as_json=as_json)
+    content, text = results[RAW].to_json(), _text(definition, results)
+    if NORMALIZED in results:
+        content[NORMALIZED] = results[NORMALIZED].to_json()
+    if found is not None:
+        from hapvr.stages.segment_scores import segments_markdown, write_matches
+
+        content["segments"] = found.to_json()
+        text = f"{text}\n\n{segments_markdown(found)}"
+        if matches is not None:
+            write_matches(found.predicted, matches)
+    show(content, as_json=as_json, text=text)
 
 
 def _from_features(
@@ -144,7 +155,6 @@ def _from_features(
         from hapvr.benchmark.normalization import normalize_similarities
         from hapvr.benchmark.scoring import evaluate_similarities, score_benchmark
         from hapvr.stages.benchmark_features import background_features
-        from hapvr.tables import read_frame
 
         others, videos = background_features(root, definition, background)
         with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
@@ -157,7 +167,7 @@ def _from_features(
                 device=options.device,
                 settings=options.scoring,
             )
-            file = normalize_similarities(out, read_frame(levels), Path(folder) / "normalized.parquet")
+            file = normalize_similarities(out, levels, Path(folder) / "normalized.parquet")
             results[NORMALIZED] = evaluate_similarities(definition, reader, file, options)
     if not segments:
         return results, None
@@ -166,54 +176,28 @@ def _from_features(
     )
 
 
-def _report(
-    definition: BenchmarkDefinition,
-    results: dict[str, EvaluationResult],
-    found: SegmentScores | None,
-    matches: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    content, text = results[RAW].to_json(), _text(definition, results)
-    if NORMALIZED in results:
-        content[NORMALIZED] = results[NORMALIZED].to_json()
-    if found is not None:
-        from hapvr.stages.segment_scores import segments_markdown, write_matches
-
-        content["segments"] = found.to_json()
-        text = f"{text}\n\n{segments_markdown(found)}"
-        if matches is not None:
-            write_matches(found.predicted, matches)
-    show(content, as_json=as_json, text=text)
-
-
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
     """The papers' table with their rows, the tasks it lacks, intervals, and how much of the benchmark was scored."""
-    from hapvr.benchmark.report import PUBLISHED, metrics_markdown, published_markdown
+    from hapvr.benchmark.report import published_markdown
 
-    raw = results[RAW]
-    rows = {f"{definition.name} ({raw.policy})": raw.metrics}
-    if NORMALIZED in results:
-        rows[f"{definition.name} ({raw.policy}), normalised scores"] = results[NORMALIZED].metrics
-    parts = [published_markdown(definition.name, rows)]
-    shown = PUBLISHED[definition.name][0] if definition.name in PUBLISHED else tuple(raw.metrics)
-    if others := [task for task in raw.metrics if task not in shown]:
-        parts.append(metrics_markdown(rows, tasks=others))
+    titles = {RAW: "", NORMALIZED: ", normalised scores"}
+    rows = {f"{definition.name} ({one.policy}){titles[name]}": one.metrics for name, one in results.items()}
+    lines = [published_markdown(definition.name, rows)]
     for name, result in results.items():
-        parts += [
+        lines += [
             f"{task.task} ({name}), 95 % interval over queries: {100 * task.interval[0]:.2f} to {100 * task.interval[1]:.2f}"
             for task in result.tasks
             if task.interval is not None
         ]
-    counts: dict[str, Any] = raw.to_json()["availability"]  # type: ignore[assignment]
-    return "\n".join([*parts, *(f"{name}: {value}" for name, value in counts.items())])
+    counts = asdict(results[RAW].availability)
+    return "\n".join([*lines, *(f"{name}: {value}" for name, value in counts.items())])
 
 
 def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
     """The benchmark's own ids; rows whose status, if there is one, is not ok are left out."""
     import polars as pl
 
-    from hapvr.errors import DataError
+    from hapvr.errors import DamagedError
     from hapvr.stages.benchmark_features import stored_ids
     from hapvr.storage.manifest import available_videos
     from hapvr.tables import TABLE_ERRORS, read_frame, read_user_table
@@ -227,4 +211,4 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
             table = read_user_table(path)
         return frozenset(stored_ids(definition, available_videos(table)))
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        raise DataError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error
+        raise DamagedError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error

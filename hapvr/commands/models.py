@@ -14,8 +14,6 @@ from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
 from hapvr.commands.terminal import JsonOption, exit_codes, show
 
 if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
-
     from hapvr.tracking.registry import Lineage
 
 
@@ -29,7 +27,7 @@ NameOption = Annotated[str, typer.Option("--name", callback=_model_name, help="N
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the version.")]
 
 
-def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[MlflowClient, Any]:
+def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
     """MLflow's client of an address, and what is done with it; the address is looked at first, since MLflow takes seconds."""
     from hapvr.tracking.client import mlflow_client
 
@@ -107,7 +105,8 @@ def show_(
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
     description = read_description(model_folder(model, tracking_uri))
-    show(description, as_json=as_json, text=json.dumps(description, indent=1))
+    stored = description.model_dump(mode="json")
+    show(stored, as_json=as_json, text=json.dumps(stored, indent=1))
 
 
 @app.command("card")

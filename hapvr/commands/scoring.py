@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = "sqlite:///data/demo/mlflow/mlflow.db"
 DEFAULT_PRECISION = 0.95
+MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"
 MAX_NAMES = 100_000
 """Videos of one call. Lists that name others twice would otherwise grow without end."""
@@ -43,7 +44,9 @@ def score(
     ] = DEFAULT_PRECISION,
     prior: Annotated[
         float | None,
-        typer.Option(help="Share of matches among your pairs, above 0 and below 1. Default: as in the calibration."),
+        typer.Option(
+            min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: as in the calibration."
+        ),
     ] = None,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a CSV row per pair.")] = False,
@@ -56,8 +59,6 @@ def score(
 
     if as_json and as_csv:
         raise ArgumentError("--json and --csv: wanted one of the two")
-    if prior is not None and not 0 < prior < 1:
-        raise ArgumentError(f"--prior is {prior}; wanted the share of matches, above 0 and below 1")
     queries, others = expand([query]), expand(references)
     scorer = load_scorer(model, tracking_uri)
 
@@ -97,44 +98,35 @@ def expand(names: list[str]) -> list[str]:
     mistake before a model is loaded.
     """
     from hapvr.errors import DataError
-    from hapvr.video.sources import VIDEO_SUFFIXES
 
     found: list[str] = []
     for name in names:
-        if "://" in name:
-            found.append(name)
-            continue
         try:
-            path = Path(name)
-            if path.is_dir():
-                inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
-            elif path.suffix.lower() == LIST_SUFFIX and path.is_file():
-                inside = expand(_listed(path))
-            elif path.exists():
-                inside = [name]
-            else:
-                raise DataError(f"video: {name} does not exist; correct the path")
+            inside = [name] if "://" in name else _inside(Path(name))
         except (OSError, ValueError) as error:
-            raise DataError(f"video: {name!r:.200} cannot be used as a path ({error}); correct it") from error
+            raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from error
         except RecursionError:
             raise DataError(f"video: {name}: lists name each other in a circle; correct them") from None
         if not inside:
-            raise DataError(f"video: {name} holds no video; wanted files with {', '.join(sorted(VIDEO_SUFFIXES))}")
+            raise DataError(f"video: {name} holds no video; wanted files such as .mp4, or a .txt list of them")
         found += inside
         if len(found) > MAX_NAMES:
             raise DataError(f"video: {name} and what is named before it are more than {MAX_NAMES} videos; name fewer")
     return found
 
 
-def _listed(path: Path) -> list[str]:
-    """The names in a list. Raises DataError for one that is no text."""
+def _inside(path: Path) -> list[str]:
     from hapvr.errors import DataError
+    from hapvr.video.sources import VIDEO_SUFFIXES
 
-    try:
+    if path.is_dir():
+        return sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
+    if path.suffix.lower() == LIST_SUFFIX and path.is_file():
         lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
-        return [line for line in lines if line and not line.startswith("#")]
-    except UnicodeDecodeError as error:
-        raise DataError(f"video: the list {path} is no text in UTF-8 ({error}); save it as such") from error
+        return expand([line for line in lines if line and not line.startswith("#")])
+    if not path.exists():
+        raise DataError(f"video: {path} does not exist; correct the path")
+    return [str(path)]
 
 
 def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:

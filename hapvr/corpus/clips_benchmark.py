@@ -12,12 +12,13 @@ import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import polars as pl
 
-from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
+from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA, BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.clips import is_complete, write_clips
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
@@ -87,27 +88,8 @@ Clips = Sequence[UserClip]
 """Files with identical bytes; mostly one."""
 
 
-@dataclass(frozen=True)
-class UnusableFile:
-    """A file that gives no frames. reason: the short code of VideoError."""
-
-    path: Path
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True)
-class CopyBenchmark:
-    """A `clips` benchmark on disk, and the input files that are not in it, with the reason.
-
-    num_segments: stretches of queries that its copies show.
-    """
-
-    folder: Path
-    num_queries: int
-    num_database: int
-    num_segments: int
-    unusable: tuple[UnusableFile, ...]
+Unusable = dict[Path, str]
+"""Files that give no frames, and the short code of their VideoError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,22 +128,22 @@ def make_clips_benchmark(
     seed: int = 0,
     workers: int = 2,
     progress: Progress = no_progress,
-) -> CopyBenchmark:
+) -> tuple[BenchmarkDefinition, Unusable]:
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
     name: first part of the video ids. copies_per_clip, edits: see `Copies`. distractor_rate: part of the clips, in [0, 1),
     that are no queries. Which clips and which edits depends on the clips' content and `seed` alone. progress: counts
     queries. Raises DataError for fewer than two different clips that can be decoded.
     """
-    found, unusable = find_clips(videos, out=out, name=name, workers=workers)
-    groups = sorted(found, key=lambda group: group[0].draw(seed))
+    groups, unusable = find_clips(videos, out=out, name=name, workers=workers)
+    groups = sorted(groups, key=lambda group: group[0].draw(seed))
     if len(groups) < 2:
         raise DataError(
             f"benchmark {name}: {len(groups)} different decodable clips in {videos} ({len(unusable)} unusable "
             "files); wanted at least 2, so that a copy can be told from something else; add clips"
         )
     num_queries = max(round(len(groups) * (1 - distractor_rate)), 1)
-    made = build_benchmark(
+    made, failed = build_benchmark(
         out,
         name=name,
         queries=groups[:num_queries],
@@ -171,7 +153,7 @@ def make_clips_benchmark(
         workers=workers,
         progress=progress,
     )
-    return replace(made, unusable=unusable + made.unusable)
+    return made, unusable | failed
 
 
 def build_benchmark(
@@ -184,7 +166,7 @@ def build_benchmark(
     copies: Copies,
     workers: int = 2,
     progress: Progress = no_progress,
-) -> CopyBenchmark:
+) -> tuple[BenchmarkDefinition, Unusable]:
     """As `make_clips_benchmark`, with the roles given.
 
     queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND.
@@ -200,31 +182,19 @@ def build_benchmark(
         for group in groups
         for clip in group
     }
-    settings = {
-        "generator_version": GENERATOR_VERSION,
-        "name": name,
-        "copies_per_clip": copies.per_clip,
-        "seed": copies.seed,
-    }
+    settings = {"generator_version": GENERATOR_VERSION, "name": name, "copies_per_clip": copies.per_clip}
+    settings |= {"seed": copies.seed} | ({} if copies.edits == "usual" else {"edits": copies.edits})
     provenance = Provenance(
         "copy_benchmark",
-        settings if copies.edits == "usual" else settings | {"edits": copies.edits},
+        settings,
         files | {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None},
         environment(),
     )
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
-        times: dict[str, dict[str, list[Times]]] = {}
-        failures: dict[str, tuple[str, str]] = {}
-        limits = SamplingConfig(workers=workers, timeout_s=COPIES_TIMEOUT_S)
-        for done, (task, result) in enumerate(in_workers(make_copies, tasks, config=limits), start=1):
-            if isinstance(result, VideoError):
-                failures[task.clip.file] = (result.reason, str(result))
-            else:
-                times[task.clip.file] = result
-            progress(done, len(tasks))
+        times, failures = _make_all(tasks, workers=workers, progress=progress)
         usable = [group for group in queries if group[0].file in times]
-        if not usable or not any(times.values()):
+        if not any(times.values()):
             raise DataError(
                 f"benchmark {name}: none of its {len(queries)} queries has a copy; parts need queries that are longer and a "
                 f"clip that is none; add clips. {'; '.join(message for _, message in failures.values())}"
@@ -234,12 +204,29 @@ def build_benchmark(
         videos, labels, segments = _tables(usable, distractors, times, name=name)
         metadata = {**json.loads(provenance.to_json()), "unusable": failures}
         write_clips(folder, name=name, videos=videos, labels=labels, segments=segments, provenance=metadata)
-    return _read_made(folder, queries)
+    definition = load_definition(folder)
+    failed: Any = definition.provenance["unusable"]
+    return definition, {
+        clip.path: failed[group[0].file][0] for group in queries for clip in group if group[0].file in failed
+    }
 
 
-def find_clips(
-    videos: Path, *, out: Path, name: str, workers: int = 2
-) -> tuple[list[list[UserClip]], tuple[UnusableFile, ...]]:
+def _make_all(
+    tasks: Sequence[CopyTask], *, workers: int, progress: Progress
+) -> tuple[dict[str, dict[str, list[Times]]], dict[str, tuple[str, str]]]:
+    """By file: the true times of the copies that were made, and reason and message of clips that cannot be decoded."""
+    times, failures = {}, {}
+    limits = SamplingConfig(workers=workers, timeout_s=COPIES_TIMEOUT_S)
+    for done, (task, result) in enumerate(in_workers(make_copies, tasks, config=limits), start=1):
+        if isinstance(result, VideoError):
+            failures[task.clip.file] = (result.reason, str(result))
+        else:
+            times[task.clip.file] = result
+        progress(done, len(tasks))
+    return times, failures
+
+
+def find_clips(videos: Path, *, out: Path, name: str, workers: int = 2) -> tuple[list[list[UserClip]], Unusable]:
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the files that do not decode;
     each is tried in a worker process, and `scan_folder` says which files those are.
 
@@ -250,15 +237,15 @@ def find_clips(
         raise ArgumentError(f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it")
     items = [(entry.video_id, path_of_text(entry.uri)) for entry in scan_folder(videos, source=name).entries]
     groups: dict[str, list[UserClip]] = {}
-    unusable = []
+    unusable: Unusable = {}
     for found in inspect_videos(items, config=SamplingConfig(workers=workers)):
         if found.reason:
-            unusable.append(UnusableFile(found.path, found.reason, found.message))
+            unusable[found.path] = found.reason
         else:
             duration_s = None if found.probe is None else found.probe.duration_s
             clip = UserClip(found.path, _file_name(found.video_id.removeprefix(f"{name}/")), found.sha256, duration_s)
             groups.setdefault(clip.sha256, []).append(clip)
-    return list(groups.values()), tuple(unusable)
+    return list(groups.values()), unusable
 
 
 def _file_name(name: str) -> str:
@@ -358,16 +345,3 @@ def _tables(
         pl.DataFrame(labels, schema=LABEL_SCHEMA, orient="row"),
         pl.DataFrame(segments, schema=SEGMENT_SCHEMA, orient="row"),
     )
-
-
-def _read_made(folder: Path, queries: Sequence[Clips]) -> CopyBenchmark:
-    definition = load_definition(folder)
-    failures = dict(definition.provenance["unusable"])  # type: ignore[call-overload]  # a JSON object
-    unusable = tuple(
-        UnusableFile(clip.path, *failures[group[0].file])
-        for group in queries
-        for clip in group
-        if group[0].file in failures
-    )
-    num_segments = 0 if definition.segments is None else len(definition.segments)
-    return CopyBenchmark(folder, len(definition.queries), len(definition.database), num_segments, unusable)

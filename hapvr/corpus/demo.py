@@ -113,9 +113,9 @@ def plan_split(split: Split, *, incidents: list[int], seed: int) -> list[Clip]:
     if split == "train":
         return [clip for number in incidents for clip in _train_clips(number, seed=seed)]
     light, strong = cycle(LIGHT_EDITS), cycle(STRONG_EDITS)
-    clips = []
+    clips: list[Clip] = []
     for number in incidents:
-        copies = ((0, (next(light), *islice(strong, 2))), (1, (next(light), next(strong))))
+        copies = ((next(light), *islice(strong, 2)), (next(light), next(strong)))
         clips += _labelled_clips(number, copies=copies, seed=seed)
         clips += _distractors(number, count=DISTRACTORS_PER_INCIDENT[split], seed=seed)
     return clips
@@ -157,45 +157,42 @@ def _pairs(clips: Sequence[Clip]) -> Iterator[tuple[Clip, Clip]]:
         yield from ((query, one) for one in clips if query.role == "query" and one.role == "database")
 
 
-def _train_clips(number: int, *, seed: int) -> list[Clip]:
+def _train_clips(number: int, *, seed: int) -> Iterator[Clip]:
     """Three cameras, each on another time span: footage of one incident, never of one moment."""
-    incident = f"incident-{number:03d}"
-    clips = []
     for camera in range(3):
-        footage = Footage(incident, number % NUM_DRESSINGS, camera, camera * SPAN_S, TRAIN_CLIP_S)
-        file = f"{incident}-camera-{camera + 1}.mp4"
-        clips.append(Clip(file, "database", footage, channel=_channel(seed, file)))
-    return clips
+        footage = Footage(_incident(number), number % NUM_DRESSINGS, camera, camera * SPAN_S, TRAIN_CLIP_S)
+        file = f"{footage.incident}-camera-{camera + 1}.mp4"
+        yield Clip(file, "database", footage, channel=_channel(seed, file))
 
 
-def _labelled_clips(number: int, *, copies: tuple[tuple[int, tuple[str, ...]], ...], seed: int) -> list[Clip]:
+def _labelled_clips(number: int, *, copies: tuple[tuple[str, ...], ...], seed: int) -> Iterator[Clip]:
     """Two queries (camera 1 in span 1, camera 2 in span 2), their copies, and what the other cameras filmed."""
-    incident = f"incident-{number:03d}"
-    clips = []
+    incident = _incident(number)
     for camera in range(3):
         for span in range(2):
-            jitter = float(numpy_rng(seed, "start", incident, camera, span).uniform(0, 3))
-            footage = Footage(incident, number % NUM_DRESSINGS, camera, span * SPAN_S + jitter, LABELLED_CLIP_S)
-            is_query = camera == span
             if camera == 2 and span == 1 and number % 2:
                 continue
-            file = f"{incident}-camera-{camera + 1}-span-{span + 1}.mp4"
-            clips.append(Clip(file, "query" if is_query else "database", footage, channel=_channel(seed, file)))
-            for kind in copies[span][1] if is_query else ():
-                copy = f"{incident}-camera-{camera + 1}-span-{span + 1}-{kind}.mp4"
+            jitter = float(numpy_rng(seed, "start", incident, camera, span).uniform(0, 3))
+            footage = Footage(incident, number % NUM_DRESSINGS, camera, span * SPAN_S + jitter, LABELLED_CLIP_S)
+            name = f"{incident}-camera-{camera + 1}-span-{span + 1}"
+            role: Role = "query" if camera == span else "database"
+            yield Clip(f"{name}.mp4", role, footage, channel=_channel(seed, f"{name}.mp4"))
+            for kind in copies[span] if camera == span else ():
+                copy = f"{name}-{kind}.mp4"
                 touch_up = _touch_up(seed, copy) if EDITS[kind].label == "DS" else None
-                clips.append(Clip(copy, "database", footage, kind, touch_up, _channel(seed, copy)))
-    return clips
+                yield Clip(copy, "database", footage, kind, touch_up, _channel(seed, copy))
 
 
-def _distractors(number: int, *, count: int, seed: int) -> list[Clip]:
+def _distractors(number: int, *, count: int, seed: int) -> Iterator[Clip]:
     """Other incidents in places furnished like this one."""
-    clips = []
     for index in range(count):
         incident = f"distractor-{number:03d}-{index + 1}"
         footage = Footage(incident, number % NUM_DRESSINGS, index % 3, 0.0, LABELLED_CLIP_S)
-        clips.append(Clip(f"{incident}.mp4", "database", footage, channel=_channel(seed, incident)))
-    return clips
+        yield Clip(f"{incident}.mp4", "database", footage, channel=_channel(seed, incident))
+
+
+def _incident(number: int) -> str:
+    return f"incident-{number:03d}"
 
 
 def _touch_up(seed: int, file: str) -> str | None:
@@ -206,16 +203,6 @@ def _touch_up(seed: int, file: str) -> str | None:
 def _channel(seed: int, file: str) -> int | None:
     rng = numpy_rng(seed, "channel", file)
     return int(rng.integers(NUM_CHANNELS)) if rng.uniform() < CHANNEL_RATE else None
-
-
-@dataclass(frozen=True)
-class DemoCorpus:
-    """Folders of the three splits; the files are in `videos/` of each, validation and test are `clips` benchmarks."""
-
-    train: Path
-    validation: Path
-    test: Path
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -235,10 +222,11 @@ def make_demo_corpus(
     seed: int = 0,
     workers: int = 2,
     progress: Progress = no_progress,
-) -> DemoCorpus:
-    """Make the files of the corpus that are missing below `folder`.
+) -> tuple[Path, ...]:
+    """Make the files of the corpus that are missing below `folder`, and return the folders of its splits.
 
-    name: the splits are the folders NAME-train, NAME-validation and NAME-test. num_incidents: at least 3, of which
+    name: the splits are the folders NAME-train, NAME-validation and NAME-test, with the files in `videos/` of each;
+    validation and test are `clips` benchmarks. num_incidents: at least 3, of which
     about 14/26 train, 4/26 validate and 8/26 test. Equal arguments and library versions give equal bytes, whatever
     the number of worker processes. progress: counts files. Raises DataError where a folder holds something else.
     """
@@ -262,10 +250,8 @@ def make_demo_corpus(
             raise DataError(f"demo corpus: {task.clips[0].footage.incident} cannot be filmed: {failure}; run it again")
         done += len(task.clips)
         progress(done, total)
-    train, *labelled = plans
-    for split_folder in labelled:
+    for split_folder, plan in list(plans.items())[1:]:
         if not is_complete(split_folder):
-            plan = plans[split_folder]
             write_clips(
                 split_folder,
                 name=split_folder.name,
@@ -274,8 +260,7 @@ def make_demo_corpus(
                 segments=_segment_table(plan, name=split_folder.name, seed=seed),
                 provenance=json.loads(provenance.to_json()),
             )
-    validation, test = labelled
-    return DemoCorpus(train, validation, test, digest=provenance.fingerprint)
+    return tuple(plans)
 
 
 def render_incident(task: IncidentTask) -> None:

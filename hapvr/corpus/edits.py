@@ -294,9 +294,10 @@ EDITS: dict[str, Edit] = {
     "drop_blank": Edit("DS", _drop_blank, rows=timeline.gap_rows),
     "drop_noise": Edit("DS", _drop_noise, rows=timeline.gap_rows),
     "drop_cut": _in_time(timeline.cut_rows),
-    "fast_forward": _in_time(timeline.fast_rows),
-    "slow_motion": _in_time(timeline.slow_rows),
-    "reverse": _in_time(timeline.reversed_rows),
+    "fast_forward": _in_time(lambda count, num_donor, fps, rng: np.arange(0, count, int(rng.integers(2, 4)))),
+    # of the first two thirds only, so that the result does not become long
+    "slow_motion": _in_time(lambda count, num_donor, fps, rng: np.repeat(np.arange(max(2 * count // 3, 1)), 2)),
+    "reverse": _in_time(lambda count, num_donor, fps, rng: np.arange(count)[::-1]),
     "pause": _in_time(timeline.pause_rows),
     "excerpt": _in_time(timeline.excerpt_rows),
     "video_in_video": _inset(0.5, 0.7),
@@ -305,7 +306,7 @@ EDITS: dict[str, Edit] = {
 HARD_EDITS: dict[str, Edit] = {
     "crop_hue_contrast": _in_space("DS", _crop_hue_contrast),
     "flip_blur_pad": _in_space("DS", lambda frames, rng: _letterbox(_blur(_flip(frames, rng), rng), rng)),
-    "fast_grey_noise": Edit("DS", _fast_grey_noise, rows=timeline.every_other_row),
+    "fast_grey_noise": Edit("DS", _fast_grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)),
     "picture_in_picture": _inset(0.4, 0.5),
     "five_seconds": _in_time(timeline.five_second_rows),
 }

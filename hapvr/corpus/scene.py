@@ -55,7 +55,7 @@ def fractal(rng: Rng, *, height_px: int, width_px: int, octaves: int = 5) -> Pla
 
 def _stripes(rng: Rng, rows: Plane, columns: Plane) -> Plane:
     angle, period = rng.uniform(0, np.pi), rng.uniform(8, 30)
-    return ((rows * np.sin(angle) + columns * np.cos(angle)) % period) < period / 2
+    return np.asarray(((rows * np.sin(angle) + columns * np.cos(angle)) % period) < period / 2)
 
 
 def _checks(rng: Rng, rows: Plane, columns: Plane) -> Plane:
@@ -84,18 +84,18 @@ def _cells(rng: Rng, rows: Plane, columns: Plane) -> Plane:
     points = rng.uniform(0, 1, (24, 2)) * rows.shape
     distance = (rows[..., None] - points[:, 0]) ** 2 + (columns[..., None] - points[:, 1]) ** 2
     tones = rng.uniform(0, 1, len(points))
-    return tones[distance.argmin(-1)]
+    return np.asarray(tones[distance.argmin(-1)])
 
 
 def _dots(rng: Rng, rows: Plane, columns: Plane) -> Plane:
     period = rng.uniform(10, 24)
     offset = np.hypot(rows % period - period / 2, columns % period - period / 2)
-    return offset < period * 0.3
+    return np.asarray(offset < period * 0.3)
 
 
 def _wood(rng: Rng, rows: Plane, columns: Plane) -> Plane:
     grain = fractal(rng, height_px=rows.shape[0], width_px=rows.shape[1], octaves=4)
-    return 0.5 + 0.5 * np.sin(columns / rng.uniform(3, 9) + grain * 14)
+    return np.asarray(0.5 + 0.5 * np.sin(columns / rng.uniform(3, 9) + grain * 14))
 
 
 def _clouds(rng: Rng, rows: Plane, columns: Plane) -> Plane:

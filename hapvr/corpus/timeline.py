@@ -103,26 +103,6 @@ def cut_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     return np.asarray(rows[rows != NOTHING])
 
 
-def fast_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Double or triple speed."""
-    return np.arange(0, count, int(rng.integers(2, 4)))
-
-
-def every_other_row(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Double speed."""
-    return np.arange(0, count, 2)
-
-
-def slow_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Half speed, of the first two thirds only so that the result does not become long."""
-    return np.repeat(np.arange(max(2 * count // 3, 1)), 2)
-
-
-def reversed_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """From the end to the beginning."""
-    return np.arange(count)[::-1]
-
-
 def pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """One frame stands still for three seconds in the middle third."""
     moment = int(count * rng.uniform(1 / 3, 2 / 3))

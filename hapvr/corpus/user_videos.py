@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hapvr.corpus.clips_benchmark import Clips, Copies, UnusableFile, build_benchmark, find_clips
+from hapvr.corpus.clips_benchmark import Clips, Copies, Unusable, build_benchmark, find_clips
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.seeding import numpy_rng
@@ -27,7 +27,7 @@ def split_user_videos(
     *,
     scenes: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
-) -> tuple[tuple[Path, ...], tuple[UnusableFile, ...]]:
+) -> tuple[tuple[Path, ...], Unusable]:
     """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
 
     scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part, and each other clip is a scene
@@ -55,7 +55,7 @@ def split_user_videos(
         [group for _, groups in units[start:end] for group in groups] for start, end in pairwise(borders)
     )
     for part, held_out, other in (("test", test, validation), ("validation", validation, test)):
-        made = build_benchmark(
+        _, failed = build_benchmark(
             out / f"{source.name}-{part}",
             name=f"{source.name}-{part}",
             queries=held_out,
@@ -64,9 +64,8 @@ def split_user_videos(
             copies=Copies(edits=source.edits, seed=source.seed),
             progress=progress,
         )
-        unusable += made.unusable
-    paths = [clip.path for group in train for clip in group] + [file.path for file in unusable]
-    return tuple(sorted(paths)), unusable
+        unusable |= failed
+    return tuple(sorted([clip.path for group in train for clip in group] + list(unusable))), unusable
 
 
 def _scenes(groups: Sequence[Clips], scenes: Mapping[str, str], seed: int) -> list[tuple[float, list[Clips]]]:

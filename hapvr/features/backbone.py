@@ -82,29 +82,18 @@ class Backbone:
 
 
 class PatchTokens(nn.Module):
-    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3.
+    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3."""
 
-    class_token: append the class token to every region.
-    """
-
-    def __init__(self, transformer: nn.Module, *, class_token: bool) -> None:
+    def __init__(self, transformer: nn.Module) -> None:
         super().__init__()
         self.transformer = transformer
-        self.class_token = class_token
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
-        """[B, 3, H, W] -> one map [B, C, 3, 3], or two with the class token."""
-        (output,) = self.transformer.forward_intermediates(  # type: ignore[operator]
-            pixels,
-            indices=1,
-            norm=True,
-            intermediates_only=True,
-            **({"return_prefix_tokens": True} if self.class_token else {}),
+        """[B, 3, H, W] -> one map [B, C, 3, 3]."""
+        (tokens,) = self.transformer.forward_intermediates(  # type: ignore[operator]
+            pixels, indices=1, norm=True, intermediates_only=True
         )
-        if not self.class_token:
-            return [average_regions(output)]
-        tokens, prefix = output
-        return [average_regions(tokens), prefix[:, 0, :, None, None].expand(-1, -1, *GRID)]
+        return [average_regions(tokens)]
 
 
 class WindowVectors(nn.Module):
@@ -115,15 +104,11 @@ class WindowVectors(nn.Module):
         self.network = network
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
-        """[B, 3, H, H] -> one map [B, C, 3, 3]. Raises ArgumentError if the network gives no vector per picture."""
+        """[B, 3, H, H] -> one map [B, C, 3, 3]."""
         side = pixels.shape[-1]
         windows = pixels.unfold(2, side // 2, side // 4).unfold(3, side // 2, side // 4)[:, :, :3, :3]
         pictures = windows.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
         vectors = self.network(F.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True))
-        if not isinstance(vectors, Tensor) or vectors.dim() != 2:
-            raise ArgumentError(
-                "backbone.weights: the TorchScript file gives no [B, C] vectors; wanted one per picture"
-            )
         return [vectors.unflatten(0, (-1, *GRID)).permute(0, 3, 1, 2)]
 
 
@@ -140,7 +125,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         network, identity = _timm_backbone(config)
     network.to(memory_format=torch.channels_last)
     mean, std = pixel_statistics(config)
-    settings = stated_settings(config, identity) | ({"class_token": True} if config.class_token else {})
+    settings = stated_settings(config, identity)
     settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
     backbone = Backbone(
         network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor, config.batch_frames
@@ -162,13 +147,9 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
 def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
     """A network of four scales as it is, one of a single scale as `PatchTokens`."""
     network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
-    is_transformer = len(set(network.feature_info.reduction())) == 1  # type: ignore[operator, union-attr]
-    transformer = create_embedding_network(config)[0] if is_transformer else None
-    if config.class_token and getattr(transformer, "cls_token", None) is None:
-        raise ConfigError(f"backbone.class_token: {config.architecture} has no class token; set it to false")
-    if transformer is None:
+    if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
         return network, identity
-    tokens = PatchTokens(transformer, class_token=config.class_token)
+    tokens = PatchTokens(create_embedding_network(config)[0])
     return tokens, replace(identity, sha256=state_sha256(tokens.state_dict()))
 
 
@@ -177,7 +158,7 @@ def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
     """Run one black frame, so that a network or crop without 3 x 3 regions is refused before any work is done."""
     try:
         backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8))
-    except (ArgumentError, AssertionError, RuntimeError, ValueError) as error:
+    except (ArgumentError, AssertionError, AttributeError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"backbone: {backbone.identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
             f"({str(error).splitlines()[0][:200]}); set backbone.crop_px to 224 or to what the network was made for"

@@ -29,12 +29,9 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     vectors = []
     for number, one in enumerate(maps):
         stride = 2 * min(int(side) for side in one.shape[-2:]) // 7
-        if stride < 2:
-            raise ArgumentError(
-                f"l3_irmac: map {number} of size {tuple(one.shape[-2:])} is smaller than 7 x 7; use larger crops"
-            )
-        regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
-        if regions.shape[-2:] != (3, 3):
+        width = max(stride, 2)
+        regions = F.max_pool2d(F.normalize(one.float(), dim=1), width * 3 // 2, stride=width)
+        if stride < 2 or regions.shape[-2:] != (3, 3):
             raise ArgumentError(
                 f"l3_irmac: map {number} of size {tuple(one.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, wanted "
                 "(3, 3); use square crops of 224 px or a similar multiple of 32"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -205,41 +204,19 @@ class _Batcher:
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     """The same items, made in a thread READ_AHEAD of them in advance; an exception comes after the items before it."""
-    made: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(READ_AHEAD)
-    stop = threading.Event()
-
-    def put(entry: tuple[Item] | BaseException | None) -> None:
-        while not stop.is_set():
-            try:
-                made.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
-            return
-
-    def make() -> None:
-        iterator = iter(items)
+    iterator = iter(items)
+    end: Any = object()
+    with ThreadPoolExecutor(1, "read ahead") as thread:
+        made = deque(thread.submit(next, iterator, end) for _ in range(READ_AHEAD))
         try:
-            for item in iterator:
-                put((item,))
-                if stop.is_set():
-                    break
-            put(None)
-        except BaseException as error:
-            put(error)
+            while (item := made.popleft().result()) is not end:
+                made.append(thread.submit(next, iterator, end))
+                yield item
         finally:
+            for waiting in made:
+                waiting.cancel()
             if isinstance(iterator, Generator):
-                iterator.close()
-
-    thread = threading.Thread(target=make, name="read ahead", daemon=True)
-    thread.start()
-    try:
-        while (entry := made.get()) is not None:
-            if isinstance(entry, BaseException):
-                raise entry
-            yield entry[0]
-    finally:
-        stop.set()
-        thread.join()
+                thread.submit(iterator.close)
 
 
 def choose_device(name: str) -> torch.device:

@@ -99,9 +99,6 @@ class BackboneConfig(FrozenNetworkConfig):
         default="resnet50.tv_in1k", description="name of a timm network that gives 3 x 3 regions"
     )
     crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
-    class_token: bool = Field(
-        default=False, description="append a vision transformer's class token to each of its regions"
-    )
     descriptor: Literal["regions", "imac", "l3_irmac"] = Field(
         default="regions",
         description="what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it",

@@ -83,15 +83,12 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
 def _embedding_dims(network: nn.Module, identity: WeightsIdentity, crop_px: int) -> int:
     """Run one black frame, so that a network without one vector per picture is refused before any work is done."""
     try:
-        output = network(torch.zeros(1, 3, crop_px, crop_px))
+        output, said = network(torch.zeros(1, 3, crop_px, crop_px)), ""
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"teacher: {identity.architecture} cannot embed crops of {crop_px} px ({str(error).splitlines()[0][:200]}); "
-            f"set teacher.crop_px to what the network was made for"
-        ) from error
+        output, said = None, f": {str(error).splitlines()[0][:200]}"
     if not isinstance(output, Tensor) or output.dim() != 2:
         raise ConfigError(
-            f"teacher: {identity.architecture} gives {getattr(output, 'shape', type(output).__name__)} for one picture, "
-            f"wanted one vector; name another architecture, or give teacher.options such as {{global_pool: avg}}"
+            f"teacher: {identity.architecture} gives no single vector for a crop of {crop_px} px{said}; set teacher.crop_px to "
+            "what the network was made for, name another architecture, or give teacher.options such as {global_pool: avg}"
         )
     return int(output.shape[1])

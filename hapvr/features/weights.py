@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
     """A network of timm without its classifier: one vector per picture, of any side where the architecture allows it."""
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
-        _build(config, any_side)
+        with torch.device("meta"):
+            _build(config, any_side)
     except ConfigError:  # convolutional networks take any side without this argument
         return create_network(config, num_classes=0)
     return create_network(config, **any_side)
@@ -200,12 +202,10 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
         if inner and not any(name.startswith(prefix) for name in wanted):
             state = inner  # what lies beside it is of other networks, e.g. a projection head
     convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
-    try:
-        found: dict[str, Tensor] = state if convert is None else convert(state, whole)
-    except (KeyError, RuntimeError, ValueError, AttributeError) as error:
-        raise WeightsUnavailableError(
-            f"weights: {path} does not fit {config.architecture} ({error}); give a state dict with timm's names"
-        ) from error
+    found = dict(state)
+    if convert is not None:
+        with suppress(AttributeError, KeyError, RuntimeError, ValueError):  # of tensors that do not fit
+            found = convert(state, whole)
     classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
     unused = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ()))
     found = {name: values for name, values in found.items() if not name.startswith(unused)}
@@ -293,8 +293,6 @@ def _require_fallback(architecture: str, weights: PretrainedWeights, error: Exce
 
 def _read_state(path: Path, architecture: str) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, or of a .pth file, of which nothing else is unpickled."""
-    if not path.is_file():
-        raise WeightsUnavailableError(f"weights: {path} for {architecture} does not exist; correct weights.path")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

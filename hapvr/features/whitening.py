@@ -90,10 +90,9 @@ def whitening_from_bytes(data: bytes) -> Whitening:
     """The inverse of `whitening_to_bytes`. Raises KeyError, ValueError or SafetensorError for anything else."""
     tensors = load_safetensors(data)
     mean, eigenvectors, eigenvalues, eps = (tensors[name] for name in ("mean", "eigenvectors", "eigenvalues", "eps"))
-    if [*mean.shape, *eigenvalues.shape] != [*eigenvectors.shape] or eps.ndim:
-        raise ValueError("its tensors have shapes that do not go together")
-    if not all(one.is_floating_point() and one.isfinite().all() for one in (mean, eigenvectors, eigenvalues, eps)):
-        raise ValueError("some of its values are no finite numbers")
+    fits = [*mean.shape, *eigenvalues.shape] == [*eigenvectors.shape] and not eps.ndim
+    if not fits or not all(one.is_floating_point() and one.isfinite().all() for one in tensors.values()):
+        raise ValueError("its tensors do not go together, or hold other values than finite numbers")
     return Whitening(mean, eigenvectors, eigenvalues, float(eps))
 
 

@@ -28,9 +28,9 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
     metadata: values of JSON, stored under "metadata". The description is written last, so a folder that has one is
     complete.
     """
-    settings = network.scoring_settings()
+    settings: dict[str, Any] = network.scoring_settings()
     sizes = {name: settings.pop(name) for name in ("dims", "side_dims") if name in settings}
-    description: dict[str, Any] = {**sizes, "settings": settings, "metadata": dict(metadata)}
+    description = sizes | {"settings": settings, "metadata": dict(metadata)}
     text = json.dumps(description, indent=2, sort_keys=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     with write_atomic(folder / WEIGHTS_FILE) as part:

@@ -7,14 +7,17 @@ and `hapvr.train.families` says how each is trained. Everything else that uses a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hapvr.model.packed import Limits, PackedVideos
+from hapvr.model.settings import AnyNetworkSettings
 
 PackedScorer = Callable[[PackedVideos, PackedVideos], Tensor]
 """(Q packed queries, N packed references) -> video similarities [Q, N] float32 in [-1, 1]."""
@@ -34,17 +37,6 @@ class Similarities:
     regularization: Tensor
 
 
-class FamilySettings(Protocol):
-    """The settings of a network. family: the name that `train.network.family` gives it."""
-
-    @property
-    def family(self) -> str: ...
-
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON; `family` is among them, but for the similarity network."""
-        ...
-
-
 class VideoNetwork(nn.Module, ABC):
     """Embeds videos from features of their frames, and compares embeddings.
 
@@ -56,12 +48,13 @@ class VideoNetwork(nn.Module, ABC):
     features then carry behind the regions, see `hapvr.model.side`.
     """
 
+    settings: AnyNetworkSettings
     dims: int
     needs_side: bool = False
 
-    @abstractmethod
     def scoring_settings(self) -> dict[str, Any]:
         """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
+        return {"dims": self.dims, **self.settings.scoring()}
 
     @property
     @abstractmethod
@@ -69,18 +62,11 @@ class VideoNetwork(nn.Module, ABC):
         """d, values per vector of an embedding."""
 
     @abstractmethod
-    def embed(
-        self,
-        features: Tensor,
-        *,
-        mask: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Embeddings [..., T, r, d] of features [..., T, R, D].
 
         mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
-        dtype: of the result; None: that of the weights. Raises
-        ArgumentError for other shapes, and for a video without frames.
+        dtype: of the result; None: that of the weights.
         """
 
     @abstractmethod
@@ -94,8 +80,8 @@ class VideoNetwork(nn.Module, ABC):
     ) -> Similarities:
         """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d].
 
-        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for shapes that
-        disagree and values that are not finite.
+        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for
+        values that are not finite.
         """
 
     @abstractmethod
@@ -127,3 +113,41 @@ class VideoNetwork(nn.Module, ABC):
     ) -> Tensor:
         """Video similarities [Q, N] in [-1, 1] of all pairs of embedded clips; arguments as for `compare`."""
         return self.compare(query, reference, query_mask=query_mask, reference_mask=reference_mask).video
+
+
+class FrameVectorNetwork(VideoNetwork):
+    """A family of one vector of D values per frame, which are compared by their cosines: embeddings are [T, 1, D]."""
+
+    @property
+    def embedding_dims(self) -> int:
+        """D."""
+        return self.dims
+
+    @torch.inference_mode()
+    def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
+        """[T, T'], cosines of frame vectors, 0 for vectors of 0. query: [T, 1, D], reference: [T', 1, D]."""
+        first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
+        return first @ second.T
+
+    @torch.inference_mode()
+    def self_similarity(self, video: Tensor) -> Tensor:
+        """[T], 1, or 0 for vectors of 0. video: [T, 1, D]."""
+        return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
+
+    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
+        """Products in float32 of what `pack` gave, one vector per video."""
+        return _products
+
+
+@torch.inference_mode()
+def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
+    return query.frames[:, 0].float() @ reference.frames[:, 0].float().T
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
+    """torch's layers draw from the global generator: inside it is seeded by the generator, and then as it was before."""
+    with torch.random.fork_rng(devices=[], enabled=generator is not None):
+        if generator is not None:
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield

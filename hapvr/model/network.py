@@ -36,6 +36,8 @@ class SimilarityNetwork(VideoNetwork):
     the global one.
     """
 
+    settings: NetworkSettings
+
     def __init__(self, settings: NetworkSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.settings, self.dims = settings, dims
@@ -53,10 +55,6 @@ class SimilarityNetwork(VideoNetwork):
                 self.binarization = Binarization(dims=dims, bits=settings.binary_bits, generator=generator)
             if settings.comparator:
                 self.comparator = Comparator(settings, generator=generator)
-
-    def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
-        return {"dims": self.dims, **self.settings.scoring()}
 
     @property
     def embedding_dims(self) -> int:

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from hapvr.errors import ArgumentError
 from hapvr.model.settings import Pooling
 
 MAX_CHUNK_ELEMENTS = 2**25
@@ -32,14 +31,6 @@ def to_unit_interval(similarity: Tensor) -> Tensor:
     return similarity / 2 + 0.5
 
 
-def check_rate(name: str, rate: float) -> None:
-    """Raise ArgumentError unless the rate is a number in [0, 1]."""
-    if not 0 <= rate <= 1:
-        raise ArgumentError(
-            f"{name}: got {rate}, wanted a number in [0, 1]; 0 keeps the largest entry, 1 averages all of them"
-        )
-
-
 def topk_count(rate: float, size: int) -> int:
     """K of TopK-Chamfer: max(round(rate * size), 1). Halves round to even, as in the release. Returns >= 1."""
     return max(round(rate * size), 1)
@@ -50,7 +41,6 @@ def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None
 
     values: any shape; mask: bool, broadcastable to values. Returns values without `dim`; -inf if no entry is real.
     """
-    check_rate("rate", rate)
     size = values.shape[dim]
     if mask is not None:
         if topk_count(rate, size) > 1:
@@ -165,7 +155,6 @@ def frame_similarity(
     [Q, N, T, T', R, R'] are computed in chunks of at most max_chunk_elements and are not kept for the backward pass. If
     query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a).
     """
-    check_rate("spatial_rate", rate)
     frames = query.flatten(0, 1)
     options: dict[str, Any] = {"rate": rate, "pooling": pooling, "symmetric": symmetric}
     if query is reference and not _keeps_many(frames, rate, pooling):

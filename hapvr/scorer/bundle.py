@@ -23,14 +23,10 @@ def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "floa
     """
     description = read_description(folder)
     return VideoScorer(
-        networks=_networks(folder, description, device=device, dtype=dtype),
-        sampling=description.sampling,
-        crop_px=description.crop_px,
-        batch_frames=description.batch_frames,
-        description=description.model_dump(mode="json"),
+        _networks(folder, description, device=device, dtype=dtype),
+        description,
         calibration=read_calibration(folder),
         limits=limits_from_environment(description.serving),
-        warning=description.warning,
     )
 
 

@@ -141,13 +141,12 @@ def fit_calibration(
     probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not finite.
     """
     positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))
-    if min(len(positive), len(negative)) < MIN_PAIRS:
-        raise ArgumentError(
-            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted {MIN_PAIRS} of each or more"
-        )
     similarity = np.concatenate([positive, negative])
-    if not np.isfinite(similarity).all():
-        raise ArgumentError("calibration: some similarities are not finite; leave those pairs out")
+    if min(len(positive), len(negative)) < MIN_PAIRS or not np.isfinite(similarity).all():
+        raise ArgumentError(
+            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted {MIN_PAIRS} of each or more, all "
+            "finite"
+        )
     is_match = np.arange(len(similarity)) < len(positive)
     slope, intercept = _fit_logistic(similarity, is_match)
     predicted = _sigmoid(slope * similarity + intercept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,10 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.deadline import ComputeLock, Deadline
+from hapvr.scorer.description import Description
 from hapvr.scorer.segments import Clock, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
-from hapvr.video.settings import SamplingConfig
 
 NEVER = Deadline(None)
 
@@ -94,30 +93,20 @@ class VideoScorer:
     """
 
     def __init__(
-        self,
-        *,
-        networks: Networks,
-        sampling: SamplingConfig,
-        crop_px: int,
-        batch_frames: int,
-        description: dict[str, Any],
-        calibration: Calibration | None = None,
-        limits: ServingConfig | None = None,
-        warning: str = "",
+        self, networks: Networks, description: Description, *, calibration: Calibration | None, limits: ServingConfig
     ) -> None:
         self.networks = networks
-        self.sampling = sampling
-        self._computing = ComputeLock()
-        self.limits = limits or ServingConfig()
-        self.description = description
+        self.sampling = description.sampling
+        self.warning = description.warning
         self.calibration = calibration
-        self.warning = warning
+        self.limits = limits
+        self._computing = ComputeLock()
         self._reader = VideoReader(
             networks.regions,
-            crop_px=crop_px,
-            batch_frames=batch_frames,
-            sampling=sampling,
-            limits=self.limits,
+            crop_px=description.crop_px,
+            batch_frames=description.batch_frames,
+            sampling=description.sampling,
+            limits=limits,
             computing=self._computing,
         )
 
@@ -154,8 +143,12 @@ class VideoScorer:
         deadline = Deadline(limits.request_timeout_s)
         named = [(str(query), str(reference)) for query, reference in pairs]
         allowed = named[: limits.max_pairs]
-        rows = []
+        rows: list[PairScore] = []
         num_frame_pairs = 0
+
+        def failed(first: str, second: str, error: str) -> None:
+            rows.append(PairScore(first, second, None, error=error, warning=self.warning))
+
         names = [name for pair in allowed for name in pair]
         with self.open_videos(names, limits=limits, access=access, deadline=deadline) as videos:
             query: tuple[str, EmbeddedVideo] | None = None
@@ -173,15 +166,28 @@ class VideoScorer:
                             f"request: more than {limits.max_frame_pairs} pairs of frames; send fewer or shorter videos, or "
                             "see serving.max_frame_pairs",
                         )
-                    rows.append(self._row(first, second, query[1], reference, deadline, segments=segments))
+                    embedded = self.embed(reference, deadline)
+                    similarity = self.similarities(query[1], [embedded], deadline)[0]
+                    rows.append(
+                        PairScore(
+                            first,
+                            second,
+                            similarity,
+                            None if self.calibration is None else self.calibration.probability(similarity),
+                            self.matching_segments(query[1], embedded, deadline) if segments else None,
+                            warning=self.warning,
+                        )
+                    )
                 except VideoError as error:
-                    rows.append(PairScore(first, second, None, error=f"{error.reason}: {error}"))
+                    failed(first, second, f"{error.reason}: {error}")
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
-                    rows.append(PairScore(first, second, None, error=f"not_scored: {error}"))
-        message = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
-        rows += [PairScore(first, second, None, error=message) for first, second in named[limits.max_pairs :]]
+                    failed(first, second, f"not_scored: {error}")
+        for first, second in named[limits.max_pairs :]:
+            failed(
+                first, second, f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
+            )
         progress(len(allowed), len(allowed))
-        return [dataclasses.replace(row, warning=self.warning) for row in rows]
+        return rows
 
     def open_videos(
         self,
@@ -249,26 +255,6 @@ class VideoScorer:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
         found = align(values, threshold=self.frame_threshold)
         return tuple(timed_segments(found, query, reference, fps=self.sampling.fps))
-
-    def _row(
-        self,
-        first: str,
-        second: str,
-        query: EmbeddedVideo,
-        reference: SampledFeatures,
-        deadline: Deadline,
-        *,
-        segments: bool,
-    ) -> PairScore:
-        embedded = self.embed(reference, deadline)
-        similarity = self.similarities(query, [embedded], deadline)[0]
-        return PairScore(
-            first,
-            second,
-            similarity,
-            probability=None if self.calibration is None else self.calibration.probability(similarity),
-            segments=self.matching_segments(query, embedded, deadline) if segments else None,
-        )
 
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]

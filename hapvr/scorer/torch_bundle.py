@@ -71,7 +71,7 @@ class BundleParts:
     calibration: Calibration | None = None
     card: str = ""
     warning: str = ""
-    onnx: Mapping[str, Any] = field(default_factory=lambda: {"reason": "it was not asked for"})
+    onnx: Mapping[str, Any] | None = None
     onnx_folder: Path | None = None
 
 
@@ -102,7 +102,7 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         "batch_frames": backbone.batch_frames,
         "provenance": dict(parts.provenance),
         "warning": parts.warning or random_weights_warning([backbone.identity.source]),
-        "onnx": dict(parts.onnx),
+        "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
     }
     with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is no bundle
         part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")

@@ -41,7 +41,8 @@ DOWNLOAD_RETRIES = 1
 PASSING_REASONS = frozenset({"timeout", "crashed", "missing_file", "too_long", "too_large"})
 """Failures that depend on limits or on the moment; all others stay true for as long as the file does."""
 
-MAX_CACHED_FAILURES = 4096
+FAILURE_BYTES = 65536
+"""That a failure counts for in the cache."""
 
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
@@ -97,8 +98,7 @@ class VideoReader:
         self._cache_bytes = limits.cache_bytes
         self._decoding = threading.BoundedSemaphore(limits.max_decoding_requests)
         self._computing = computing
-        self._cached: OrderedDict[FileState, SampledFeatures] = OrderedDict()
-        self._failures: OrderedDict[FileState, VideoError] = OrderedDict()
+        self._cached: OrderedDict[FileState, Outcome] = OrderedDict()
         self._guard = threading.Lock()
 
     def read(self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline) -> dict[Path, Outcome]:
@@ -188,20 +188,14 @@ class VideoReader:
                 if state in self._cached:
                     self._cached.move_to_end(state)
                     found[path] = self._cached[state]
-                elif state in self._failures:
-                    found[path] = self._failures[state]
         return found
 
     def _keep(self, state: FileState, outcome: Outcome) -> None:
+        if isinstance(outcome, VideoError) and outcome.reason in PASSING_REASONS:
+            return
         with self._guard:
-            if isinstance(outcome, VideoError):
-                if outcome.reason not in PASSING_REASONS:
-                    self._failures[state] = outcome
-                while len(self._failures) > MAX_CACHED_FAILURES:
-                    self._failures.popitem(last=False)
-                return
             self._cached[state] = outcome
-            while sum(kept.num_bytes for kept in self._cached.values()) > self._cache_bytes:
+            while sum(getattr(kept, "num_bytes", FAILURE_BYTES) for kept in self._cached.values()) > self._cache_bytes:
                 self._cached.popitem(last=False)
 
 

@@ -126,6 +126,6 @@ class SearchJobs:
         room = KEPT_BYTES
         for job in reversed(self._jobs.values()):
             if job.query is not None:
-                room -= job.query.features.num_bytes
+                room -= job.query.features.regions.nbytes
                 if room < 0:
                     job.query = None

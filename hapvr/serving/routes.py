@@ -6,7 +6,7 @@ import asyncio
 import io
 import stat
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,6 @@ from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
 from hapvr.scorer.deadline import Deadline
-from hapvr.scorer.settings import ServingConfig
 from hapvr.search import query as search_query
 from hapvr.search.current import current_index
 from hapvr.search.marks import mark_pair, read_marks, unmark_pair
@@ -64,53 +63,31 @@ MEDIA_TYPES = {
 router = APIRouter()
 
 
-@dataclass(eq=False)
 class Service:
-    """names: paths of this machine -> what answers call them. uploads: where files that are sent lie. reading: for what reads
-    frames and compares pairs: few at once, so that other requests find free threads."""
+    """What the endpoints share."""
 
-    project: Project
-    limits: ServingConfig
-    access: Access
-    collection: Collection
-    jobs: SearchJobs
-    names: dict[str, str]
-    uploads: Path = Path()
-    duplicates: StoredDuplicates = field(default_factory=StoredDuplicates)
-    reading: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(READS_AT_ONCE))
-
-    @staticmethod
-    def of(project: Project, *, model: str | None = None) -> Service:
+    def __init__(self, project: Project, *, model: str | None = None) -> None:
         """model: as `Searcher.open` takes it. Raises ConfigError for wrong values of the environment."""
-        root = project.root
-        names = {root.url: "the data root", str(project.folder): "the project", str(root.local): "the data root"}
-        return Service(
-            project=project,
-            limits=limits_from_environment(project.config.serving),
-            access=access_from_environment(),
-            collection=Collection(project, model=model),
-            jobs=SearchJobs(at_once=project.config.service.searches_at_once),
-            names={path: name for path, name in names.items() if len(path) > 1},
-        )
+        self.project = project
+        self.limits = limits_from_environment(project.config.serving)
+        self.access = access_from_environment()
+        self.collection = Collection(project, model=model)
+        self.jobs = SearchJobs(at_once=project.config.service.searches_at_once)
+        self.duplicates = StoredDuplicates()
+        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
+        # for what reads frames and compares pairs: few at once, so that other requests find free threads
+        self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A job as JSON. answer: with its matches, None until there is one; error, code: why there will be none."""
-        status = job.status
-        value: dict[str, Any] = {
-            "job": job.id,
-            "status": status,
-            "query": job.name,
-            "error": "",
-            "code": "",
-            "answer": None,
-        }
+        status, answer = job.status, None
+        failure = {"error": "", "code": ""}
         if status == "failed" and job.error is not None:
-            value |= describe(job.error, self.names)[1]
+            failure = describe(job.error)[1]
         if status == "done":
-            (answer,) = answer_values([job.future.result()])
-            answer["warnings"] = [without_paths(warning, self.names) for warning in answer["warnings"]]
-            value["answer"] = answer | {"query_id": job.video_id}
-        return value
+            answer = answer_values([job.future.result()])[0] | {"query_id": job.video_id}
+            answer["warnings"] = [without_paths(warning) for warning in answer["warnings"]]
+        return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
 
 
 def service_of(request: Request) -> Service:
@@ -226,7 +203,7 @@ def index(service: ServiceOf) -> Any:
         found = service.collection.current()
         current = current_index(service.project.root)
     except DataError as error:
-        return value | {"videos": 0, "problem": without_paths(str(error), service.names)}
+        return value | {"videos": 0, "problem": without_paths(str(error))}
     calibration = found.searcher.scorer.calibration
     return value | {
         "videos": found.searcher.num_videos,
@@ -236,8 +213,8 @@ def index(service: ServiceOf) -> Any:
         "since": current.since,
         "recall": current.recall,
         "prior": None if calibration is None else calibration.prior,
-        "warnings": [without_paths(text, service.names) for text in found.searcher.warnings],
-        "problem": without_paths(str(service.collection.problem or ""), service.names),
+        "warnings": [without_paths(text) for text in found.searcher.warnings],
+        "problem": without_paths(str(service.collection.problem or "")),
     }
 
 

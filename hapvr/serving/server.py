@@ -84,7 +84,7 @@ def create_app(
 
     Raises ConfigError for wrong values of the environment.
     """
-    service = routes.Service.of(project, model=model)
+    service = routes.Service(project, model=model)
 
     def open_index() -> None:
         try:
@@ -101,11 +101,17 @@ def create_app(
             service.jobs.close()
 
     # the pages of docs_url and redoc_url would load scripts from elsewhere
-    app = FastAPI(title="HAP-VR search", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="HAP-VR search",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        exception_handlers=refusals.HANDLERS,  # type: ignore[arg-type]  # the handler of all of them
+    )
     app.state.service = service
     app.include_router(routes.router)
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
-    refusals.install(app, service.names)
     app.add_middleware(BoundedBody, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)
     app.add_middleware(SafeHeaders)

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from hapvr.search.duplicates import DuplicatePair, GroupMember
-from hapvr.stages.picture_grid import picture_grid
+from hapvr.stages.pictures import picture_grid
 from hapvr.stages.project import Project
 from hapvr.stages.searcher import Searcher
 from hapvr.storage.frames import STAGE, THUMBNAIL_PX, FrameFile, are_stored, thumbnail

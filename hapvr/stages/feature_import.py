@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.benchmark.hdf5 import ImportedFeatures, read_hdf5_features, survey_hdf5
 from hapvr.errors import ArgumentError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
+from hapvr.settings import explain
 from hapvr.storage.features import ROW_GROUP_ROWS, STAGE, feature_columns, fields
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.shard_build import ShardRecipe, VideoEntry, build_shard
@@ -22,6 +24,7 @@ from hapvr.storage.shards import Shard, index_row
 from hapvr.video.settings import SourceName
 
 SHARD_VIDEOS = 512
+PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +59,9 @@ def import_features(
     """
     try:
         TypeAdapter(SourceName).validate_python(name)
-    except ValidationError:
-        raise ArgumentError(f"name is {name!r}; wanted small letters, digits, '-' and '_', e.g. fivr-200k") from None
-    if not 0 < fps < float("inf"):
-        raise ArgumentError(f"fps is {fps}; wanted frames per second above 0, e.g. 1")
+        TypeAdapter(PositiveFps).validate_python(fps)
+    except ValidationError as error:
+        raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
     survey = survey_hdf5(file)
     known = set(survey.video_ids)
     video_ids = [*survey.video_ids, *(video for video in dict.fromkeys(wanted_ids) if video not in known)]

@@ -1,18 +1,20 @@
-"""Pictures of the collection's videos by id and second, from the frames that were sampled."""
+"""Pictures of the collection's videos, from the frames that were sampled: by id and second, and in rows."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from PIL import Image
 
 from hapvr.errors import DataError
 from hapvr.stages.frames import open_frames
 from hapvr.stages.project import Project
 from hapvr.storage.frames import VideoFrames
 
+GAP_PX = 4
 KEPT_VIDEOS = 16
 """Videos whose frames are in memory; at 256 px a frame has about 15 kB."""
 
@@ -55,3 +57,13 @@ def nearest(frames: VideoFrames | None, second: float) -> bytes | None:
     if frames is None or not frames.jpegs:
         return None
     return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
+
+
+def picture_grid(rows: Sequence[Sequence[Image.Image]], *, cell_px: tuple[int, int]) -> Image.Image:
+    """Rows of pictures that are no larger than a cell of (width, height), with a gap between them."""
+    width, height = cell_px[0] + GAP_PX, cell_px[1] + GAP_PX
+    grid = Image.new("RGB", (width * max([1, *map(len, rows)]), height * max(1, len(rows))), "white")
+    for row, pictures in enumerate(rows):
+        for column, picture in enumerate(pictures):
+            grid.paste(picture, (column * width, row * height))
+    return grid

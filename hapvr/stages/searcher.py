@@ -12,11 +12,11 @@ from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.provenance import file_sha256
 from hapvr.scorer.access import Access
 from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.bundle_features import bundle_features
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.settings import ServingConfig
+from hapvr.scorer.similarity_model import bundle_features
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.engine import Found, SearchEngine

@@ -12,6 +12,7 @@ import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.vcdb import VSC_NAMES
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
 from hapvr.errors import DataError
 from hapvr.features.extract import choose_device
@@ -199,17 +200,18 @@ def segment_metrics(scores: Mapping[str, SegmentScores]) -> dict[str, float]:
 
 def segments_markdown(scores: SegmentScores) -> str:
     """A table: all pairs, then pairs with true segments by length and by edit."""
+    titles = ("pairs", "true segments", "found", "P", "R", "F1", "micro-AP", "begin", "end", "within a frame")
     lines = [
         f"Segments at a frame similarity above {scores.threshold:.3f}; errors in sampled frames.",
         "",
-        "| pairs | true segments | found | P | R | F1 | micro-AP | begin | end | within a frame |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"| {' | '.join(titles)} |",
+        "| --- |" + " ---: |" * (len(titles) - 1),
     ]
     for name, one in {"all": scores.metrics, **scores.by_length, **scores.by_edit}.items():
-        rates = [_cell(rate, 100) for rate in (one.found_rate, one.precision, one.recall, one.f1, one.micro_ap)]
-        errors = [_cell(error, 1) for error in (one.begin_error, one.end_error)]
-        cells = [str(one.num_true), *rates, *errors, _cell(one.within_a_frame, 100)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        rates = [one.found_rate, one.precision, one.recall, one.f1, one.micro_ap, one.within_a_frame]
+        cells = ["-" if rate is None else f"{100 * rate:.1f}" for rate in rates]
+        cells[5:5] = ["-" if error is None else f"{error:.2f}" for error in (one.begin_error, one.end_error)]
+        lines.append(f"| {name} | {one.num_true} | {' | '.join(cells)} |")
     lines += [
         "",
         f"{scores.metrics.num_false_pairs} pairs without true segments have predicted ones; "
@@ -220,10 +222,5 @@ def segments_markdown(scores: SegmentScores) -> str:
 
 def write_matches(predicted: pl.DataFrame, path: Path) -> None:
     """Segments as CSV with the columns of VSC2022's `matches.csv`."""
-    names = {name: name.removesuffix("_s").replace("reference", "ref") for name in predicted.columns}
     with write_atomic(path) as part:
-        part.write_text(predicted.rename(names).write_csv(), encoding="utf-8")
-
-
-def _cell(value: float | None, factor: float) -> str:
-    return "-" if value is None else f"{factor * value:.{1 if factor == 100 else 2}f}"
+        part.write_text(predicted.rename(VSC_NAMES).write_csv(), encoding="utf-8")

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from hapvr.features.views import ViewDrawer, plan_cached_views
-from hapvr.stages.picture_grid import picture_grid
+from hapvr.stages.pictures import picture_grid
 from hapvr.stages.project import Project
 from hapvr.storage.frames import STAGE, FrameFile, are_stored
 from hapvr.storage.shards import Shard

@@ -158,8 +158,8 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
                     f"model: the registry at {tracking_uri} does not say where {uri} is ({error.error_code}); try again later"
                 ) from error
     raise DataError(
-        f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has, --tracking-uri says "
-        "where another one is"
+        f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has and why there is no "
+        "champion, `hapvr models promote VERSION` makes one, --tracking-uri says where another registry is"
     )
 
 
@@ -240,7 +240,9 @@ def _listing(tracking_uri: str) -> Listing:
     database, can_ask = _database(tracking_uri), _has_client(tracking_uri)
     try:
         listing = read_json_as(
-            database.with_name(LISTING_NAME), Listing, remedy="`hapvr models list` of a full installation writes it"
+            database.with_name(LISTING_NAME),
+            Listing,
+            remedy="`hapvr models show champion` of a full installation writes it",
         )
     except DamagedError:
         if not can_ask:

@@ -51,8 +51,8 @@ MIN_DIGEST = 8
 """The shortest prefix of a digest, in characters, that can be searched for."""
 
 REQUIREMENTS = (
-    "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "pebble", "pillow", "polars", "psutil",
-    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
+    "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
+    "psutil", "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
 )  # fmt: skip
 SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")
 TEXT, NUMBER = DataType.string, DataType.double

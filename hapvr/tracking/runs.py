@@ -134,12 +134,10 @@ class Tracker:
     def end(self, run_id: str, *, failed: bool = False) -> None:
         self.client.set_terminated(run_id, status="FAILED" if failed else "FINISHED")
 
-    def fail_if_running(self, run_id: str) -> bool:
-        """Mark a run as failed if MLflow says that it still runs. Returns whether it did."""
-        running = self.client.get_run(run_id).info.status == RunStatus.to_string(RunStatus.RUNNING)
-        if running:
+    def fail_if_running(self, run_id: str) -> None:
+        """Mark a run as failed if MLflow says that it still runs."""
+        if self.client.get_run(run_id).info.status == RunStatus.to_string(RunStatus.RUNNING):
             self.end(run_id, failed=True)
-        return bool(running)
 
 
 def _origin() -> dict[str, str]:

@@ -130,15 +130,10 @@ def bank_size(settings: ContrastSettings, *, num_videos: int, num_keys: int) -> 
     if size is None:
         largest = min(num_videos // 2, LARGEST_BANK)
         size = largest - largest % num_keys
-    elif size > num_videos:
+    elif size > num_videos or 0 < size < num_keys:
         raise ConfigError(
-            f"train.contrast.bank_size: {size} is more than the {num_videos} training videos, so that the bank would hold the "
-            f"same videos again; set {max(num_videos // 2, 1)} or less, or null for what fits"
-        )
-    elif 0 < size < num_keys:
-        raise ConfigError(
-            f"train.contrast.bank_size: {size} is less than the {num_keys} vectors that a step adds; set {num_keys} or more, "
-            "or 0 for no bank, or lower train.batch_videos"
+            f"train.contrast.bank_size: {size} does not fit: a step adds {num_keys} vectors, and there are {num_videos} training "
+            "videos, of which none should be in the bank twice; set a number between these, 0 for no bank, or null"
         )
     if not size and not settings.batch_negatives:
         raise ConfigError(

@@ -201,8 +201,8 @@ def _sample(
     with contextlib.suppress(OSError):
         sampled = replace(sampled, file_sha256=file_sha256(path))
     if _file_version(path) != before:
-        error = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
-        sampled = replace(_failed_sample(video_id, error), file_sha256=sampled.file_sha256)
+        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
+        sampled = replace(_failed_sample(video_id, changed), file_sha256=sampled.file_sha256)
     return sampled
 
 
@@ -310,7 +310,7 @@ class _WorkerProcess(SpawnProcess):
             hidden = {name: main.__dict__.pop(name, None) for name in ("__spec__", "__file__")}
             main.__spec__ = None
             try:
-                return SpawnProcess._Popen(process_obj)  # type: ignore[attr-defined]
+                return SpawnProcess._Popen(process_obj)
             finally:
                 main.__dict__.update({name: value for name, value in hidden.items() if name == "__spec__" or value})
 

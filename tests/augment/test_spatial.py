@@ -50,9 +50,3 @@ def test_rand_augment_depends_on_its_seed_alone(seed):
     assert torch.equal(rand_augment(frames, num_operations=2, magnitude=9, seed=seed), first)
     torch.manual_seed(1)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_rand_augment_of_no_operations_is_nothing():
-    """Zero operations give the frames back."""
-    frames = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
-    assert torch.equal(rand_augment(frames, num_operations=0, magnitude=9, seed=0), frames)

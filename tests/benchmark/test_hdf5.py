@@ -25,25 +25,18 @@ def file(tmp_path):
     return path
 
 
-def test_read_hdf5_features_of_both_layouts(file):
-    """Region features keep their shape, frame features get one region, values are rounded to half precision."""
+def test_read_hdf5_features_of_both_layouts_and_of_unusable_videos(file):
+    """Region features keep their shape, frame features get one region, values are rounded to half precision; each video that
+    cannot be used comes with a reason, in the wanted order."""
     found = {video.video_id: video for video in read_hdf5_features(file, dims=16)}
     with h5py.File(file) as content:
         np.testing.assert_array_equal(found["regions"].features, content["regions"][()].astype(np.float16))
-    assert found["1/1_1_Y"].features.shape == (3, 1, 16)
     assert found["regions"].features.dtype == np.float16
-
-
-def test_read_hdf5_features_gives_a_reason_for_every_video_it_cannot_use(file):
-    """Nothing is dropped: each unusable video comes with a reason."""
-    reasons = {video.video_id: video.reason for video in read_hdf5_features(file, dims=16) if video.features is None}
+    assert found["1/1_1_Y"].features.shape == (3, 1, 16)
+    reasons = {name: video.reason for name, video in found.items() if video.features is None}
     assert reasons == {"empty": "no_frames", "other": "wrong_shape", "text": "wrong_shape", "nan": "not_finite"}
-
-
-def test_read_hdf5_features_of_wanted_ids(file):
-    """Wanted ids come in their order, missing ones with that reason."""
-    found = list(read_hdf5_features(file, video_ids=["gone", "regions"]))
-    assert [(video.video_id, video.reason) for video in found] == [("gone", "missing"), ("regions", "")]
+    chosen = read_hdf5_features(file, video_ids=["gone", "regions"])
+    assert [(video.video_id, video.reason) for video in chosen] == [("gone", "missing"), ("regions", "")]
 
 
 def test_values_of_other_files_are_not_read(tmp_path):

@@ -18,7 +18,9 @@ def test_normalize_similarities_takes_the_level_off(tmp_path):
     assert background_levels(BACKGROUND, top_k=2).rows() == [("a", 0.5), ("b", 0.0)]
     scores = pl.DataFrame([("a", "r", 0.9), ("b", "r", 0.5), ("a", "s", 0.1)], schema=SCHEMA, orient="row")
     scores.write_parquet(tmp_path / "s.parquet", row_group_size=2)
-    out = normalize_similarities(tmp_path / "s.parquet", BACKGROUND, tmp_path / "n.parquet", top_k=2, weight=0.5)
+    BACKGROUND.write_parquet(tmp_path / "background.parquet")
+    files = (tmp_path / name for name in ("s.parquet", "background.parquet", "n.parquet"))
+    out = normalize_similarities(*files, top_k=2, weight=0.5)
     result = pl.read_parquet(out)
     assert result["reference_id"].to_list() == ["r", "r", "s"]
     assert result["similarity"].to_list() == pytest.approx([0.65, 0.5, -0.15])

@@ -234,13 +234,6 @@ def test_evaluate_refuses_a_wrong_policy_and_a_missing_manifest():
         evaluate(definition, scores, policy="frozen", available=frozenset({"x"}))
 
 
-def test_results_are_plain_json():
-    """to_json holds nothing that json cannot write, and the metrics under their names."""
-    definition = make_definition([(0, 0)])
-    content = evaluate(definition, full_table(np.eye(2, 5)), bootstrap_samples=10).to_json()
-    assert json.loads(json.dumps(content))["metrics"] == {"mAP": 1.0, "uAP": 1.0}
-
-
 def test_fivr_tasks_follow_the_labels():
     """Without CS there is no CSVR, without IS no ISVR."""
     assert [task.name for task in fivr_tasks({"ND", "IS"})] == ["DSVR", "ISVR", "DSVD", "ISVD"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.conftest import CHECKOUT, small_settings
 from tests.orchestration.servers import Servers, serving
@@ -28,7 +28,7 @@ expect.set_options(timeout=120_000)
 SCREENSHOTS = CHECKOUT / "test-artifacts" / "browser"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """All servers and the daemon over a new project, with automation switched on before there is anything."""
     folder = tmp_path_factory.mktemp("ui")
@@ -41,17 +41,22 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
-@pytest.fixture
-def page() -> Iterator[Page]:
-    """A page of a fresh browser."""
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests."""
     if CHROMIUM is None:
         pytest.fail("no chromium on this machine; install the distribution's package `chromium`")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        page = browser.new_page(viewport={"width": 1600, "height": 1000})
-        page.set_default_timeout(120_000)
-        yield page
-        browser.close()
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page without memory of others."""
+    page = browser.new_page(viewport={"width": 1600, "height": 1000})
+    page.set_default_timeout(120_000)
+    yield page
+    page.close()
 
 
 def screenshot(page: Page, name: str) -> None:

@@ -3,9 +3,7 @@ that is killed and retried."""
 
 from __future__ import annotations
 
-import getpass
 import itertools
-import re
 import time
 from collections import Counter
 from typing import Any
@@ -89,17 +87,6 @@ def test_files_that_arrive_become_a_champion(servers: Servers) -> None:
     assert champion.version == 1
 
 
-def test_the_first_page_and_the_jobs_show_the_runs(servers: Servers, page: Page) -> None:
-    """Each run of a job stands under it."""
-    page.goto(servers.dagster)
-    for job in ("find_videos", "retrain", "describe", "index"):
-        expect(page.locator(f"a[href='/locations/hapvr/jobs/{job}']").first).to_be_visible()
-    screenshot(page, "0-first-page")
-    page.goto(f"{servers.dagster}/locations/hapvr/jobs/describe/runs")
-    expect(page.get_by_text("Success", exact=True)).to_have_count(3)
-    screenshot(page, "0-runs-of-a-job")
-
-
 def test_the_graph_explains_the_system(servers: Servers, page: Page) -> None:
     """The lineage shows the assets of all groups; opened, an asset shows description, owner, columns and checks."""
     page.goto(f"{servers.dagster}{LINEAGE}")
@@ -141,39 +128,6 @@ def test_a_page_of_another_origin_cannot_start_or_stop_runs(servers: Servers, pa
     assert len(runs_of(servers)) == before
     page.evaluate("address => { window.location.href = address }", f"{servers.dagster}/runs")
     expect(page.get_by_text("retrain", exact=True).first).to_be_visible()
-
-
-def test_a_job_runs_from_the_launchpad(servers: Servers, page: Page) -> None:
-    """Launched with the button, watched until it says Success."""
-    page.goto(f"{servers.dagster}/locations/hapvr/jobs/find_videos/playground")
-    page.get_by_role("button", name="Launch run").last.click()
-    page.wait_for_url("**/runs/**")
-    ended = page.get_by_text(re.compile("^(Success|Failure)$")).first
-    expect(ended).to_be_visible(timeout=600_000)
-    screenshot(page, "4-run")
-    assert ended.inner_text() == "Success"
-    expect(page.get_by_text("video_manifest").first).to_be_visible()
-
-
-def test_plots_of_the_scores_and_the_link_to_mlflow(servers: Servers, page: Page) -> None:
-    """The asset shows metrics and pictures; the link leads to the run, which names its Dagster run."""
-    page.goto(f"{servers.dagster}/assets/benchmark_scores?view=events")
-    row = page.get_by_role("row").filter(has_text="own-test: precision-recall-DSVR")
-    row.get_by_text("Show Markdown").click()
-    picture = page.locator("img[src^='data:image/png']")
-    expect(picture).to_be_visible()
-    assert picture.evaluate("image => image.naturalWidth") > 100
-    screenshot(page, "5-plot")
-    page.keyboard.press("Escape")
-    address = page.get_by_role("link", name=servers.mlflow).first.get_attribute("href")
-    assert address is not None
-    page.goto(address)
-    expect(page.get_by_text("Finished").first).to_be_visible()
-    expect(page.get_by_text("dagster.run_id").first).to_be_visible()
-    expect(page.get_by_text(getpass.getuser(), exact=True).first).to_be_visible()  # created by
-    (retrained,) = runs_of(servers, pipelineName="retrain")
-    expect(page.get_by_text(retrained["runId"][:20]).first).to_be_visible()
-    screenshot(page, "6-mlflow-run")
 
 
 def test_the_registry_shows_version_and_alias(servers: Servers, page: Page) -> None:

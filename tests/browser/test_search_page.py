@@ -31,7 +31,7 @@ PART = "0:10\u20130:22 = 0:02\u20130:14"
 TIMES = "() => [...document.querySelectorAll('video')].map((video) => video.currentTime)"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     collection, folder = make_once("served collection", fill_collection), tmp_path_factory.mktemp("page")
     write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[20:28], 501])
@@ -114,6 +114,7 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     expect(page.get_by_text("1 of 10")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator(".result")).to_have_count(10)
+    assert "false" not in page.locator(".view").inner_text()
 
 
 def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client, tmp_path: Path) -> None:

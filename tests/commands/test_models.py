@@ -14,7 +14,7 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import CARD_FILE
+from hapvr.scorer.description import CARD_FILE
 from hapvr.seeding import torch_rng
 from hapvr.stages.project import Project
 from hapvr.stages.whitening import make_whitening

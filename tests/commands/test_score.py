@@ -122,14 +122,3 @@ def test_score_checks_paths_before_anything_is_loaded(
     done = call("score", *names, "--model", "no-model")
     assert done.code == 1
     assert message in done.error
-
-
-def test_score_without_a_model_says_what_to_do(call: Call, folder: Path) -> None:
-    """A folder that is no bundle, and an empty registry."""
-    done = call("score", folder / "a.mp4", folder / "b.mp4", "--model", folder)
-    assert done.code == 1
-    assert "is no model bundle" in done.error
-    done = call("score", folder / "a.mp4", folder / "b.mp4", "--tracking-uri", f"sqlite:///{folder / 'empty.db'}")
-    assert done.code == 1
-    assert "`make demo` registers a model" in done.error
-    assert not (folder / "empty.db").exists()

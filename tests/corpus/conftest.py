@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hapvr.corpus.demo import DemoCorpus, make_demo_corpus
+from hapvr.corpus.demo import make_demo_corpus
 from hapvr.corpus.output import write_mp4
 
 
@@ -24,7 +24,7 @@ def moving_square(index: int, *, num_frames: int = 20) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoCorpus:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     """Three incidents: one to train, one to validate, one to test."""
     return make_demo_corpus(tmp_path_factory.mktemp("demo"), name="tiny", num_incidents=3, workers=2)
 

@@ -30,19 +30,6 @@ def test_read_ahead_keeps_order_and_is_bounded() -> None:
     assert list(ahead) == list(range(1, 20))
 
 
-def test_read_ahead_passes_errors_on_after_what_came_before() -> None:
-    """The reader gets the good items, then the error itself."""
-
-    def items() -> Iterator[int]:
-        yield 1
-        raise ValueError("broken")
-
-    ahead = read_ahead(items())
-    assert next(ahead) == 1
-    with pytest.raises(ValueError, match="broken"):
-        next(ahead)
-
-
 def test_read_ahead_closes_what_it_reads_from() -> None:
     """A reader that stops early ends the thread and the generator behind it."""
     closed = threading.Event()

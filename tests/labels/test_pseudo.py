@@ -52,12 +52,6 @@ def test_pseudo_labels_give_ties_one_label() -> None:
     assert exact.tolist() == [[1, 1, 0, 0, -1]]
 
 
-def test_pseudo_labels_ignore_a_still_clip() -> None:
-    """Frames that are all alike are neither the closest nor the farthest."""
-    still = torch.ones(6, 3)
-    assert not pseudo_labels(still, still, PseudoLabelSettings()).any()
-
-
 def test_pseudo_labels_of_frames_that_differ_in_the_last_bit() -> None:
     """A paused clip is still, whatever rounding does to its products."""
     still = torch.rand(1, 384, generator=torch_rng("still")).repeat(28, 1)
@@ -86,14 +80,6 @@ def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float, e
         teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
     )
     assert found.tolist() == expected
-
-
-def test_pseudo_labels_never_overlap_when_the_rates_add_up_to_one() -> None:
-    """Both counts round up for three frames: the positives keep theirs, the negatives get what is left."""
-    found = pseudo_labels(
-        ONE_FRAME, line(0.9, 0.5, 0.1), PseudoLabelSettings(top_rate=0.5, bottom_rate=0.5, exact=True)
-    )
-    assert found.tolist() == [[1, 1, -1]]
 
 
 def test_pseudo_labels_of_half_precision_equal_those_in_float32() -> None:

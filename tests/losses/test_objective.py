@@ -14,7 +14,7 @@ from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.objective import Objective
 from hapvr.losses.quadlinear import quadlinear_ap
-from hapvr.losses.registry import RANKING_LOSSES, loss_options, ranking_loss
+from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.losses.rows import without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
@@ -156,15 +156,6 @@ def test_objective_refuses_bad_settings(settings: dict[str, object], message: st
     """The error names the key and what is allowed."""
     with pytest.raises(ConfigError, match=message):
         Objective(ObjectiveSettings(**settings))
-
-
-def test_ranking_loss_sets_options() -> None:
-    """Options reach the function, others keep their defaults."""
-    similarity = torch.rand(3, 5, generator=torch_rng("options"))
-    labels = torch.tensor([1, -1, -1, 0, 1], dtype=torch.int8).expand(3, 5)
-    found = ranking_loss("triplet", {"negatives": "all"})(similarity, labels)
-    assert_close(found, RANKING_LOSSES["triplet"](similarity, labels, margin=0.2, negatives="all"))
-    assert loss_options("triplet") == {"margin": 0.2, "negatives": "hardest"}
 
 
 def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:

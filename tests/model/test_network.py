@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError
-from hapvr.labels.pairs import video_pair_labels
-from hapvr.losses.objective import Objective
-from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model import network as network_module
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
-from hapvr.settings import explain
 
 DIMS = 16
 
@@ -117,16 +111,6 @@ def test_a_short_clip_scores_as_its_repetition(variant: str, num_frames: int) ->
     assert_close(network.score(reference, short), network.score(reference, repeated))
 
 
-def test_one_mask_is_enough() -> None:
-    """The side without a mask is all real."""
-    network = build()
-    query = network.embed(clips("query", num_videos=2, num_frames=6))
-    reference = network.embed(clips("reference", num_videos=2, num_frames=8))
-    mask = (torch.arange(8) < 5).expand(2, -1)
-    found = network.score(query, reference, reference_mask=mask)
-    assert_close(found, network.score(query, reference[:, :5]), rtol=1e-4, atol=1e-5)
-
-
 def test_symmetric_scores_are_symmetric_and_the_mean_of_both() -> None:
     """Plain scores are not; the rates are honoured in both directions."""
     options = {"spatial_rate": 0.34, "temporal_rate": 0.5}
@@ -152,17 +136,6 @@ def test_binary_codes_score_by_hamming_distance() -> None:
     differing = (signs[:, None] != signs[None]).sum(-1)
     assert_close(network.score(codes, codes), 1 - 2 * differing / 24)
     assert codes.shape == (5, 1, 1, 24)
-
-
-def test_binary_codes_can_be_trained() -> None:
-    """In training mode the sign has a gradient."""
-    network = SimilarityNetwork(
-        NetworkSettings(attention=False, binary_bits=24), dims=DIMS, generator=torch_rng("codes")
-    ).train()
-    codes = network.embed(clips("codes", num_videos=2, num_frames=4))
-    network.compare(codes, codes).video.sum().backward()
-    gradients = [parameter.grad for parameter in network.parameters()]
-    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients)
 
 
 def test_embeddings_in_a_short_dtype() -> None:
@@ -267,23 +240,6 @@ def test_the_same_generator_gives_the_same_weights() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_scoring_settings_leave_out_how_weights_are_drawn() -> None:
-    """They are the settings of the file beside the weights, with the dimensions."""
-    settings = NetworkSettings(spatial_rate=0.2, comparator_init="identity")
-    found = SimilarityNetwork(settings, dims=8).scoring_settings()
-    assert found == {"dims": 8, **settings.model_dump(exclude={"comparator_init"})}
-
-
-def test_compare_does_not_touch_its_arguments() -> None:
-    """Padding is cleared on a copy."""
-    network = build()
-    features = clips("kept", num_videos=2, num_frames=6)
-    before = features.clone()
-    mask = (torch.arange(6) < 4).expand(2, -1)
-    network.compare(features, features, query_mask=mask, reference_mask=mask)
-    assert torch.equal(features, before)
-
-
 GOOD = torch.zeros(2, 5, 9, DIMS)
 
 
@@ -300,46 +256,3 @@ def test_compare_refuses_bad_clips(arguments: dict[str, Tensor], message: str) -
     """The error names the argument, what it was and what is wanted."""
     with pytest.raises(ArgumentError, match=message):
         build().compare(**{"query": GOOD, "reference": GOOD, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"spatial_rate": 1.5}, "spatial_rate: .* less than or equal to 1 .*1.5"),
-        ({"temporal_rate": -0.1}, "temporal_rate: .* greater than or equal to 0 .*-0.1"),
-        ({"attention_form": "softmax"}, "attention_form: .* 'gated', 'cosine' or 'linear' .*softmax"),
-        ({"temporal_pooling": "mean"}, "temporal_pooling: .* 'chamfer' or 'max' .*mean"),
-        ({"binary_bits": 8}, "binary_bits: got 8 with attention: true"),
-        ({"padding_mode": "reflect"}, "padding_mode: .* 'zeros' or 'replicate' .*reflect"),
-        ({"min_frames": 2}, "min_frames: .* greater than or equal to 4 .*2"),
-        ({"dims": 8}, "dims: Extra inputs"),
-    ],
-)
-def test_settings_refuse_bad_values(settings: dict[str, Any], message: str) -> None:
-    """The error names the setting, the value and what is allowed."""
-    with pytest.raises(ValidationError) as caught:
-        NetworkSettings(**settings)
-    assert re.search(message, explain(caught.value))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "visil_f"])
-def test_training_lowers_the_loss_of_each_variant(variant: str) -> None:
-    """Fifty steps on eight clips of four videos; visil_f has nothing to train."""
-    generator = torch_rng("training")
-    videos = torch.randn(4, 1, 1, DIMS, generator=generator).repeat(2, 1, 1, 1)
-    features = F.normalize(videos + 1.5 * torch.randn(8, 6, 9, DIMS, generator=generator), dim=-1)
-    labels = video_pair_labels([(f"v{i % 4}",) for i in range(8)])
-    network = SimilarityNetwork(NetworkSettings(**VARIANTS[variant]), dims=DIMS, generator=torch_rng("network")).train()
-    objective = Objective(ObjectiveSettings(frame_ap_weight=0))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
-    totals = []
-    for _ in range(50):
-        embedded = network.embed(features)
-        total = objective(network.compare(embedded, embedded), labels).total
-        optimizer.zero_grad()
-        total.backward()
-        optimizer.step()
-        totals.append(total.item())
-    assert all(torch.isfinite(parameter).all() for parameter in network.parameters())
-    assert sum(totals[-5:]) < sum(totals[:5])

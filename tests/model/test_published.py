@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pickle
 import shutil
@@ -20,7 +19,6 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.packed import PackedVideos
 from hapvr.model.pairwise import score_packed
@@ -180,27 +178,6 @@ def test_rates_can_be_overridden_and_symmetry_is_noted(tmp_path: Path) -> None:
     assert (network.settings.spatial_rate, network.settings.temporal_rate) == (0.5, 0.2)
     assert network.settings.symmetric_chamfer
     assert any("falls back to 0.3" in note for note in report.notes)
-
-
-def test_backbone_tensors_are_reported_and_left_out(tmp_path: Path) -> None:
-    """A student saved with its ResNet is its head; the backbone is configured elsewhere."""
-    state = released(S2VS)
-    torch.save({**state, "cnn.layer1.0.conv1.weight": torch.ones(2, 2)}, tmp_path / "model.pth")
-    _, report = import_published(tmp_path / "model.pth")
-    assert report.ignored == ("cnn.layer1.0.conv1.weight",)
-
-
-def test_an_import_can_be_saved_and_loaded(tmp_path: Path) -> None:
-    """As safetensors and JSON, the report as metadata; scores stay."""
-    torch.save({"model": released(S2VS, bits=24)}, tmp_path / "model.pth")
-    network, report = import_published(tmp_path / "model.pth")
-    folder = save_network(network, tmp_path / "network", metadata={"import": report.as_metadata()})
-    loaded, metadata = load_network(folder)
-    clip = clips(2, 8)
-    assert torch.equal(
-        loaded.score(loaded.embed(clip), loaded.embed(clip)), network.score(network.embed(clip), network.embed(clip))
-    )
-    assert metadata["import"] == json.loads(json.dumps(report.as_metadata()))
 
 
 def test_a_head_without_attention_needs_its_dimensions(tmp_path: Path) -> None:

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError
 from hapvr.model.similarity import (
     chamfer,
     frame_similarity,
-    to_unit_interval,
     topk_count,
-    topk_mean,
 )
 from hapvr.seeding import torch_rng
 
@@ -152,25 +149,3 @@ def test_frame_similarity_passes_the_gradient_check(rate: float) -> None:
     query = draw("query", shape=(1, 2, 3, 4)).requires_grad_()
     reference = draw("reference", shape=(2, 2, 3, 4)).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, r: frame_similarity(q, r, rate=rate), (query, reference))
-
-
-def test_topk_mean_does_not_touch_its_input() -> None:
-    """A masked reduction works on a copy."""
-    values = draw("kept", shape=(3, 4))
-    before = values.clone()
-    topk_mean(values, rate=0.5, mask=torch.tensor([True, True, False, False]))
-    assert torch.equal(values, before)
-
-
-def test_to_unit_interval() -> None:
-    """-1 becomes 0 and 1 stays 1."""
-    assert to_unit_interval(torch.tensor([-1.0, 0.0, 1.0])).tolist() == [0.0, 0.5, 1.0]
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
-def test_rates_outside_the_unit_interval_are_refused(rate: float) -> None:
-    """The error names the argument, its value and the range."""
-    with pytest.raises(ArgumentError, match=r"rate: got .*wanted a number in \[0, 1\]"):
-        topk_mean(torch.ones(3), rate=rate)
-    with pytest.raises(ArgumentError, match="spatial_rate: got"):
-        frame_similarity(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2), rate=rate)

@@ -125,7 +125,6 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
         "pseudo_labels": {"label_rates", "labels"},
         "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
         "benchmark_scores": {
-            "benchmarks",
             "metrics",
             "own-test: mAP DSVR",
             "own-test: precision-recall-DSVR",

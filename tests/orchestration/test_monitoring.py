@@ -49,21 +49,22 @@ def test_a_process_is_not_lost_when_the_clock_is_set(seconds: float, monkeypatch
     assert not is_lost(mine)
 
 
+@dg.op
+def broken() -> None:
+    raise dg.Failure("as asked for")
+
+
+@dg.job
+def breaking() -> None:
+    broken()
+
+
 def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: str) -> None:
     """Three started runs: of an ended process, of this one, and one that noted nothing."""
-
-    @dg.op
-    def nothing() -> None:
-        pass
-
-    @dg.job
-    def idle() -> None:
-        nothing()
-
     with Storage().instance(tmp_path, tmp_path / "no config.yaml") as instance:
         tags = {"lost": {PROCESS_TAG: ended}, "alive": {PROCESS_TAG: process_tag(psutil.Process())}, "silent": {}}
         runs = {
-            name: instance.create_run_for_job(idle, status=dg.DagsterRunStatus.STARTED, tags=given)
+            name: instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags=given)
             for name, given in tags.items()
         }
         answer = fail_lost_runs(dg.build_sensor_context(instance=instance))
@@ -79,28 +80,18 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
     new_store(tmp_path / "data" / "mlflow")
     tracker = tracker_of(Project.open(config))
-    killed = tracker.start("killed", name="killed", params={}, tags={})
-    finished = tracker.start("finished", name="finished", params={}, tags={})
+    killed, finished, retried = (
+        tracker.start(key, name=key, params={}, tags={}) for key in ("killed", "finished", "retried")
+    )
     tracker.end(finished)
-    retried = tracker.start("retried", name="retried", params={}, tags={})
-
-    @dg.op
-    def broken() -> None:
-        raise dg.Failure("as asked for")
-
-    @dg.job
-    def breaking() -> None:
-        broken()
-
     sensor = next(one for one in sensors if one.name == "close_failed_training")
     with Storage().instance(tmp_path, config) as instance:
         from pipelines.resources import project_resource
 
         instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags={"mlflow/run_id": retried})
         for mlflow_run in (killed, finished, retried):
-            result = breaking.execute_in_process(
-                instance=instance, raise_on_error=False, tags={"mlflow/run_id": mlflow_run}
-            )
+            tags = {"mlflow/run_id": mlflow_run}
+            result = breaking.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
             (failure,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"]
             context = dg.build_run_status_sensor_context(
                 sensor_name=sensor.name,
@@ -110,6 +101,5 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
                 resources={"project": project_resource()},
             ).for_run_failure()
             sensor(context)
-    assert tracker.client.get_run(killed).info.status == "FAILED"
-    assert tracker.client.get_run(finished).info.status == "FINISHED"
-    assert tracker.client.get_run(retried).info.status == "RUNNING"
+    states = [tracker.client.get_run(run).info.status for run in (killed, finished, retried)]
+    assert states == ["FAILED", "FINISHED", "RUNNING"]

@@ -19,7 +19,7 @@ from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, read_description
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.torch_bundle import TorchNetworks
-from tests.scorer.bundles import SAMPLING, make_bundle
+from tests.scorer.bundles import make_bundle
 
 
 class OtherVector(nn.Module):
@@ -47,13 +47,8 @@ def features(folder: Path, config: BackboneConfig, clip: Path) -> NDArray[np.flo
         network=load_network(folder / NETWORK_FOLDER)[0],
         device="cpu",
     )
-    scorer = VideoScorer(
-        networks=networks,
-        sampling=SAMPLING,
-        crop_px=config.crop_px,
-        batch_frames=config.batch_frames,
-        description={},
-    )
+    description = read_description(folder)
+    scorer = VideoScorer(networks, description, calibration=None, limits=description.serving)
     return scorer.features(clip)
 
 
@@ -64,7 +59,6 @@ def test_a_bundle_keeps_what_the_configuration_says_of_its_backbone(scenes: Path
         weights=RandomWeights(source="random", seed=1),
         options={"qkv_bias": False},
         mean=(0.4, 0.4, 0.4),
-        class_token=True,
         crop_px=128,
         batch_frames=16,
     )

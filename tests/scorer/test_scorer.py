@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +12,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from hapvr.errors import VideoError
@@ -196,34 +193,6 @@ def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes:
     assert scorer.features(clip).shape[0] == 8
 
 
-def test_cache_keeps_within_its_bytes(bundle: Path, scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for one video of the two the older one is decoded again, to the same score."""
-    monkeypatch.setenv("HAPVR_CACHE_BYTES", str(13 * 9 * 32 * 4))
-    small = load_bundle(bundle)
-    first = small.features(scenes / "a.mp4")
-    small.features(scenes / "b.mp4")
-    again = small.features(scenes / "a.mp4")
-    assert again is not first
-    assert np.array_equal(again, first)
-
-
-@pytest.mark.slow
-def test_memory_stays_where_it_was_over_500_pairs(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
-    """Ten lists of 50 pairs, each of 15 files not seen before, with segments: after the second no more is held, as
-    the allocator may still ask for a block of 8 MB for that."""
-    clips = [write_scenes(tmp_path / f"{number}.mp4", [number]) for number in range(15)]
-    held = []
-    for number in range(10):
-        names = [Path(shutil.copy(clip, tmp_path / f"{number}-{clip.name}")) for clip in clips]
-        pairs = [(query, reference) for query in names[:5] for reference in names[5:]]
-        rows = scorer.score_pairs(pairs, segments=True)
-        assert not any(row.error for row in rows)
-        gc.collect()
-        held.append(psutil.Process().memory_info().rss)
-    assert len(scorer.features(names[0])) == 2
-    assert held[-1] - held[1] < MAX_GROWTH_BYTES, [size >> 10 for size in held]
-
-
 @pytest.mark.slow
 def test_threads_get_the_scores_that_one_caller_gets(bundle: Path, scorer: VideoScorer, scenes: Path) -> None:
     """Eight threads with one scorer of little cache: every row equals that of a scorer used by one thread alone."""
@@ -237,14 +206,6 @@ def test_threads_get_the_scores_that_one_caller_gets(bundle: Path, scorer: Video
             assert {(row.query, row.reference): row for row in rows} == {
                 (row.query, row.reference): row for row in wanted
             }
-
-
-def test_long_videos_are_embedded_as_in_the_feature_stage(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
-    """A video of more frames than a batch has a feature row for each, equal to the rows of its parts."""
-    long = write_scenes(tmp_path / "long.mp4", [*range(6), *range(20, 24)])
-    regions = scorer.features(long)
-    assert len(regions) == 20
-    assert np.allclose(regions[:10], scorer.features(scenes / "a.mp4")[:10], atol=0.05)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from hapvr.storage.filesystem import LOCKS_FOLDER, DataRoot
 from hapvr.storage.manifest import available_videos, read_availability
 from tests.conftest import write_clip, write_settings
 from tests.stages.data_projects import digests, folder_settings
-from tests.stages.kills import StageServer, kill_after, kill_often, run_elsewhere, stage_server
+from tests.stages.kills import StageServer, kill_after, kill_often, stage_server
 from tests.video.site import serve
 
 pytestmark = pytest.mark.slow
@@ -136,18 +135,3 @@ def kill_at_change(stages: Stages, stage: str, pid: int, wanted: int) -> int:
 def is_running(pid: int) -> bool:
     """Whether a fork that the server still holds has not ended."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-@pytest.mark.parametrize("stage", ["frames", "features"])
-def test_two_runs_at_once_make_a_shard_once(stages: Stages, stage: str) -> None:
-    """The second waits for the first and finds the shard finished; the bytes are those of one run alone."""
-    shutil.rmtree(stages.root / stage)
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(run_elsewhere(stages.config, stage)))
-    thread.start()
-    while not (stages.root / ".locks" / f"{stage}-in-00000.lock").exists():
-        time.sleep(0.01)
-    stages.finish(stage)
-    thread.join()
-    assert codes == [0]
-    assert content(stages.root, stage) == stages.calm[stage]

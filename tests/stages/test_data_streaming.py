@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 
 from hapvr.errors import DataError
-from hapvr.stages.features import make_features
 from hapvr.stages.frames import make_frames, open_frames
 from hapvr.stages.manifest import make_manifest
 from hapvr.stages.project import Project
 from hapvr.stages.videos import make_videos
-from hapvr.stages.views import make_pseudo_labels, make_training_views
-from hapvr.stages.whitening import make_whitening
 from hapvr.storage.frames import FrameFile, contact_sheet, frames_digest
 from hapvr.upkeep import verify_root
 from tests.conftest import write_clip
-from tests.stages.data_projects import digests, folder_settings, open_project
+from tests.stages.data_projects import folder_settings, open_project
 
 KEY = "in-00000"
 
@@ -67,21 +64,6 @@ def test_unstored_frames_are_those_that_are_stored(clips: Path, tmp_path: Path) 
         reader.read("in/0.mp4")
         with pytest.raises(DataError, match=r"in/1.mp4 does not decode as it did .* run the stages videos and frames"):
             reader.read("in/1.mp4")
-
-
-@pytest.mark.slow
-def test_all_that_is_made_of_unstored_frames_is_the_same(clips: Path, tmp_path: Path) -> None:
-    """Whitening, features, views with donors, embeddings and labels: equal files, whether frames were stored or not."""
-    found = []
-    for number, store_frames in enumerate((True, False)):
-        project = sampled(tmp_path / str(number), clips, store_frames=store_frames)
-        make_whitening(project, [KEY])
-        make_features(project, KEY)
-        make_training_views(project, KEY)
-        make_pseudo_labels(project, KEY)
-        found.append(digests(tmp_path / str(number) / "data", without=("frames", "availability")))
-    assert len(found[0]) == 12
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("store_frames", [True, False])

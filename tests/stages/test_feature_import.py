@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.stages.feature_import import import_features
@@ -69,27 +69,6 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     assert (first.num_new_shards, second.num_new_shards) == (3, 1)
     assert [shard.data_digest() for shard in second.shards] == digests
     assert (second.num_ok, second.failures) == (first.num_ok, first.failures)
-
-
-def test_import_features_of_frame_level_files(tmp_path: Path) -> None:
-    """[T, D] datasets are stored as one region per frame."""
-    path = tmp_path / "frames.hdf5"
-    with h5py.File(path, "w") as content:
-        content["a"] = np.ones((3, 8), dtype=np.float32)
-    done = import_features(DataRoot(tmp_path / "data"), path, name="set")
-    assert (done.num_ok, done.num_regions, done.dims) == (1, 1, 8)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"name": "Set 1"}, "name is 'Set 1'"), ({"name": "set", "fps": 0.0}, r"fps is 0\.0")]
-)
-def test_import_features_refuses_wrong_options(
-    hdf5_file: Path, tmp_path: Path, options: dict[str, object], message: str
-) -> None:
-    """A name that is no folder's and a rate of zero are refused before anything is written."""
-    with pytest.raises(ArgumentError, match=message):
-        import_features(DataRoot(tmp_path / "data"), hdf5_file, **options)  # type: ignore[arg-type]
-    assert not (tmp_path / "data").exists()
 
 
 def test_import_features_of_no_features(tmp_path: Path) -> None:

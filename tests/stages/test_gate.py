@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.torch_bundle import write_bundle
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.stages.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
@@ -52,7 +53,7 @@ def base(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
 def project(base: Project, request: pytest.FixtureRequest) -> Project:
     """The same data under a model name of the test's own."""
     settings = base.config.model_dump(mode="json")
-    name = request.node.name[:60]
+    name = re.sub(r"\W", "-", request.node.name[:60])
     settings["tracking"]["registered_model"] = name
     return Project.open(write_settings(base.folder / f"{name}.yaml", settings), folder=base.folder)
 
@@ -112,12 +113,12 @@ def network_of(project: Project, name: str) -> SimilarityNetwork:
 def bundle_of(project: Project, folder: Path, network: SimilarityNetwork) -> Path:
     return write_bundle(
         folder / "bundle",
-        network_folder=save_network(network, folder / "network", metadata={}),
-        backbone=load_backbone(project.config.backbone),
-        backbone_config=project.config.backbone,
-        whitening=load_whitening(project.root),
-        sampling=project.config.sampling,
-        provenance={},
+        BundleParts(
+            network_folder=save_network(network, folder / "network", metadata={}),
+            backbone=load_backbone(project.config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+        ),
     )
 
 
@@ -201,37 +202,26 @@ def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> N
     assert champion(project) == one
 
 
-def test_without_the_gate_versions_wait_for_a_person(project: Project) -> None:
-    """evaluation.gate.enabled: false; the reason names the verb."""
-    first, one = evaluated(project, "first", gain=0.5)
+@pytest.mark.parametrize(
+    ("settings", "digest", "said"),
+    [
+        ({"gate": {"enabled": False}}, None, "evaluation.gate.enabled is false"),
+        ({"gate": {"required_metrics": ["DSVRR"]}}, None, "required_metrics: DSVRR was measured on no benchmark"),
+        ({}, "another edition", "cannot be compared"),  # and its model cannot be loaded
+    ],
+    ids=["closed", "misspelt", "gone"],
+)
+def test_what_cannot_be_compared_waits_for_a_person(
+    project: Project, settings: dict[str, Any], digest: str | None, said: str
+) -> None:
+    """The reason, and the verb that promotes by hand."""
+    first, one = evaluated(project, "first", gain=0.5, digest=digest)
     make_decision(project, first, one)
-    closed = changed(project, gate={"enabled": False})
-    second, two = evaluated(closed, "second", gain=6.0)
-    decision = make_decision(closed, second, two)
+    asked = changed(project, **settings)
+    second, two = evaluated(asked, "second", gain=6.0)
+    decision = make_decision(asked, second, two)
     assert not decision.promoted
-    assert f"hapvr models promote {two}" in decision.reason
-
-
-def test_a_required_metric_that_is_not_measured_stops_promotion(project: Project) -> None:
-    """A misspelt name does not let a version through; the version stays challenger with the reason on it."""
-    first, one = evaluated(project, "first", gain=0.5)
-    make_decision(project, first, one)
-    misspelt = changed(project, gate={"required_metrics": ["DSVRR"]})
-    second, two = evaluated(misspelt, "second", gain=6.0)
-    decision = make_decision(misspelt, second, two)
-    assert not decision.promoted
-    assert "evaluation.gate.required_metrics: DSVRR was measured on no benchmark" in decision.reason
-    assert champion(project) == one
-
-
-def test_a_champion_whose_model_is_gone_does_not_compare(project: Project) -> None:
-    """Measured on another edition of the benchmark, and not loadable: not promoted, with the way out."""
-    first, one = evaluated(project, "first", gain=0.5, digest="another edition")
-    make_decision(project, first, one)
-    second, two = evaluated(project, "second", gain=6.0)
-    decision = make_decision(project, second, two)
-    assert not decision.promoted
-    assert "cannot be compared" in decision.reason
+    assert said in decision.reason
     assert f"hapvr models promote {two}" in decision.reason
     assert champion(project) == one
 

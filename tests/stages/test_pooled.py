@@ -7,14 +7,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.features.backbone import frame_side, load_backbone, pooled_maps
 from hapvr.features.settings import BackboneConfig
 from hapvr.features.weights import normalize_pixels, run_network
 from hapvr.model.side import Side, join_side, side_rows, split_side
-from hapvr.stages.features import make_features
 from hapvr.stages.project import Project
-from hapvr.stages.views import make_training_views
 from hapvr.storage.features import FeatureFile, FeatureStore
 from hapvr.storage.manifest import shard_keys
 from hapvr.storage.rows import places_of_videos
@@ -36,11 +34,6 @@ def test_side_comes_back(side_dims: int, dims: int) -> None:
     assert torch.equal(found, regions)
     assert torch.equal(beside.pooled, side.pooled)
     assert torch.equal(beside.magnitude, side.magnitude)
-
-
-def test_features_without_side_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"features\.pooled"):
-        split_side(torch.zeros(2, 9, 32), side_dims=960)
 
 
 def test_the_backbone_gives_both_at_once() -> None:
@@ -89,12 +82,6 @@ def test_stored_views_have_their_side(pooled_project: Project, small_project: Pr
             regions, side = split_side(with_side.read(video_id), side_dims=CHANNELS)
             assert torch.equal(regions, plain.read(video_id))
             assert_close(side.pooled.float().norm(dim=-1), torch.ones(regions.shape[:2]), rtol=2e-3, atol=2e-3)
-
-
-def test_finished_shards_are_left_alone(pooled_project: Project) -> None:
-    key = pooled_project.root.list_folders(VIEWS_STAGE)[0]
-    assert not make_features(pooled_project, key).done
-    assert not make_training_views(pooled_project, key).done
 
 
 def test_shards_without_pooled_vectors_name_the_setting(small_project: Project) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import DataError
 from hapvr.features.backbone import load_backbone
-from hapvr.features.whitening import load_whitening, whitening_provenance
+from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -22,14 +22,10 @@ from hapvr.stages.evaluation import make_benchmark_scores
 from hapvr.stages.features import make_features
 from hapvr.stages.project import Project
 from hapvr.stages.registration import make_registered_model
-from hapvr.stages.training import TrainingRun, prepare_training, training_shards
-from hapvr.stages.views import make_pseudo_labels, make_training_views
-from hapvr.stages.whitening import make_whitening
+from hapvr.stages.training import TrainingRun, prepare_training
 from hapvr.storage.features import STAGE, FeatureFile, FeatureStore
 from hapvr.storage.manifest import read_manifest, shard_keys
 from hapvr.storage.shards import Shard
-from hapvr.storage.views import EMBEDDINGS_STAGE, VIEWS_STAGE
-from hapvr.train.cached_views import CachedViews
 from tests.conftest import write_settings
 
 
@@ -77,34 +73,6 @@ def test_features_of_another_precision_are_close_made_anew_and_never_mixed(proje
     for keys in ([first, second], [second, first]):
         with pytest.raises(DataError, match=r"backbone.precision: .*bfloat16.*Materialise it again, or restore"):
             FeatureStore(project.root, keys)
-
-
-def test_whitening_is_fitted_to_the_precision(project: Project) -> None:
-    """Another precision of the backbone is another whitening, in float32; the teacher's is none of its business."""
-    training = training_shards(project)
-    other = changed(project, project.folder, teacher={"precision": "bfloat16"})
-    assert not make_whitening(other, training).done
-    half = changed(project, project.folder, backbone={"precision": "bfloat16"})
-    made = make_whitening(half, training)
-    assert made.done
-    assert made.whitening.eigenvectors.dtype == torch.float32
-    stored = whitening_provenance(half.root)
-    assert stored is not None
-    assert stored.settings["backbone"]["precision"] == "bfloat16"
-
-
-def test_training_refuses_views_of_two_precisions(project: Project) -> None:
-    """It names the difference and what to do; embeddings of another precision are made anew with their labels."""
-    first, *others = training_shards(project)
-    assert others
-    half = changed(project, project.folder, backbone={"precision": "bfloat16"}, teacher={"precision": "bfloat16"})
-    assert make_training_views(half, first).done
-    assert make_pseudo_labels(half, first).done
-    assert Shard(half.root, EMBEDDINGS_STAGE, first).require({}).settings["teacher"]["precision"] == "bfloat16"
-    assert Shard(half.root, VIEWS_STAGE, first).require({}).settings["features"]["backbone"]["precision"] == "bfloat16"
-    message = r"training_views .*backbone\.precision: wanted bfloat16, found \(none\)\. Materialise it again"
-    with pytest.raises(DataError, match=message):
-        CachedViews(half.root, training_shards(half), half.config)
 
 
 @pytest.mark.slow

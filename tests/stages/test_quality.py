@@ -45,62 +45,47 @@ def inbox(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project) -> None:
+def opened(inbox: Project, folder: Path, **sections: object) -> Project:
+    """The inbox under another configuration."""
+    settings = inbox.config.model_dump(mode="json")
+    for name, values in sections.items():
+        settings[name] = settings[name] | values if isinstance(values, dict) else values
+    return Project.open(write_settings(folder / "config.yaml", settings), folder=inbox.folder)
+
+
+def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project, tmp_path: Path) -> None:
     """Two of seven files are no videos: over the limit of 20 %; two of five usable ones are the same: over 10 %."""
     found = by_name(check_videos(inbox, "inbox-00000"))
     assert found["unavailable_videos"].passed
-    failed = found["failed_videos"]
-    assert not failed.passed
-    assert failed.values["videos"] == 2
+    failed, copies = found["failed_videos"], found["duplicate_videos"]
+    assert (failed.passed, failed.severity, failed.values["videos"]) == (False, "warn", 2)
     assert failed.values["examples"] == ["inbox/more text.mp4", "inbox/text.mp4"]
     assert failed.remedy
-    assert failed.severity == "warn"
-    copies = found["duplicate_videos"]
     assert not copies.passed
     assert copies.values["examples"] == ["inbox/0 again.mp4", "inbox/0.mp4"]
     assert copies.values["rate"] == pytest.approx(2 / 5)
-
-
-def test_limits_come_from_the_configuration(inbox: Project, tmp_path: Path) -> None:
-    """The same shard passes under wider limits."""
-    settings = inbox.config.model_dump(mode="json")
-    settings["quality"] = {"max_failed_rate": 0.5, "max_duplicate_rate": 0.5}
-    wide = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=inbox.folder)
+    wide = opened(inbox, tmp_path, quality={"max_failed_rate": 0.5, "max_duplicate_rate": 0.5})
     assert all(finding.passed for finding in check_videos(wide, "inbox-00000"))
 
 
-def test_frames_of_whole_clips_are_right_and_lost_ones_show(inbox: Project) -> None:
-    """Six-second clips at one frame per second give six rows each; sampled at another rate they would not fit."""
+def test_frames_fit_the_durations_or_are_found(inbox: Project, tmp_path: Path) -> None:
+    """Six-second clips at one frame per second give six rows each; for four frames per second they are far too few."""
     found = by_name(check_frames(inbox, "inbox-00000"))
-    assert found["undecodable_videos"].passed
-    assert found["frame_rate"].passed
+    assert all(found[name].passed for name in ("undecodable_videos", "frame_rate", "stored_bytes"))
     assert found["frame_rate"].values["of"] == 5
-    assert found["stored_bytes"].passed
-
-
-def test_frames_that_do_not_fit_the_durations_are_found(inbox: Project, tmp_path: Path) -> None:
-    """Read with a configuration of four frames per second, every clip has far too few."""
-    settings = inbox.config.model_dump(mode="json")
-    settings["sampling"]["fps"] = 4.0
-    other = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=inbox.folder)
-    rate = by_name(check_frames(other, "inbox-00000"))["frame_rate"]
-    assert not rate.passed
-    assert rate.values["videos"] == 5
+    rate = by_name(check_frames(opened(inbox, tmp_path, sampling={"fps": 4.0}), "inbox-00000"))["frame_rate"]
+    assert (rate.passed, rate.values["videos"]) == (False, 5)
 
 
 def test_frames_that_are_not_stored_have_no_bytes_to_check(inbox: Project, tmp_path: Path) -> None:
     """sampling.store_frames: false; rates are checked all the same."""
-    settings = inbox.config.model_dump(mode="json")
-    settings["sampling"]["store_frames"] = False
-    settings["data_root"] = str(tmp_path / "data")
-    unstored = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=inbox.folder)
+    unstored = opened(inbox, tmp_path, sampling={"store_frames": False}, data_root=str(tmp_path / "data"))
     make_manifest(unstored)
     make_videos(unstored, "inbox-00000")
     make_frames(unstored, "inbox-00000")
     found = by_name(check_frames(unstored, "inbox-00000"))
     assert found["stored_bytes"].values == {"state": "not stored"}
-    assert found["frame_rate"].passed
-    assert found["frame_rate"].values["of"] == 5
+    assert (found["frame_rate"].passed, found["frame_rate"].values["of"]) == (True, 5)
 
 
 def test_healthy_features_pass(small_project: Project) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from hapvr.stages.marks_benchmark import marked_pairs
 from hapvr.stages.model_card import model_card
 from hapvr.stages.project import Project
 from hapvr.stages.registration import make_registered_model
-from hapvr.stages.segment_scores import segment_metrics, segments_markdown, segments_of_benchmarks
+from hapvr.stages.segment_scores import segments_markdown, segments_of_benchmarks
 from hapvr.stages.sources import benchmark_folder
 from hapvr.stages.training import TrainingRun, prepare_training
 from hapvr.storage.features import FeatureStore
@@ -37,8 +38,6 @@ from hapvr.storage.manifest import read_manifest
 from hapvr.tracking.registry import data_digest
 from hapvr.upkeep import repair, verify_root
 from tests.stages.data_projects import small_disk
-
-NO_ONNX = {"reason": "tracking.onnx is false"}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,6 @@ def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, r
     assert fitted.source["shards"]
     assert fitted.frame_threshold is not None
     assert 0 < fitted.frame_threshold < 1
-    json.dumps(fitted.to_json())
     assert result.figure is not None
     line = result.figure.axes[0].lines[1]
     assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])
@@ -154,7 +152,7 @@ def test_too_few_pairs_give_no_calibration_and_say_so(
 
 @pytest.mark.usefixtures("any_pairs_do")
 def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: TrainingRun) -> None:
-    """Data with counts and digests, weights, metrics with intervals against the baseline, calibration, warnings, use."""
+    """Data with counts and digest, weights, metrics with intervals against the baseline, calibration, warnings, use."""
     make_benchmark_scores(small_project, run, "own-test")
     scores = {"own-test": stored_scores(small_project, run, "own-test")}
     calibrated = calibrate(with_validation(small_project, "own-test"), run)
@@ -162,58 +160,47 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     other = dataclasses.replace(calibrated.calibration, source=calibrated.calibration.source | {"benchmark": "another"})
     assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
     (check,) = checks = held_out_checks(small_project, run, other)
-    tags = {"dagster.run_id": "abc"}
     assert segments_of_benchmarks(small_project, run, calibrated.calibration) == {}
     segments = segments_of_benchmarks(small_project, run, other)
-    card = model_card(
-        small_project,
-        run,
-        scores=scores,
-        segments=segments,
-        calibrated=calibrated,
-        checks=checks,
-        tags=tags,
-        onnx=NO_ONNX,
-    )
-    record = json.loads((run.folder / "run.json").read_text())
-    assert data_digest(record["data_digests"]) in card
-    assert "| own-train | train | " in card
-    assert "**The backbone and teacher weights are random**" in card
-    value = scores["own-test"]["results"]["trained model"]["metrics"]["DSVR"]
-    low, high = scores["own-test"]["results"]["trained model"]["intervals"]["DSVR"]
-    assert f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]" in card
-    assert f"{calibrated.calibration.num_matches} matches (labels " in card
-    assert "| 0.99 | " in card
-    # the same pairs by another way: what the benchmark stored is what the calibration was fitted on
-    assert check.brier == pytest.approx(calibrated.calibration.brier)
-    for checked in check.thresholds:
-        fitted = calibrated.calibration.threshold(checked.wanted)
-        assert checked.precision == pytest.approx(fitted.found)
-        assert f"| own-test | {checked.wanted:g} | {checked.precision:.3f} | {checked.recall:.3f} | " in card
-    found = segments["own-test"]
-    assert found.threshold == other.frame_threshold
     definition = load_definition(str(benchmark_folder(small_project, "own-test")))
     assert definition.segments is not None
-    assert found.metrics.num_true == len(definition.segments) > 0
-    assert f"### own-test\n\n{segments_markdown(found)}" in card
-    assert segment_metrics(segments)["own-test/segments/recall"] == found.metrics.recall
-    assert "dagster.run_id: abc" in card
-    assert run.mlflow_run_id in card
-    without = model_card(
-        small_project,
-        run,
-        scores={},
-        segments={},
-        calibrated=calibrate(with_validation(small_project, None), run),
-        checks=(),
-        tags={},
-        onnx=NO_ONNX,
+    assert segments["own-test"].metrics.num_true == len(definition.segments) > 0
+    assert segments["own-test"].threshold == other.frame_threshold
+    # the same pairs by another way: what the benchmark stored is what the calibration was fitted on
+    assert check.brier == pytest.approx(calibrated.calibration.brier)
+    assert [row.precision for row in check.thresholds] == pytest.approx(
+        [calibrated.calibration.threshold(row.wanted).found for row in check.thresholds]
     )
-    assert "None: the configuration names no validation benchmark" in without
-    assert "The column `probability` is empty" in without
-    assert "Measured on no benchmark only" in without
-    assert "Not measured: no benchmark of the configuration knows the true times" in without
-    assert "None: tracking.onnx is false. `hapvr score` needs the full installation" in without
+    card = card_of(small_project, run, scores, segments, calibrated, checks, {"dagster.run_id": "abc"})
+    record = json.loads((run.folder / "run.json").read_text())
+    result = scores["own-test"]["results"]["trained model"]
+    value, (low, high) = result["metrics"]["DSVR"], result["intervals"]["DSVR"]
+    for text in (
+        data_digest(record["data_digests"]),
+        "| own-train | train | ",
+        "**The backbone and teacher weights are random**",
+        f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
+        f"{calibrated.calibration.num_matches} matches (labels ",
+        *(f"| own-test | {row.wanted:g} | {row.precision:.3f} | {row.recall:.3f} | " for row in check.thresholds),
+        f"### own-test\n\n{segments_markdown(segments['own-test'])}",
+        "| network.spatial_rate | 0.1 |",
+        "dagster.run_id: abc",
+        run.mlflow_run_id,
+    ):
+        assert text in card
+    without = card_of(small_project, run, {}, {}, calibrate(with_validation(small_project, None), run), (), {})
+    for text in (
+        "None: the configuration names no validation benchmark. The column `probability` is empty",
+        "Measured on no benchmark only",
+        "Not measured: no benchmark of the configuration knows the true times",
+        "None: tracking.onnx is false. `hapvr score` needs the full installation",
+    ):
+        assert text in without
+
+
+def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
+    names = ("scores", "segments", "calibrated", "checks", "tags")
+    return model_card(project, run, **dict(zip(names, given, strict=True)), onnx={"reason": "tracking.onnx is false"})
 
 
 def test_broadest_task_has_the_most_labels() -> None:

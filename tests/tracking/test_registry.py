@@ -13,7 +13,6 @@ from mlflow.tracking import MlflowClient
 
 from hapvr.errors import ArgumentError, DamagedError, DataError, MissingPartError
 from hapvr.provenance import file_sha256
-from hapvr.scorer.bundle import load_bundle
 from hapvr.tracking.client import LISTING_NAME, mlflow_client, pinned_uri, registered_bundle, write_listing
 from hapvr.tracking.registry import (
     CHALLENGER,
@@ -33,7 +32,6 @@ from hapvr.tracking.registry import (
     versions_from,
 )
 from hapvr.tracking.runs import Tracker
-from tests.commands.conftest import invoke
 from tests.scorer.bundles import make_bundle, write_scenes
 from tests.tracking.conftest import Registered, register_champion
 from tests.tracking.empty_store import answering, free_port, new_store
@@ -195,27 +193,11 @@ def test_without_mlflow_the_listing_says_what_a_name_stands_for(
     with pytest.raises(DamagedError, match=r"scorer\.json is not the file that models:/hapvr@champion was listed with"):
         champion(mlflow=False)
     (tmp_path / LISTING_NAME).write_text('{"state": 1}')
-    with pytest.raises(DamagedError, match="`hapvr models list` of a full installation writes it"):
+    with pytest.raises(DamagedError, match="`hapvr models show champion` of a full installation writes it"):
         champion(mlflow=False)
     assert champion(mlflow=True) == bundles[0]
     with pytest.raises(MissingPartError, match="mlflow-skinny"):
         champion(mlflow=False), mlflow_client(tracker.uri)
-
-
-def test_a_champion_that_is_deleted_goes_on_where_it_is_loaded(registered: Registered) -> None:
-    """MLflow keeps row and files of a deleted version, but nobody gets them any more; a loaded scorer needs neither."""
-    tracker = Tracker(registered.uri, "hapvr")
-    version = add_version(tracker, "leaving", source=registered.bundle.as_uri())
-    promote(tracker.client, "leaving", version, reason="for now")
-    scorer = load_bundle(registered_bundle("models:/leaving@champion", registered.uri))
-    pair = (registered.clips / "a.mp4", registered.clips / "copy.mp4")
-    (before,) = scorer.score_pairs([pair])
-    tracker.client.delete_model_version("leaving", str(version))
-    for uri in ("models:/leaving@champion", f"models:/leaving/{version}"):
-        scored = invoke("score", *map(str, pair), "--model", uri, "--tracking-uri", registered.uri)
-        assert scored.exit_code == 1
-        assert f"error: model: {uri} is not in the registry" in scored.stderr
-    assert scorer.score_pairs([pair]) == [before]
 
 
 def test_what_is_no_mlflow_server_is_named_at_once(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from hapvr.config import Config, OptimizerConfig
 from hapvr.errors import ConfigError, DataError
 from hapvr.losses.settings import ContrastSettings
-from hapvr.model.tca.network import ContextNetwork, video_vectors
+from hapvr.model.tca.network import video_vectors
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.stages.project import Project
 from hapvr.stages.training import prepare_training, run_training
@@ -108,30 +108,6 @@ def test_clips_that_end_with_their_video_are_masked(small_project: Project) -> N
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("loss", ["circle", "released", "infonce", "triplet"])
-def test_fifty_steps_stay_finite_and_learn(small_project: Project, tmp_path: Path, seed: int, loss: str) -> None:
-    """With dropout and a bank: no NaN, and the loss at the end is below that of the beginning."""
-    form = {"circle_form": "released"} if loss == "released" else {"loss": loss}
-    contrast = ContrastSettings.model_validate({"bank_size": 4, **form})
-    optimizer = OptimizerConfig(kind="adam", learning_rate=1e-3, weight_decay=1e-4, warmup_steps=0, floor_rate=0)
-    config = tca(
-        small_project,
-        TcaSettings(dropout=0.2),
-        contrast,
-        seed=seed,
-        steps=50,
-        log_every_steps=1,
-        optimizer=optimizer,
-    )
-    run(small_project, tmp_path, config)
-    losses = [line["loss/total"] for line in read_history(tmp_path)]
-    assert all(value == value and value < float("inf") for value in losses)
-    if loss != "released":
-        assert sum(losses[-10:]) < sum(losses[:10])
-
-
 def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Project, tmp_path: Path) -> None:
     """All that changes is in the checkpoint, and draws are those of the step."""
     config = tca(small_project, TcaSettings(dropout=0.3))
@@ -179,15 +155,6 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_the_released_circle_loss_says_that_processes_differ(small_project: Project) -> None:
-    """Its first row is that of each process; with another form or loss several processes train as one."""
-    said = [
-        training_of(tca(small_project, contrast=ContrastSettings.model_validate({"circle_form": "released", **more})))
-        for more in ({}, {"circle_form": "paper"}, {"loss": "infonce"}, {"loss": "triplet"})
-    ]
-    assert [training.apart.partition(" ")[0] for training in said] == ["circle_form:", "", "", ""]
-
-
 def test_bank_takes_half_of_a_large_collection(small_project: Project) -> None:
     """Whole steps of it, at most 4096, and none where a step adds more than half of the videos."""
     config = tca(small_project, contrast=ContrastSettings())
@@ -198,8 +165,8 @@ def test_bank_takes_half_of_a_large_collection(small_project: Project) -> None:
 @pytest.mark.parametrize(
     ("contrast", "message"),
     [
-        ({"bank_size": 4096}, r"bank_size: 4096 is more than the 12 training videos.*set 6 or less, or null"),
-        ({"bank_size": 3}, r"bank_size: 3 is less than the 4 vectors that a step adds"),
+        ({"bank_size": 4096}, r"bank_size: 4096 does not fit: .* 12 training videos"),
+        ({"bank_size": 3}, r"bank_size: 3 does not fit: a step adds 4 vectors"),
         ({"bank_size": 0, "batch_negatives": False}, r"batch_negatives: false leaves no negatives"),
     ],
 )
@@ -228,12 +195,3 @@ def test_nan_in_a_batch_names_the_step_and_the_videos(small_project: Project, tm
         run(small_project, tmp_path, config)
     (dump,) = tmp_path.glob("not-finite-*.json")
     assert json.loads(dump.read_text())["video_ids"]
-
-
-def test_view_of_a_single_frame_trains(small_project: Project) -> None:
-    """A clip of one frame is its own video vector."""
-    training = training_of(tca(small_project))
-    assert isinstance(training.network, ContextNetwork)
-    batch = cached_views(small_project)[0]
-    total, *_ = step(training, replace(batch, regions=batch.regions[:, :1]))
-    assert bool(total.isfinite())

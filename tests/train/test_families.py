@@ -21,25 +21,12 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.stages.project import Project
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history
-from hapvr.train.run_folder import list_checkpoints
 from tests.conftest import write_settings
 from tests.train.killed import start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times
 from tests.train.visil import write_visil
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings()}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_resumed_training_ends_as_the_uninterrupted_one(small_project: Project, tmp_path: Path, family: str) -> None:
-    """Whatever the family draws or keeps beside its weights: weights and history are equal bit for bit."""
-    config = with_train(small_project, network=FAMILIES[family])
-    run(small_project, tmp_path / "whole", config)
-    run(small_project, tmp_path / "cut", config)
-    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
-    assert run(small_project, tmp_path / "cut", config).first_step == 6
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
 
 
 @pytest.mark.slow

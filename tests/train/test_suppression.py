@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from hapvr.config_file import parse_config
 from hapvr.errors import ArgumentError, ConfigError, DataError
 from hapvr.model.checkpoint import load_network
-from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.settings import InjectionSettings, VvsSettings
 from hapvr.stages.project import Project
@@ -119,19 +118,6 @@ def test_no_negative_still_trains_the_distractor_network(pooled_project: Project
     assert all(parameter.grad is not None for parameter in training.network.parameters())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_fifty_steps_stay_finite(pooled_project: Project, tmp_path: Path, seed: int) -> None:
-    config = with_train(pooled_project, network=SMALL, steps=50, seed=seed, log_every_steps=1)
-    result = run(pooled_project, tmp_path, config)
-    assert result.steps == 50
-    losses = [line["loss/total"] for line in read_history(tmp_path) if "loss/total" in line]
-    assert len(losses) == 50
-    assert all(math.isfinite(loss) for loss in losses)
-    network, _ = load_network(tmp_path / "network")
-    assert all(bool(torch.isfinite(value.float()).all()) for value in network.state_dict().values())
-
-
 def test_resumed_training_ends_as_the_uninterrupted_one(pooled_project: Project, tmp_path: Path) -> None:
     """Weights, running statistics and history are equal bit for bit."""
     config = with_train(pooled_project, network=SMALL)
@@ -201,25 +187,11 @@ def test_clips_of_a_frame_and_of_distractors_alone_train(
     assert all(bool(weight.grad.isfinite().all()) for weight in training.network.parameters())
 
 
-def test_a_network_without_weights_is_refused(pooled_project: Project, tmp_path: Path) -> None:
-    """Topic guidance that is not refined is a weight of its own: nothing learns."""
-    off = {"distractor_discrimination": False, "temporal_saliency": False, "topic": {"refine": False}}
-    config = with_train(pooled_project, network=VvsSettings.model_validate(off))
-    with pytest.raises(ConfigError, match=r"train\.network: these settings leave no weight to train"):
-        run(pooled_project, tmp_path, config)
-
-
 def test_online_views_train_too(pooled_project: Project, tmp_path: Path) -> None:
     """New views in each step, with their pooled vectors."""
     config = with_train(pooled_project, network=SMALL, source="online", steps=2)
     result = run(pooled_project, tmp_path, config)
     assert result.steps == 2
-
-
-def test_checkpoint_of_another_family_is_refused(pooled_project: Project, tmp_path: Path) -> None:
-    run(pooled_project, tmp_path, with_train(pooled_project, network=TcaSettings(), steps=2))
-    with pytest.raises(DataError, match=r"train\.network\.family: wanted vvs, found tca"):
-        run(pooled_project, tmp_path, with_train(pooled_project, network=SMALL, steps=2))
 
 
 def test_views_without_pooled_vectors_are_refused(small_project: Project, tmp_path: Path) -> None:
@@ -242,11 +214,6 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, dict[str, objec
     data["train"] = {**changes.get("train", {}), "network": {"family": "vvs"}}
     with pytest.raises(ConfigError, match=message):
         parse_config(data, origin="test.yaml")
-
-
-def test_rates_of_insertion_are_ordered() -> None:
-    with pytest.raises(ValueError, match="min_rate"):
-        InjectionSettings(min_rate=0.6, max_rate=0.5)
 
 
 def test_a_network_in_training_mode_gives_no_vectors() -> None:

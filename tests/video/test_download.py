@@ -81,13 +81,6 @@ def test_download_video_tells_what_is_gone_from_what_may_come_back(site, tmp_pat
     assert len(site.requests) == num_attempts
 
 
-def test_download_video_comes_from_a_server_that_recovers(site, tmp_path):
-    """Overload that passes costs attempts, not the video."""
-    site.failures = 2
-    assert site.get("/flaky.mp4", tmp_path).status == "ok"
-    assert len(site.requests) >= 3
-
-
 def test_download_video_resumes_where_a_connection_broke(site, tmp_path):
     """Each attempt goes on from the bytes that are there, in this run and in the next."""
     first = site.get("/cut.mp4", tmp_path, config=ONCE)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, require_regular
-from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.tables import TABLE_ERRORS, read_frame, read_user_table
 
 Value = TypeVar("Value")
 
@@ -67,14 +67,14 @@ def read_rows(
     return rows
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """These columns of a CSV file, as text."""
+def read_csv(path: Path, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    """These columns of a CSV file."""
     try:
-        require_regular(path)
-        return pl.read_csv(path.read_bytes(), infer_schema=False).select(columns)
-    except (OSError, pl.exceptions.PolarsError) as error:
+        table = read_user_table(path)
+        return table.select(pl.col(name).cast(kind) for name, kind in schema.items())
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DamagedError(
-            f"{path}: cannot be read as CSV with columns {', '.join(columns)} ({error}); {REMEDY}"
+            f"{path}: cannot be read as CSV with columns {', '.join(schema)} ({error}); {REMEDY}"
         ) from error
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 from pydantic import BaseModel
 
-from hapvr.benchmark.definition import EXCLUSION_SCHEMA, LABEL_SCHEMA, BenchmarkDefinition, Pool, Task
+from hapvr.benchmark.definition import EXCLUSION_SCHEMA, LABEL_SCHEMA, BenchmarkDefinition, Task
 from hapvr.benchmark.definitions.files import read_json, read_lines, read_rows
 from hapvr.errors import DataError
 
@@ -20,33 +21,14 @@ NEAR_DUPLICATE = frozenset("ESLMV")
 def evve_tasks(labels: Collection[str], exclusions: Collection[str] = ()) -> tuple[Task, ...]:
     """EVVE_mAP (trapezoids, mean over queries) and EVVE_uAP (steps)."""
     exclusion = AMBIGUOUS if AMBIGUOUS in exclusions else None
-    return (
-        Task(
-            name="EVVE_mAP",
-            metric="mAP",
-            positives=POSITIVES,
-            average_precision="trapezoid",
-            exclusion=exclusion,
-            official_empty_query="zero",
-        ),
-        Task(name="EVVE_uAP", metric="micro-AP", positives=POSITIVES, exclusion=exclusion, official_empty_query="zero"),
-    )
+    task = partial(Task, positives=POSITIVES, exclusion=exclusion, official_empty_query="zero")
+    return task(name="EVVE_mAP", metric="mAP", average_precision="trapezoid"), task(name="EVVE_uAP", metric="micro-AP")
 
 
 def svd_tasks(labels: Collection[str], exclusions: Collection[str] = ()) -> tuple[Task, ...]:
     """mAP (tied scores grouped) and uAP (steps), over a query's labelled candidates and all unlabelled videos."""
-    pool: Pool = "labelled_and_unlabelled"
-    return (
-        Task(
-            name="mAP",
-            metric="mAP",
-            positives=POSITIVES,
-            average_precision="tie_grouped",
-            pool=pool,
-            official_empty_query="zero",
-        ),
-        Task(name="uAP", metric="micro-AP", positives=POSITIVES, pool=pool, official_empty_query="zero"),
-    )
+    task = partial(Task, positives=POSITIVES, pool="labelled_and_unlabelled", official_empty_query="zero")
+    return task(name="mAP", metric="mAP", average_precision="tie_grouped"), task(name="uAP", metric="micro-AP")
 
 
 def cc_web_video_tasks(labels: Collection[str], exclusions: Collection[str] = ()) -> tuple[Task, ...]:
@@ -54,20 +36,14 @@ def cc_web_video_tasks(labels: Collection[str], exclusions: Collection[str] = ()
 
     The query stays in its ranking and counts as a hit, and a missing positive costs recall under every policy.
     """
-    pools: tuple[tuple[str, Pool], ...] = (("", "labelled"), ("_star", "database"))
-    return tuple(
-        Task(
-            name=f"mAP{middle}{suffix}",
-            metric="mAP",
-            positives=NEAR_DUPLICATE,
-            pool=pool,
-            exclusion=exclusion,
-            query_stays=True,
-            official_missing_positive="misses",
-        )
-        for middle, exclusion in (("", None), ("_c", CLEANED))
-        if exclusion is None or exclusion in exclusions
-        for suffix, pool in pools
+    task = partial(Task, metric="mAP", positives=NEAR_DUPLICATE, query_stays=True, official_missing_positive="misses")
+    tasks = (task(name="mAP", pool="labelled"), task(name="mAP_star", pool="database"))
+    if CLEANED not in exclusions:
+        return tasks
+    return (
+        *tasks,
+        task(name="mAP_c", pool="labelled", exclusion=CLEANED),
+        task(name="mAP_c_star", pool="database", exclusion=CLEANED),
     )
 
 

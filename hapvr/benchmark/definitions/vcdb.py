@@ -13,15 +13,8 @@ from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
 
 COPY = "copy"
-VSC_TIMES = {
-    "query_id": "query_id",
-    "ref_id": "reference_id",
-    "query_start": "query_start_s",
-    "query_end": "query_end_s",
-    "ref_start": "reference_start_s",
-    "ref_end": "reference_end_s",
-}
-"""Columns of VSC2022 -> ours."""
+VSC_NAMES = {name: name.replace("reference", "ref").removesuffix("_s") for name in SEGMENT_SCHEMA}
+"""Our columns -> VSC2022's."""
 Box = tuple[float, float, float, float]
 
 
@@ -83,7 +76,7 @@ def read_vcsl(folder: Path, *, name: str = "vcsl") -> BenchmarkDefinition:
     boxes = {_pair(key, path): found for key, found in read_json(path, dict[str, list[Box]]).items()}
     pairs = list(boxes)
     if any(folder.glob("pair_file*.csv")):
-        table = read_csv(only_file(folder, "pair_file*.csv"), ("query_id", "reference_id"))
+        table = read_csv(only_file(folder, "pair_file*.csv"), {"query_id": pl.String, "reference_id": pl.String})
         pairs = list(dict.fromkeys(table.iter_rows()))
     rows = [
         (*pair, query_start, query_end, start, end)
@@ -101,17 +94,15 @@ def read_vsc2022(folder: Path, *, name: str = "vsc2022") -> BenchmarkDefinition:
     Queries and references are the `video_id`s of *query_metadata.csv and *reference_metadata.csv, or without these files
     the videos that the ground truth names. Raises DataError for files that are not there or hold something else.
     """
-    path = only_file(folder, "*ground_truth*.csv")
-    truth = read_csv(path, list(VSC_TIMES)).rename(VSC_TIMES)
-    try:
-        segments = truth.select(list(SEGMENT_SCHEMA)).cast(SEGMENT_SCHEMA)  # type: ignore[arg-type]
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"{path}: a time is no number ({error})") from error
+    truth = read_csv(
+        only_file(folder, "*ground_truth*.csv"), {VSC_NAMES[name]: kind for name, kind in SEGMENT_SCHEMA.items()}
+    )
+    segments = truth.rename({theirs: ours for ours, theirs in VSC_NAMES.items()})
 
     def listed(role: str) -> pl.Series:
         pattern = f"*{role}_metadata.csv"
         if any(folder.glob(pattern)):
-            return read_csv(only_file(folder, pattern), ["video_id"])["video_id"]
+            return read_csv(only_file(folder, pattern), {"video_id": pl.String})["video_id"]
         return segments[f"{role}_id"]
 
     return _with_segments(name, "VSC", listed("query"), listed("reference"), segments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +10,14 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding
-from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
+from hapvr.model.family import FrameVectorNetwork, PackedScorer, Similarities, drawing_from
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 
-FRAME_CHAMFER = NetworkSettings(spatial_rate=0, temporal_rate=0, attention=False, comparator=False)
-"""Chamfer similarity of frame vectors and nothing else."""
 
-
-class ContextNetwork(VideoNetwork):
+class ContextNetwork(FrameVectorNetwork):
     """Frames that know of each other, and their mean (TCA 3.2 to 3.5).
 
     An embedding holds the encoder's outputs [T, 1, D] as they are: their mean, made a unit vector, is the video vector, and
@@ -31,6 +27,8 @@ class ContextNetwork(VideoNetwork):
     weights and leaves torch's global generator alone.
     """
 
+    settings: TcaSettings
+
     def __init__(self, settings: TcaSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         if dims < 1 or dims % settings.heads:
@@ -39,9 +37,7 @@ class ContextNetwork(VideoNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
-        with torch.random.fork_rng(devices=[], enabled=generator is not None):
-            if generator is not None:
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        with drawing_from(generator):
             layer = nn.TransformerEncoderLayer(
                 dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
             )
@@ -50,22 +46,7 @@ class ContextNetwork(VideoNetwork):
             self.matcher = SimilarityNetwork(_matching(settings), dims=dims, generator=generator)
         self.matcher.requires_grad_(False)
 
-    def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as values of JSON; stored beside the weights."""
-        return {"dims": self.dims, **self.settings.scoring()}
-
-    @property
-    def embedding_dims(self) -> int:
-        """D."""
-        return self.dims
-
-    def embed(
-        self,
-        features: Tensor,
-        *,
-        mask: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
 
         features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector.
@@ -97,7 +78,7 @@ class ContextNetwork(VideoNetwork):
         """Similarities of all pairs of embedded clips, by video vectors or by frames as `level` says.
 
         query: [Q, T, 1, D]; reference: [N, T', 1, D]; masks: bool [Q, T] and [N, T'], real frames first. Raises ArgumentError
-        for shapes that disagree and values that are not finite.
+        for values that are not finite.
         """
         check_clips("query", query, query_mask)
         check_clips("reference", reference, reference_mask)
@@ -110,17 +91,6 @@ class ContextNetwork(VideoNetwork):
         video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
         return Similarities(frame=found.frame, refined=found.frame, video=video, regularization=video.new_zeros(()))
 
-    @torch.inference_mode()
-    def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
-        """[T, T'], cosines of frame vectors. query: [T, 1, D], reference: [T', 1, D], embedded."""
-        first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
-        return first @ second.T
-
-    @torch.inference_mode()
-    def self_similarity(self, video: Tensor) -> Tensor:
-        """[T], 1 for every frame. video: [T, 1, D]."""
-        return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
-
     def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
         """Unit vectors of embeddings [T, 1, D]: of each video one at level `video`, else of each frame one."""
         if self.settings.level == "frame":
@@ -131,7 +101,7 @@ class ContextNetwork(VideoNetwork):
         """Products of video vectors, or Chamfer similarities of frames, of what `pack` gave."""
         if self.settings.level == "frame":
             return self.matcher.packed_scorer(dtype=dtype, limits=limits)
-        return _products
+        return super().packed_scorer()
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -147,19 +117,16 @@ def video_vectors(encoded: Tensor, mask: Tensor | None = None) -> Tensor:
     return F.normalize(total / mask.sum(1, keepdim=True).to(total.dtype), dim=-1)
 
 
-@torch.inference_mode()
-def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
-    return query.frames[:, 0].float() @ reference.frames[:, 0].float().T
-
-
 def _matching(settings: TcaSettings) -> NetworkSettings:
     """How frames are compared: Chamfer similarity, with ViSiL's comparator where it is asked for."""
-    changes = {
-        "symmetric_chamfer": settings.symmetric_chamfer,
-        "comparator": settings.comparator,
-        "padding_mode": "replicate" if settings.comparator else FRAME_CHAMFER.padding_mode,
-    }
-    return FRAME_CHAMFER.model_copy(update=changes)
+    return NetworkSettings(
+        spatial_rate=0,
+        temporal_rate=0,
+        attention=False,
+        comparator=settings.comparator,
+        padding_mode="replicate" if settings.comparator else "zeros",
+        symmetric_chamfer=settings.symmetric_chamfer,
+    )
 
 
 def _flat(mask: Tensor | None) -> Tensor | None:

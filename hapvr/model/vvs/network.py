@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, pad_to_min_frames
-from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
+from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
 from hapvr.model.layers import Comparator
-from hapvr.model.packed import Limits, PackedVideos
+from hapvr.model.packed import PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
 from hapvr.model.side import split_side
 from hapvr.model.similarity import frame_similarity
@@ -41,7 +41,7 @@ class Anchors:
     saliency: Tensor | None
 
 
-class VvsNetwork(VideoNetwork):
+class VvsNetwork(FrameVectorNetwork):
     """Distractor discrimination, temporal saliency and topic guidance, each of which the settings can leave out.
 
     An embedding holds weighted frame vectors [T, 1, D], whose sum points where the vector of the video does; those of frames
@@ -49,8 +49,10 @@ class VvsNetwork(VideoNetwork):
 
     dims: D, values per region. side_dims: C, values of a frame's pooled vector, 0 where distractor
     discrimination is off. generator: draws the weights and leaves
-    torch's global generator alone; None draws from the global one. Raises ArgumentError for sizes below 1.
+    torch's global generator alone; None draws from the global one. Raises ArgumentError where pooled vectors are missing.
     """
+
+    settings: VvsSettings
 
     def __init__(
         self, settings: VvsSettings, *, dims: int, side_dims: int = 0, generator: torch.Generator | None = None
@@ -67,10 +69,7 @@ class VvsNetwork(VideoNetwork):
         self.comparator: Comparator | None = None
         self.saliency: TemporalSaliency | None = None
         self.topic: TopicGuidance | None = None
-        # torch's layers draw from the global generator, so it is seeded for them and restored.
-        with torch.random.fork_rng(devices=[], enabled=generator is not None):
-            if generator is not None:
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        with drawing_from(generator):
             if settings.distractor_discrimination:
                 self.distractor = DistractorNetwork(settings.distractor, pooled_dims=side_dims)
             if settings.temporal_saliency:
@@ -80,13 +79,8 @@ class VvsNetwork(VideoNetwork):
                 self.topic = TopicGuidance(settings.topic)
 
     def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a vector, as values of JSON; stored beside the weights."""
-        return {"dims": self.dims, "side_dims": self.side_dims, **self.settings.scoring()}
-
-    @property
-    def embedding_dims(self) -> int:
-        """D."""
-        return self.dims
+        """With C, the size of pooled vectors."""
+        return super().scoring_settings() | {"side_dims": self.side_dims}
 
     def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
@@ -114,7 +108,7 @@ class VvsNetwork(VideoNetwork):
         """Products of the videos' vectors, and cosines of their frames' vectors.
 
         query: [Q, T, 1, D]; reference: [N, T', 1, D]; masks: bool [Q, T] and [N, T'], real frames first. Raises ArgumentError
-        for shapes that disagree and values that are not finite.
+        for values that are not finite.
         """
         clips = []
         for name, video, mask in (("query", query, query_mask), ("reference", reference, reference_mask)):
@@ -125,24 +119,9 @@ class VvsNetwork(VideoNetwork):
         video = _video_vectors(clips[0]) @ _video_vectors(clips[1]).T
         return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
 
-    @torch.inference_mode()
-    def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
-        """[T, T'], cosines of frame vectors, 0 for frames that were left out. query: [T, 1, D], reference: [T', 1, D]."""
-        first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
-        return first @ second.T
-
-    @torch.inference_mode()
-    def self_similarity(self, video: Tensor) -> Tensor:
-        """[T], 1, or 0 for frames that were left out. video: [T, 1, D]."""
-        return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
-
     def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
         """The unit vector of each video, from embeddings [T, 1, D] of any lengths."""
         return PackedVideos.from_videos([_video_vectors(video[None, :, 0].float())[:, None] for video in videos])
-
-    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
-        """Products of what `pack` gave, in float32."""
-        return _products
 
     @torch.no_grad()
     def frame_vectors(self, regions: Tensor, pooled: Tensor | None = None) -> Tensor:
@@ -151,7 +130,7 @@ class VvsNetwork(VideoNetwork):
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
         distractor network refuses are 0; where it refuses all, all are kept. Besides arguments and result this holds
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
-        no frames, other shapes, values that are not finite, missing pooled vectors, and a network in training mode.
+        values that are not finite, missing pooled vectors, and a network in training mode.
         """
         if self.training:
             raise ArgumentError("network: it is in training mode, whose weights are others; call eval() before")
@@ -194,8 +173,7 @@ class VvsNetwork(VideoNetwork):
     def refined_maps(self, anchors: Tensor, others: Tensor) -> Tensor:
         """Raw frame similarities of each anchor with its own other clip, after the comparator.
 
-        anchors: [A, T, R, D]; others: [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping. Raises ArgumentError
-        without temporal saliency.
+        anchors: [A, T, R, D]; others: [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping.
         """
         assert self.comparator is not None  # temporal saliency has one
         pairs = zip(anchors, others, strict=True)
@@ -218,8 +196,12 @@ class VvsNetwork(VideoNetwork):
         return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
-        if self.distractor is None or pooled is None:
+        if self.distractor is None:
             return kept_frames(torch.ones(len(regions), device=regions.device), threshold=0.0)
+        if pooled is None:
+            raise ArgumentError(
+                "pooled: distractor discrimination needs it; extract features with features.pooled: true"
+            )
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError("pooled: NaN or infinite values; extract the features of this video again")
@@ -229,8 +211,3 @@ class VvsNetwork(VideoNetwork):
 def _video_vectors(frames: Tensor) -> Tensor:
     """Unit vectors [N, D] of weighted frame vectors [N, T, D]."""
     return F.normalize(frames.sum(1), dim=-1)
-
-
-@torch.inference_mode()
-def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
-    return query.frames[:, 0] @ reference.frames[:, 0].T

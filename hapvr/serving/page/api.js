@@ -1,12 +1,4 @@
-// Calls of the service. An error of any kind is a Problem with one sentence.
-
-export class Problem extends Error {
-  constructor(sentence, code = "", status = 0) {
-    super(sentence);
-    this.code = code;
-    this.status = status;
-  }
-}
+// Calls of the service. An error of any kind has one sentence.
 
 const AWAY = "The service does not answer. Is `hapvr serve` still running?";
 const WAIT_S = 10;
@@ -16,9 +8,9 @@ async function value(answer) {
   try {
     found = await answer.json();
   } catch {
-    throw new Problem(`The service answered ${answer.status} without a reason.`, "", answer.status);
+    throw new Error(`The service answered ${answer.status} without a reason.`);
   }
-  if (!answer.ok) throw new Problem(found.error || `The service answered ${answer.status}.`, found.code, answer.status);
+  if (!answer.ok) throw new Error(found.error || `The service answered ${answer.status}.`);
   return found;
 }
 
@@ -28,7 +20,7 @@ async function call(path, options) {
     answer = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(AWAY);
+    throw new Error(AWAY);
   }
   return value(answer);
 }
@@ -72,7 +64,7 @@ export async function searchFile(file, asked, { progress, sent, signal }) {
     request.setRequestHeader("content-type", "application/octet-stream");
     request.upload.onprogress = (event) => event.lengthComputable && sent(event.loaded / event.total);
     request.onload = () => resolve(new Response(request.responseText, { status: request.status }));
-    request.onerror = () => reject(new Problem(AWAY));
+    request.onerror = () => reject(new Error(AWAY));
     request.onabort = () => reject(new DOMException("canceled", "AbortError"));
     signal.addEventListener("abort", () => request.abort());
     request.send(file);
@@ -91,6 +83,6 @@ async function ended(job, { progress, signal }) {
   } finally {
     signal.removeEventListener("abort", cancel);
   }
-  if (job.status === "failed") throw new Problem(job.error, job.code);
+  if (job.status === "failed") throw new Error(job.error);
   return job;
 }

@@ -65,16 +65,6 @@ def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
         torch.testing.assert_close(network.self_similarity(one), torch.ones(len(one)), **CLOSE)
 
 
-def test_one_frame_is_its_own_video_vector() -> None:
-    """And then the cosine is the Chamfer similarity."""
-    one, other = videos(lengths=(1, 1))
-    scores = []
-    for level in ("video", "frame"):
-        network = build(level=level)
-        scores.append(network.score(network.embed(one)[None], network.embed(other)[None]))
-    torch.testing.assert_close(*scores, **CLOSE)
-
-
 def test_comparator_refines_frames_as_the_similarity_network_does() -> None:
     """TCA_v: short videos are doubled, and the comparator's weights are stored with the network."""
     network = build(level="frame", comparator=True)
@@ -104,26 +94,7 @@ def test_network_as_files(tmp_path: Any, settings: dict[str, Any]) -> None:
     assert torch.equal(network.packed_scorer()(packed, packed), loaded.packed_scorer()(again, again))
 
 
-def test_weights_come_from_the_generator_alone() -> None:
-    """Equal seeds give equal weights, and torch's global generator is left alone."""
-    before = torch.random.get_rng_state()
-    first, second = (ContextNetwork(TcaSettings(heads=4), dims=8, generator=torch_rng("weights")) for _ in range(2))
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    other = ContextNetwork(TcaSettings(heads=4), dims=8, generator=torch_rng("others"))
-    assert not torch.equal(next(first.parameters()), next(other.parameters()))
-
-
 def test_heads_must_share_the_dims() -> None:
     """The message names the setting and both numbers."""
     with pytest.raises(ArgumentError, match=r"train\.network\.heads: 8 heads do not share 20 values"):
         ContextNetwork(TcaSettings(), dims=20)
-
-
-def test_values_that_are_not_finite_are_refused() -> None:
-    """An embedding with NaN is named when it is compared."""
-    network = build()
-    clip = network.embed(videos()[0])[None].clone()
-    clip[0, 2] = float("nan")
-    with pytest.raises(ArgumentError, match="query: NaN or infinite values in 1 frames, first in video 0 frame 2"):
-        network.compare(clip, clip)

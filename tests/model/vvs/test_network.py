@@ -112,28 +112,17 @@ def test_refused_frames_add_nothing() -> None:
     assert bool(network.frame_vectors(regions, pooled).abs().amax(-1).gt(0).all())
 
 
-def test_equal_generators_give_equal_weights_and_leave_the_global_one() -> None:
-    before = torch.random.get_rng_state()
-    first, second = (network_of(21).state_dict() for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
 @pytest.mark.parametrize(
     ("regions", "pooled", "message"),
     [
         (torch.full((2, 3, DIMS), torch.nan), torch.zeros(2, SIDE), "NaN"),
         (torch.zeros(2, 3, DIMS), torch.full((2, SIDE), torch.nan), "pooled: NaN"),
+        (torch.zeros(2, 3, DIMS), None, "features.pooled"),
     ],
 )
 def test_bad_input(regions: Tensor, pooled: Tensor | None, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         network_of(9).float().frame_vectors(regions, pooled)
-
-
-def test_distractors_need_pooled_vectors() -> None:
-    with pytest.raises(ArgumentError, match=r"features\.pooled"):
-        VvsNetwork(VvsSettings(), dims=8, side_dims=0)
 
 
 MEASURE = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.checkpoint import load_network, save_network
-from hapvr.model.published import import_pca, import_published
+from hapvr.model.published import import_pca
 from hapvr.model.released import import_released
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.scorer.similarity_model import load_similarity_model
@@ -71,13 +70,6 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
     assert isinstance(load_similarity_model(file).network, VvsNetwork)
 
 
-def test_names_of_classes_stay_inert(vvs: release.Golden, tmp_path: Path) -> None:
-    """A file that names a class gives the weights and a report of the class; nothing is unpickled."""
-    network, report = import_released(saved(tmp_path, content(vvs), args=argparse.Namespace(lr=1)))
-    assert network.dims == 24
-    assert report.inert == ("argparse.Namespace",)
-
-
 def test_a_file_of_one_network(vvs: release.Golden, tmp_path: Path) -> None:
     """Without a distractor network all frames are kept, and no pooled vectors are needed."""
     values = content(vvs)
@@ -105,11 +97,6 @@ def test_damaged_files_are_named(vvs: release.Golden, tmp_path: Path, change: An
     change(values["tsm_tgm_model"], values["ddm_model"])
     with pytest.raises(DataError, match=message):
         import_released(saved(tmp_path, values))
-
-
-def test_the_other_importer_refuses_it(vvs: release.Golden, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no state dict"):
-        import_published(saved(tmp_path, content(vvs)))
 
 
 def test_pca_of_a_checkpoint(vvs: release.Golden, tmp_path: Path) -> None:

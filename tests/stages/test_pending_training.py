@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hapvr.stages.watch import pending_data
 
 from hapvr.errors import DataError
+from hapvr.stages.pending_training import pending_data
 from hapvr.stages.project import Project
 from hapvr.stages.sources import snapshot_sources
 from hapvr.stages.training import prepare_training
