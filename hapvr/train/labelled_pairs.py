@@ -22,7 +22,7 @@ from hapvr.tables import TABLE_ERRORS, read_user_table
 LABELLED_NAME = "labelled_pairs.json"
 MAX_SECONDS = 1e9
 COLUMNS = ("query_id", "reference_id", "query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
-"""Of a file; the times may lack."""
+"""Columns of a file; the times are optional."""
 
 
 def _rising(copy: tuple[float, float]) -> tuple[float, float]:
@@ -73,7 +73,7 @@ def _parse(place: str, row: Mapping[str, Any]) -> LabelledPair:
 
 
 def _seconds(value: Any) -> float | None:
-    """Of "12.5", "0:12" or "00:00:12"; None for an empty cell."""
+    """The seconds of "12.5", "0:12" or "00:00:12"; None for an empty cell."""
     text = "" if value is None else str(value).strip()
     if not text:
         return None
@@ -113,7 +113,7 @@ class LabelledPairs:
 
     @property
     def digest(self) -> str:
-        """Of the pairs and distractors."""
+        """SHA-256 of the pairs and distractors."""
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
@@ -138,4 +138,4 @@ def read_labelled_pairs(folder: Path) -> LabelledPairs | None:
     place = folder / LABELLED_NAME
     if not place.is_file():
         return None
-    return read_json_as(place, LabelledPairs, remedy="start the training again, which writes it anew")
+    return read_json_as(place, LabelledPairs, remedy="start the training again, which writes it")
