@@ -226,12 +226,9 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 
 def training_result(run: TrainingRun) -> dict[str, Any]:
-    """What the trainer said at its end. Raises DataError if the training is not complete."""
-    path = run.folder / RESULT_NAME
-    if not path.is_file():
-        raise DataError(f"training: {path} is not there, so the training did not end; run it again")
-    remedy = f"delete it and run the training {run.key} again, which goes on from its last checkpoint"
-    return asdict(read_json_as(path, TrainingResult, remedy=remedy))
+    """What the trainer said at its end. Raises DamagedError if the training is not complete."""
+    remedy = f"run the training {run.key} again, which goes on from its last checkpoint"
+    return asdict(read_json_as(run.folder / RESULT_NAME, TrainingResult, remedy=remedy))
 
 
 def current_run(project: Project) -> TrainingRun:

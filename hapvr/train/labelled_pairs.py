@@ -133,9 +133,6 @@ def write_labelled_pairs(folder: Path, found: LabelledPairs) -> None:
         part.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
 
 
-def read_labelled_pairs(folder: Path) -> LabelledPairs | None:
-    """The pairs of a training; None where it has none. Raises DamagedError."""
-    place = folder / LABELLED_NAME
-    if not place.is_file():
-        return None
-    return read_json_as(place, LabelledPairs, remedy="start the training again, which writes it")
+def read_labelled_pairs(folder: Path) -> LabelledPairs:
+    """The pairs of a training. Raises DamagedError."""
+    return read_json_as(folder / LABELLED_NAME, LabelledPairs, remedy="start the training again, which writes it")

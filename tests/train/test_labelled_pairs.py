@@ -148,7 +148,6 @@ def test_too_few_pairs_and_no_negatives(pooled_project: Project) -> None:
 
 
 def test_the_file_of_a_run(tmp_path: Path) -> None:
-    assert read_labelled_pairs(tmp_path) is None
     found = LabelledPairs((LabelledPair(("a", "b"), ((0.0, 1.5), (2.0, 3.0))), LabelledPair(("a", "c"))), ("d",), 2)
     write_labelled_pairs(tmp_path, found)
     assert read_labelled_pairs(tmp_path) == found
