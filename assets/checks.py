@@ -51,3 +51,16 @@ def results(findings: Iterable["Finding"], *, asset: str | None = None) -> list[
         )
         for finding in findings
     ]
+
+
+def warning(name: str, *, passed: bool, remedy: str, **values: object) -> dg.AssetCheckResult:
+    """A check that warns where it has not passed, with the remedy and what it is about."""
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=None if passed else remedy,
+        metadata={}
+        if passed
+        else {"remedy": remedy, **{key: dg.MetadataValue.json({key: value}) for key, value in values.items()}},
+    )

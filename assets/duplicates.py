@@ -3,9 +3,9 @@
 import dagster as dg
 
 from assets import checks, metadata
+from assets.factory import dependencies
 from assets.partitions import GPU_POOL, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
-from assets.search import search_index
 
 CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"
@@ -21,7 +21,7 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
     kinds={"pytorch", "parquet"},
     pool=GPU_POOL,
     partitions_def=SHARDS,
-    deps=[search_index],
+    deps=dependencies("duplicate_pairs"),
     owners=[DATA_TEAM],
     check_specs=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
     metadata=metadata.columns(
@@ -49,15 +49,15 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 
     from hapvr.progress import ProgressLines
     from hapvr.stages.duplicate_pictures import pairs_sheet
-    from hapvr.stages.duplicates import UNCALIBRATED, make_duplicate_pairs, pair_table
-    from hapvr.stages.searcher import Searcher
+    from hapvr.stages.duplicates import make_duplicate_pairs, pair_table
+    from hapvr.stages.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
     searcher = Searcher.open(opened)
     if searcher.scorer.calibration is None:
         return dg.MaterializeResult(
             metadata={"dagster/row_count": 0, "reason": UNCALIBRATED},
-            check_results=[_check(CALIBRATED, passed=False, remedy=CALIBRATE)],
+            check_results=[checks.warning(CALIBRATED, passed=False, remedy=CALIBRATE)],
         )
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
@@ -76,14 +76,14 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "was_finished": not made.done,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[_check(CALIBRATED, passed=True)],
+        check_results=[checks.warning(CALIBRATED, passed=True, remedy=CALIBRATE)],
     )
 
 
 @dg.asset(
     group_name="search",
     kinds={"parquet"},
-    deps=[dg.AssetDep(duplicate_pairs, partition_mapping=dg.AllPartitionMapping())],
+    deps=dependencies("duplicate_groups"),
     owners=[DATA_TEAM],
     check_specs=checks.specs(
         "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
@@ -113,7 +113,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.search.duplicate_tables import group_rows
+    from hapvr.search.duplicates import group_rows
     from hapvr.stages.duplicate_pictures import groups_sheet
     from hapvr.stages.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
     from hapvr.stages.searcher import Searcher
@@ -131,7 +131,7 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "dagster/row_count": len(members),
             "groups": len(members) - len(others),
             "videos_more_than_needed": len(others),
-            "bytes_more_than_needed": sum(member.facts.num_bytes for member in others),
+            "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
             "min_probability": least,
             "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
             **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
@@ -139,18 +139,5 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "digest": digest,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[_check(COMPLETE, passed=not awaited, remedy=COMPARE, awaited=awaited)],
-    )
-
-
-def _check(name: str, *, passed: bool, remedy: str = "", awaited: list[str] | None = None) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=passed,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else remedy,
-        metadata={
-            **({} if awaited is None else {"awaited": dg.MetadataValue.json(awaited)}),
-            **({} if passed else {"remedy": remedy}),
-        },
+        check_results=[checks.warning(COMPLETE, passed=not awaited, remedy=COMPARE, awaited=awaited)],
     )

@@ -45,9 +45,9 @@ def step_asset(
     description: str,
     columns: dict[str, str] | None = None,
     checks: Sequence[dg.AssetCheckSpec] = (),
-    **options: Any,
+    options: Callable[[dg.AssetExecutionContext], dict[str, Any]] = lambda _: {},
 ) -> dg.AssetsDefinition:
-    """The asset of a step. show: what a materialisation says of what was made; columns: of its table; options: for the step."""
+    """The asset of a step. show: what a materialisation says of what was made; columns: of its table; options: of `Step.run`."""
     step = CHAIN[name]
 
     @dg.asset(
@@ -67,7 +67,7 @@ def step_asset(
 
         opened, key = project.open(), context.partition_key if step.per_shard else ""
         progress = ProgressLines(context.log.info, f"{name} {key}".rstrip())
-        result = step.run(opened, key, progress=progress, **options)
+        result = step.run(opened, key, progress=progress, **options(context))
         return show(Made(context, project, opened, key, result))
 
     return make

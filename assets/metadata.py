@@ -116,8 +116,3 @@ def _picture(data: bytes, kind: str) -> dg.MarkdownMetadataValue:
 
 def _cell(value: Any) -> str | int | float | bool | None:
     return value if value is None or isinstance(value, bool | int | float) else str(value)[:MAX_TEXT]
-
-
-def version(result: "StageResult") -> dg.DataVersion:
-    """The shard's data version."""
-    return dg.DataVersion(result.shard.digest())

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets import metadata
-from assets.evaluation import benchmark_scores
-from assets.project import MODEL_TEAM, ProjectResource
-from assets.training import model_of_run, similarity_model, training_key
+from assets import checks, metadata
+from assets.factory import Made, step_asset
+from assets.project import MODEL_TEAM
+from assets.training import training_key
 
 if TYPE_CHECKING:
     from hapvr.stages.gate import Decision
@@ -20,41 +20,17 @@ REMEDY = (
 )
 
 
-@dg.asset(
-    group_name="registry",
-    kinds={"mlflow"},
-    owners=[MODEL_TEAM],
-    deps=[similarity_model, benchmark_scores],
-    check_specs=[
-        dg.AssetCheckSpec(
-            BETTER,
-            asset="registered_model",
-            description="The mean of the target metrics is higher than the champion's.",
-        ),
-        dg.AssetCheckSpec(
-            NOT_WORSE, asset="registered_model", description="No required metric is lower than the champion's."
-        ),
-    ],
-    description=(
-        "A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere. "
-        "A new version is challenger; it becomes champion if it is better on the target and worse on no required metric."
-    ),
-)
-def registered_model(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    from hapvr.stages.registration import make_registered_model
-
-    opened = project.open()
-    tags = {"dagster.run_id": training_key(context.run)}
-    result = make_registered_model(opened, model_of_run(context.run, opened), tags=tags)
+def _show_version(made: Made) -> dg.MaterializeResult:
+    result, resource, project = made.result, made.resource, made.project
     decision = result.decision
-    links = {"mlflow_run": project.run_link(opened, result.run.mlflow_run_id)}
+    links = {"mlflow_run": resource.run_link(project, result.run.mlflow_run_id)}
     if decision.champion_run:
-        links["compared_with_run"] = project.run_link(opened, decision.champion_run)
+        links["compared_with_run"] = resource.run_link(project, decision.champion_run)
     return dg.MaterializeResult(
         metadata={
             "name": result.name,
             "version": result.version,
-            "version_page": project.version_link(opened, result.name, result.version),
+            "version_page": resource.version_link(project, result.name, result.version),
             "champion": decision.promoted,
             "decision": decision.reason,
             "mean_target_metric": result.target,
@@ -103,3 +79,27 @@ def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
         )
         for name, passed in ((BETTER, better), (NOT_WORSE, not_worse))
     ]
+
+
+registered_model = step_asset(
+    "registered_model",
+    _show_version,
+    group="registry",
+    kinds={"mlflow"},
+    owner=MODEL_TEAM,
+    checks=checks.specs(
+        "registered_model",
+        {
+            BETTER: "The mean of the target metrics is higher than the champion's.",
+            NOT_WORSE: "No required metric is lower than the champion's.",
+        },
+    ),
+    description=(
+        "A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere. "
+        "A new version is challenger; it becomes champion if it is better on the target and worse on no required metric."
+    ),
+    options=lambda context: {
+        "run": training_key(context.run),
+        "tags": {"dagster.run_id": training_key(context.run)},
+    },
+)

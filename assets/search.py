@@ -3,10 +3,8 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.features import features
-from assets.partitions import GPU_POOL, SHARDS
-from assets.project import DATA_TEAM, ProjectResource
-from assets.registry import registered_model
+from assets.factory import Made, step_asset
+from assets.project import DATA_TEAM
 
 RECALL = "recall"
 INDEX_CHECKS = {RECALL: "Stored vectors that are searched for find their exact nearest neighbours."}
@@ -16,93 +14,79 @@ REMEDY = (
 )
 
 
-@dg.asset(
-    group_name="search",
-    kinds={"pytorch", "parquet"},
-    pool=GPU_POOL,
-    partitions_def=SHARDS,
-    deps=[features, registered_model],
-    owners=[DATA_TEAM],
-    metadata=metadata.columns(
-        {
-            "video_id": "string: rows of a video are contiguous, in time order",
-            "frame_index": "int32: from 0",
-            "timestamp_s": "double: presentation time in the video",
-            "reason": "string: why the frame cannot be found, blank or frozen; else empty",
-            "vector": "fixed_size_binary: [whitening.dims] float16, a unit vector; shape and dtype in the field's metadata",
-        }
-    ),
-    description="A vector per frame, and one per region of a video, from the regions that the champion weighs; another champion "
-    "gets descriptors of its own.",
-)
-def frame_descriptors(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    from hapvr.progress import ProgressLines
-    from hapvr.stages.descriptors import make_descriptors
-    from hapvr.stages.search_model import search_model
+def _show_descriptors(made: Made) -> dg.MaterializeResult:
+    kept = int(made.result.shard.index()["num_kept"].sum())
+    return metadata.shard(made.result, more={"model": _champion(made), "frames_kept": kept})
 
-    opened = project.open()
-    model = search_model(opened)
-    progress = ProgressLines(context.log.info, "describing frames")
-    result = make_descriptors(opened, context.partition_key, model, progress=progress)
+
+frame_descriptors = step_asset(
+    "frame_descriptors",
+    _show_descriptors,
+    group="search",
+    kinds={"pytorch", "parquet"},
+    owner=DATA_TEAM,
+    columns={
+        "video_id": "string: rows of a video are contiguous, in time order",
+        "frame_index": "int32: from 0",
+        "timestamp_s": "double: presentation time in the video",
+        "reason": "string: why the frame cannot be found, blank or frozen; else empty",
+        "vector": "fixed_size_binary: [whitening.dims] float16, a unit vector; shape and dtype in the field's metadata",
+    },
+    description="A vector per frame, from the regions that the champion weighs; another champion gets descriptors of its own.",
+)
+
+
+def _show_index(made: Made) -> dg.MaterializeResult:
+    update, project = made.result, made.project
+    place = update.serving.place if update.serving is not None else "none"
     return dg.MaterializeResult(
         metadata={
-            **metadata.stage(result),
-            "model": model.uri,
-            "frames_kept": int(result.shard.index()["num_kept"].sum()),
+            "model": _champion(made),
+            "dagster/row_count": update.status.frames,
+            "videos": update.status.videos,
+            "unindexed_frames": update.status.unindexed_frames,
+            "recall": update.recall,
+            **{
+                name: dg.MetadataValue.json(list(getattr(update, name)))
+                for name in ("added", "replaced", "removed", "awaited")
+            },
+            "answers": update.passed,
+            "path": dg.MetadataValue.path(f"{project.root.url}/{place}"),
+            "digest": update.status.digest,
+            "was_finished": not update.done,
         },
-        data_version=metadata.version(result),
+        data_version=dg.DataVersion(update.status.digest),
+        check_results=[
+            dg.AssetCheckResult(
+                check_name=RECALL,
+                passed=update.passed,
+                severity=dg.AssetCheckSeverity.ERROR,
+                description=None if update.passed else REMEDY,
+                metadata={
+                    "recall": update.recall,
+                    "wanted": project.config.search.index.min_recall,
+                    **({} if update.passed else {"remedy": REMEDY}),
+                },
+            )
+        ],
     )
 
 
-@dg.asset(
-    group_name="search",
+def _champion(made: Made) -> str:
+    from hapvr.tracking.client import pinned_uri
+
+    return pinned_uri(f"models:/{made.project.config.tracking.registered_model}@champion", made.project.tracking_uri)
+
+
+search_index = step_asset(
+    "search_index",
+    _show_index,
+    group="search",
     kinds={"lance"},
-    deps=[dg.AssetDep(frame_descriptors, partition_mapping=dg.AllPartitionMapping())],
-    owners=[DATA_TEAM],
-    check_specs=checks.specs("search_index", INDEX_CHECKS),
+    owner=DATA_TEAM,
+    checks=checks.specs("search_index", INDEX_CHECKS),
     description=(
         "What searches look into. Shards that are new or were made again are taken in; the index of a new champion answers "
         "when it has passed its check, and until then the one before."
     ),
 )
-def search_index(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    from hapvr.progress import ProgressLines
-    from hapvr.stages.search_index import update_index
-    from hapvr.stages.search_model import search_model
-
-    opened = project.open()
-    model = search_model(opened)
-    made = update_index(opened, model, progress=ProgressLines(context.log.info, "indexing shards"))
-    place = made.serving.place if made.serving is not None else "none"
-    result = dg.AssetCheckResult(
-        check_name=RECALL,
-        passed=made.passed,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=None if made.passed else REMEDY,
-        metadata={
-            "recall": made.recall.recall,
-            "wanted": opened.config.search.index.min_recall,
-            "probes": made.recall.probes,
-            "found_themselves": made.recall.found_themselves,
-            **({} if made.passed else {"remedy": REMEDY}),
-        },
-    )
-    return dg.MaterializeResult(
-        metadata={
-            "model": model.uri,
-            "dagster/row_count": made.status.frames,
-            "videos": made.status.videos,
-            "unindexed_frames": made.status.unindexed_frames,
-            "recall": made.recall.recall,
-            **{
-                name: dg.MetadataValue.json(list(getattr(made, name)))
-                for name in ("added", "replaced", "removed", "awaited")
-            },
-            "answers": made.passed,
-            "path": dg.MetadataValue.path(f"{opened.root.url}/{place}"),
-            "digest": made.status.digest,
-            "was_finished": not made.done,
-        },
-        data_version=dg.DataVersion(made.status.digest),
-        check_results=[result],
-    )

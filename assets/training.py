@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets import metadata
-from assets.features import features
+from assets.factory import dependencies
 from assets.partitions import GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
-from assets.views import training_data
 
 if TYPE_CHECKING:
     from hapvr.stages.project import Project
@@ -45,7 +44,7 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     kinds={"pytorch", "mlflow"},
     pool=GPU_POOL,
     owners=[MODEL_TEAM],
-    deps=[*training_data.keys, dg.AssetDep(features, partition_mapping=dg.AllPartitionMapping())],
+    deps=dependencies("similarity_model"),
     description="Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint.",
 )
 def similarity_model(

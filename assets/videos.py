@@ -73,7 +73,7 @@ videos = step_asset(
     },
     checks=checks.specs("videos", checks.VIDEOS),
     description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
-    retry_failed=True,
+    options=lambda _: {"retry_failed": True},
 )
 
 
@@ -103,5 +103,5 @@ frames = step_asset(
     },
     checks=checks.specs("frames", checks.FRAMES),
     description="Frames at the configured rate as JPEG with their timestamps; a video that cannot be decoded is a row with a reason.",
-    retry_failed=True,
+    options=lambda _: {"retry_failed": True},
 )

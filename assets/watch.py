@@ -3,9 +3,9 @@
 import dagster as dg
 
 from assets import checks, metadata
+from assets.factory import dependencies
 from assets.partitions import GPU_POOL, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
-from assets.search import search_index
 
 USABLE, DELIVERED = "queries_usable", "alerts_delivered"
 CHECKS = {
@@ -13,9 +13,7 @@ CHECKS = {
     DELIVERED: "The webhook has taken all matches, if there is one.",
 }
 REPLACE = "The other queries were compared. Replace or remove these, and materialise the asset again."
-WAIT = (
-    "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor unwatched_shards."
-)
+WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor waiting_alerts."
 
 
 @dg.asset(
@@ -23,7 +21,7 @@ WAIT = (
     kinds={"pytorch", "parquet"},
     pool=GPU_POOL,
     partitions_def=SHARDS,
-    deps=[search_index],
+    deps=dependencies("watch_matches"),
     owners=[DATA_TEAM],
     check_specs=checks.specs("watch_matches", CHECKS),
     metadata=metadata.columns(
@@ -72,8 +70,8 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
         },
         data_version=dg.DataVersion(digest),
         check_results=[
-            _check(USABLE, passed=not made.failed, remedy=REPLACE, failed=made.failed),
-            _check(
+            checks.warning(USABLE, passed=not made.failed, remedy=REPLACE, failed=made.failed),
+            checks.warning(
                 DELIVERED,
                 passed=not delivery.problem,
                 remedy=WAIT,
@@ -81,16 +79,4 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
                 waiting=delivery.waiting,
             ),
         ],
-    )
-
-
-def _check(name: str, *, passed: bool, remedy: str, **values: str | int | dict[str, str]) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=passed,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else remedy,
-        metadata={}
-        if passed
-        else {"remedy": remedy, **{key: dg.MetadataValue.json({key: value}) for key, value in values.items()}},
     )

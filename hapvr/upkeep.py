@@ -25,12 +25,11 @@ from hapvr.files import read_json_as
 from hapvr.progress import Progress, no_progress
 from hapvr.search.current import CURRENT, current_index, model_place, read_blank
 from hapvr.search.current import FOLDER as SEARCH
-from hapvr.search.duplicate_tables import groups_fingerprint, read_pairs
+from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
-from hapvr.search.outbox import PLACE as OUTBOX_PLACE
-from hapvr.search.outbox import Outbox
 from hapvr.search.settings import SearchSettings
+from hapvr.stages.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.stages.duplicates import GROUPS_PLACE
 from hapvr.stages.project import Project
 from hapvr.stages.shard_check import FileCheck, check_shard
@@ -305,7 +304,10 @@ def _remake_descriptors(project: Project, key: str) -> None:
 def _check_index(root: DataRoot, _: str) -> None:
     current = current_index(root)
     read_blank(root, current.digest)
-    current.open(root, SearchSettings()).verify(probes=1)
+    index = current.open(root, SearchSettings())
+    if problems := index.verify():
+        raise DamagedError(f"search: {problems[0]}; `hapvr verify --repair` builds the index again")
+    index.recall(probes=1)
 
 
 def _rebuild_index(project: Project, _: str) -> None:
@@ -387,6 +389,6 @@ KINDS: dict[str, Kind] = {
     ),
     "watch_matches": Kind(partial(_folders, "watch_matches"), check_watch_matches, partial(_run_step, "watch_matches")),
     "marks": Kind(partial(_existing, MARKS_PLACE), _check_marks, advice=ONLY_RECORD),
-    "outbox": Kind(partial(_existing, OUTBOX_PLACE), lambda root, _: Outbox(root).check(), advice=ONLY_RECORD),
+    "outbox": Kind(partial(_existing, OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }
 """Everything that the chain stores, in its order."""

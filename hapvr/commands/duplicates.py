@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hapvr.commands.search import check_out, write_out
 from hapvr.commands.terminal import (
     ConfigOption,
     IndexModelOption,
@@ -22,19 +23,14 @@ from hapvr.commands.terminal import (
 if TYPE_CHECKING:
     from hapvr.search.duplicates import DuplicatePair, GroupMember
 
-OUT_SUFFIXES = (".csv", ".parquet", ".json")
-
 
 @exit_codes
 def duplicates(
     config: ConfigOption,
-    shard: Annotated[
-        list[str] | None, typer.Option("--shard", help="Look for the videos of these shards; default all.")
-    ] = None,
     min_probability: Annotated[
         float | None,
         typer.Option(
-            help="Pairs below this probability do not count, in [0.5, 1]; default search.duplicates.min_probability."
+            min=0.5, max=1, help="Pairs below this probability do not count; default search.duplicates.min_probability."
         ),
     ] = None,
     pairs: Annotated[
@@ -54,10 +50,8 @@ def duplicates(
     Nothing is deleted. A shard that was looked through is left alone until its features, the model or the settings change.
     """
     from hapvr.errors import ArgumentError
-    from hapvr.search.duplicate_tables import group_rows
-    from hapvr.search.duplicates import KINDS
+    from hapvr.search.duplicates import KINDS, group_rows
     from hapvr.stages.duplicates import (
-        LEAST_PROBABILITY,
         duplicate_pairs,
         make_duplicate_groups,
         make_duplicate_pairs,
@@ -65,24 +59,16 @@ def duplicates(
     )
     from hapvr.stages.project import Project
     from hapvr.stages.searcher import Searcher
+    from hapvr.tables import export_table
 
-    if min_probability is not None and not LEAST_PROBABILITY <= min_probability <= 1:
-        raise ArgumentError(f"--min-probability is {min_probability}; wanted a number in [{LEAST_PROBABILITY:g}, 1]")
     unknown = sorted(set(kind or ()) - set(KINDS))
     if unknown:
         raise ArgumentError(f"--kind {unknown[0]!r:.100}: wanted {', '.join(KINDS)}")
-    if kind and not pairs:
-        raise ArgumentError("--kind goes with --pairs; groups hold copies alone")
-    if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
-        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
+    check_out(out, ".csv", ".parquet", ".json")
     project = Project.open(config, overrides=overrides(set_))
     likely = project.config.search.duplicates.min_probability if min_probability is None else min_probability
     searcher = Searcher.open(project, model=model)
-    keys = searcher.shards()
-    absent = sorted(set(shard or ()) - set(keys))
-    if absent:
-        raise ArgumentError(f"--shard {absent[0]!r:.100}: the index has no such shard; `hapvr index status` lists them")
-    for key in shard or keys:
+    for key in searcher.collection.shards():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
     if pairs:
@@ -96,7 +82,7 @@ def duplicates(
         members = [member for member in members if member.group in chosen]
         rows, text = group_rows(members), _group_lines(members)
     if out is not None:
-        _write(out, rows)
+        write_out(out, lambda part: export_table(rows, part, out.suffix.lower()))
     show({"pairs" if pairs else "groups": rows.to_pylist()}, as_json=as_json, text="\n".join(text))
 
 
@@ -108,8 +94,8 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
         if member.group != before:
             lines.append(f"group {member.group}, {sizes[member.group]} videos")
             before = member.group
-        facts = member.facts
-        size = f"{facts.width_px}x{facts.height_px} {facts.codec} {facts.num_bytes / 1e6:.1f} MB"
+        file = member.metadata
+        size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
         lines.append(f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}): {member.reason}")
     return lines
 
@@ -122,15 +108,3 @@ def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
         f"{pair.second} ({100 * pair.second_covered:.0f} %){'  marked as a match' if pair.mark else ''}"
         for pair in pairs
     ]
-
-
-def _write(out: Path, rows: Any) -> None:
-    from hapvr.errors import DataError
-    from hapvr.files import write_atomic
-    from hapvr.tables import export_table
-
-    try:
-        with write_atomic(out) as part:
-            export_table(rows, part, out.suffix.lower())
-    except OSError as error:
-        raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,16 +19,13 @@ from hapvr.commands.terminal import (
     exit_codes,
     overrides,
     progress_bar,
-    say,
     show,
 )
 from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
     from hapvr.search.match import Match, SearchAnswer
-    from hapvr.stages.searcher import Searcher, Wanted
-
-OUT_SUFFIXES = (".csv", ".parquet", ".json", ".html")
+    from hapvr.search.query import Part
 
 
 @exit_codes
@@ -48,9 +47,6 @@ def search(
         float | None,
         typer.Option(help="Share of matches among the pairs asked about, in (0, 1). Default: as in the calibration."),
     ] = None,
-    candidates: Annotated[
-        int | None, typer.Option(help="Videos that the network compares with each query. Default: search.candidates.")
-    ] = None,
     segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
     folder: Annotated[
         str, typer.Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
@@ -59,9 +55,6 @@ def search(
         Path | None, typer.Option(help="Also write the matches to a .csv, .parquet, .json or .html file.")
     ] = None,
     as_json: JsonOption = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print a CSV row per matching part, with the column names of VSC2022.")
-    ] = False,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -71,89 +64,77 @@ def search(
     """
     from hapvr.errors import ArgumentError
     from hapvr.scorer.access import ANY_HOST, Access
+    from hapvr.search.match import answer_table, answer_values
+    from hapvr.stages.searcher import Searcher, SearchOptions, answer_or_error
+    from hapvr.tables import export_table
 
-    if as_json and as_csv:
-        raise ArgumentError("--json and --csv: wanted one of the two")
     if not queries and not ids:
         raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
-    if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
-        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
-    wanted = _wanted(
+    check_out(out, ".csv", ".parquet", ".json", ".html")
+    options = SearchOptions(
+        part=_part(at, from_, to),
         top=top,
-        at=at,
-        from_=from_,
-        to=to,
         min_probability=min_probability,
         prior=prior,
         segments=segments,
         folder=folder,
     )
     names = expand(queries or [])
-    from hapvr.stages.searcher import Searcher
-
-    given = overrides(set_) | ({} if candidates is None else {"search.candidates": candidates})
-    searcher = Searcher.open(config, overrides=given, model=model)
+    searcher = Searcher.open(config, overrides=overrides(set_), model=model)
     # a person who types an address may fetch it
     access = Access(hosts=frozenset({ANY_HOST}))
+    asked: list[tuple[str, Callable[[str], SearchAnswer]]] = [
+        *((name, lambda one: searcher.search(one, options, access=access)) for name in names),
+        *((video_id, lambda one: searcher.search_id(one, options)) for video_id in ids or []),
+    ]
     answers: list[SearchAnswer] = []
-    total = len(names) + len(ids or [])
     with progress_bar("queries") as progress:
-        for name in names:
-            progress(len(answers), total)
-            answers.append(searcher.try_search(name, wanted, access=access))
-        for video_id in ids or []:
-            progress(len(answers), total)
-            answers.append(searcher.try_search_id(video_id, wanted))
-    if out is not None:
-        _write(out, answers, searcher)
-    if as_csv:
-        from hapvr.search.rows import answer_table
-        from hapvr.tables import csv_text
-
-        say(csv_text(answer_table(answers)), nl=False)
-    else:
-        from hapvr.search.rows import answer_values
-
-        result = {"config": str(config), "queries": answer_values(answers)}
-        show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer)))
+        for number, (name, ask) in enumerate(asked):
+            progress(number, len(asked))
+            answers.append(answer_or_error(name, ask))
+    values = answer_values(answers)
+    if out is not None and out.suffix.lower() == ".json":
+        write_out(out, lambda part: part.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8"))
+    elif out is not None and out.suffix.lower() == ".html":
+        write_out(out, lambda part: part.write_text(searcher.page(answers), encoding="utf-8"))
+    elif out is not None:
+        write_out(out, lambda part: export_table(answer_table(answers), part, out.suffix.lower()))
+    result = {"config": str(config), "queries": values}
+    show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer)))
     if any(answer.error for answer in answers):
         raise typer.Exit(FAILED)
 
 
-def _wanted(*, at: float | None, from_: float | None, to: float | None, folder: str, **values: Any) -> Wanted:
-    """The options as a request. Raises ArgumentError."""
+def check_out(out: Path | None, *suffixes: str) -> None:
+    """Raise ArgumentError for an `--out` of another kind of file."""
     from hapvr.errors import ArgumentError
-    from hapvr.search.query import Part
-    from hapvr.stages.searcher import Wanted
 
-    if at is not None and (from_ is not None or to is not None):
-        raise ArgumentError("--at and --from/--to: wanted one of the two")
-    part = None
-    if at is not None:
-        part = Part.around(at)
-    elif from_ is not None or to is not None:
-        part = Part(start_s=from_ or 0.0, end_s=to)
-    return Wanted(part=part, folder=folder, **values)
+    if out is not None and out.suffix.lower() not in suffixes:
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(suffixes)}")
 
 
-def _write(out: Path, answers: list[SearchAnswer], searcher: Searcher) -> None:
+def write_out(out: Path, write: Callable[[Path], Any]) -> None:
+    """Write the file of `--out` whole, or not at all. Raises DataError where it cannot be written."""
     from hapvr.errors import DataError
     from hapvr.files import write_atomic
-    from hapvr.search.rows import answer_table, answer_values
-    from hapvr.tables import export_table
 
     try:
         with write_atomic(out) as part:
-            if out.suffix.lower() in (".csv", ".parquet"):
-                export_table(answer_table(answers), part, out.suffix.lower())
-            elif out.suffix.lower() == ".json":
-                import json
-
-                part.write_text(json.dumps(answer_values(answers), ensure_ascii=False, indent=1), encoding="utf-8")
-            else:
-                part.write_text(searcher.page(answers), encoding="utf-8")
+            write(part)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error
+
+
+def _part(at: float | None, from_: float | None, to: float | None) -> Part | None:
+    """The part of the query that the options name. Raises ArgumentError."""
+    from hapvr.errors import ArgumentError
+    from hapvr.search.query import Part
+
+    if at is not None and (from_ is not None or to is not None):
+        raise ArgumentError("--at and --from/--to: wanted one of the two")
+    if at is not None:
+        return Part.around(at)
+    return None if from_ is None and to is None else Part(start_s=from_ or 0.0, end_s=to)
 
 
 def _lines(answer: SearchAnswer) -> list[str]:

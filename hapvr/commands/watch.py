@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from hapvr.commands.terminal import (
@@ -19,23 +17,13 @@ from hapvr.commands.terminal import (
 
 
 @exit_codes
-def watch(
-    config: ConfigOption,
-    shard: Annotated[
-        list[str] | None, typer.Option("--shard", help="Compare only these shards; default all that were not.")
-    ] = None,
-    deliver: Annotated[
-        bool, typer.Option("--deliver/--no-deliver", help="Post what waits for `watch.webhook`.")
-    ] = True,
-    set_: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
     """Compare the queries of `watch.lists` with shards that are new, list all matches, and post those that wait.
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
-    from hapvr.errors import ArgumentError, ConfigError
-    from hapvr.stages.alerts import Delivery, deliver_alerts
+    from hapvr.errors import ConfigError
+    from hapvr.stages.alerts import deliver_alerts
     from hapvr.stages.project import Project
     from hapvr.stages.searcher import Searcher
     from hapvr.stages.watch_lists import all_matches, make_watch_matches, unwatched_shards
@@ -43,17 +31,14 @@ def watch(
     project = Project.open(config, overrides=overrides(set_))
     if not project.config.watch.lists:
         raise ConfigError("watch.lists: the configuration has none; see docs/search.md, section watch lists")
-    keys = list(shard) if shard else list(unwatched_shards(project))
+    keys = list(unwatched_shards(project))
     failed: dict[str, str] = {}
     if keys:
         searcher = Searcher.open(project)
-        absent = sorted(set(keys) - set(searcher.indexed))
-        if absent:
-            raise ArgumentError(f"--shard {absent[0]!r:.100}: the index has no such shard; see `hapvr index status`")
         for key in keys:
             with progress_bar(key) as progress:
                 failed |= make_watch_matches(project, searcher, key, progress=progress).failed
-    delivery = deliver_alerts(project) if deliver else Delivery(0, 0)
+    delivery = deliver_alerts(project)
     rows = all_matches(project)
     lines = [f"{len(keys)} shards compared, {len(rows)} matches"]
     lines += [

@@ -1,5 +1,4 @@
-"""Descriptors: one vector per sampled frame, one per video and one per region of a video, from the regions that a
-similarity network weighs.
+"""Descriptors: one vector per sampled frame and one per video, from the regions that a similarity network weighs.
 
 The dot product of two means of regions is the network's own frame similarity at `spatial_rate: 1`, where TopK-Chamfer
 averages over all pairs of regions. So a shortlist by descriptors is the same model at its coarsest, without training.
@@ -13,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hapvr.search.settings import DescriptorSettings
-
 BLANK = "blank"
 FROZEN = "frozen"
 LEVELS = (0, 128, 255)
 GREYS = (16, 32, 64, 192)
 """Together the values of red, green and blue of the pictures of one colour."""
+
+MAX_BLANK_SIMILARITY = 0.9
+"""With a picture of one colour; a frame above it is blank."""
 
 SHORTEST = 1e-12
 """Length below which a mean has no direction."""
@@ -43,22 +43,22 @@ def frame_descriptors(
     regions: npt.NDArray[np.floating],
     *,
     blank: npt.NDArray[np.float32] | None = None,
-    settings: DescriptorSettings | None = None,
+    max_frozen_similarity: float = 0.999,
 ) -> FrameDescriptors:
     """The descriptors of a video's frames in time order.
 
     regions: [T, R, D], an embedding as `Networks.vectors` gives it. blank: [B, D] of pictures of one colour, see `blank_pictures`;
-    None: such frames are not told from others.
+    None: such frames are not told from others. max_frozen_similarity: cosine with the last frame that can be found, above
+    which a frame is frozen.
     """
-    settings = settings or DescriptorSettings()
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
     reasons[~vectors.any(axis=1)] = BLANK
     if blank is not None and len(blank):
-        reasons[(vectors @ blank.T).max(axis=1) > settings.max_blank_similarity] = BLANK
+        reasons[(vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY] = BLANK
     last = None
     for place in np.flatnonzero(reasons == ""):
-        if last is not None and float(vectors[last] @ vectors[place]) > settings.max_frozen_similarity:
+        if last is not None and float(vectors[last] @ vectors[place]) > max_frozen_similarity:
             reasons[place] = FROZEN
         else:
             last = place
@@ -69,21 +69,6 @@ def video_descriptor(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float3
     """[D] of unit length: the mean of the descriptors [T, D] of the frames that can be found, T >= 1."""
     mean = vectors.astype(np.float64).mean(axis=0)
     return np.asarray(mean / max(float(np.linalg.norm(mean)), np.finfo(np.float32).tiny), np.float32)
-
-
-def region_descriptors(regions: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
-    """[r, D] of unit length, r <= R: the means over time of each region, of the frames that can be found.
-
-    A picture in another picture fills a few regions throughout, and means of whole frames hardly show it. regions:
-    [T, R, D] as for `frame_descriptors`, kept: [T]. Regions of which attention makes nothing are left out; nothing is
-    left of frames that are one region each, as their mean is the video's descriptor.
-    """
-    if regions.shape[1] == 1 or not kept.any():
-        return np.zeros((0, regions.shape[2]), np.float32)
-    means = np.asarray(regions[kept], np.float64).mean(axis=0)
-    lengths = np.linalg.norm(means, axis=1)
-    said = lengths > SHORTEST
-    return np.asarray(means[said] / lengths[said, None], np.float32)
 
 
 def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Pairs of videos that share footage, what kind of pair they are, and groups of copies.
+"""Pairs of videos that share footage, what kind of pair they are, and groups of copies, also as Parquet files.
 
 Groups are stars: every member is a copy of its group's medoid, so that no chain of look-alikes ties strangers together.
 """
@@ -7,15 +7,55 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
-from hapvr.search.facts import VideoFacts
+import pyarrow as pa
+
+from hapvr.search.collection import VideoMetadata
+from hapvr.storage.filesystem import DataRoot, read_schema_metadata
+from hapvr.tables import read_table, write_table
+from hapvr.video.sources import text_of_path
 
 Kind = Literal["copy", "contained", "overlap", "same_incident"]
 KINDS: tuple[str, ...] = get_args(Kind)
 COVERED = 0.8
 """Part of a video that must be covered for it to count as shown whole by the other."""
+
+FINGERPRINT = b"hapvr.fingerprint"
+NETWORK = b"hapvr.network"
+PAIR_SCHEMA = pa.schema(
+    [
+        ("first", pa.string()),
+        ("second", pa.string()),
+        ("first_sha256", pa.string()),
+        ("second_sha256", pa.string()),
+        ("similarity", pa.float64()),
+        ("probability", pa.float64()),
+        ("first_covered", pa.float64()),
+        ("second_covered", pa.float64()),
+        ("first_start_s", pa.float64()),
+        ("second_start_s", pa.float64()),
+        ("mark", pa.string()),
+    ]
+)
+GROUP_SCHEMA = pa.schema(
+    [
+        ("group", pa.string()),
+        ("video_id", pa.string()),
+        ("medoid", pa.bool_()),
+        ("keep", pa.bool_()),
+        ("reason", pa.string()),
+        ("similarity", pa.float64()),
+        ("path", pa.string()),
+        ("sha256", pa.string()),
+        ("num_bytes", pa.int64()),
+        ("duration_s", pa.float64()),
+        ("width_px", pa.int32()),
+        ("height_px", pa.int32()),
+        ("codec", pa.string()),
+    ]
+)
 
 GROUP_DIGITS = 12
 EFFICIENCY = {"hevc": 1.6, "h265": 1.6, "vp9": 1.5, "av1": 2.0}
@@ -56,7 +96,7 @@ class GroupMember:
     keep: bool
     reason: str
     similarity: float
-    facts: VideoFacts
+    metadata: VideoMetadata
 
 
 def kind_of(first_covered: float, second_covered: float) -> Kind:
@@ -79,7 +119,10 @@ def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
 
 
 def group_copies(
-    pairs: Sequence[DuplicatePair], facts: Mapping[str, VideoFacts], *, apart: Callable[[str, str], bool] | None = None
+    pairs: Sequence[DuplicatePair],
+    metadata: Mapping[str, VideoMetadata],
+    *,
+    apart: Callable[[str, str], bool] | None = None,
 ) -> list[GroupMember]:
     """Groups of two or more videos, the largest first; pairs that are no copies are passed over.
 
@@ -95,72 +138,68 @@ def group_copies(
     free = set(near)
     members: list[GroupMember] = []
     while free:
-        medoid = min(free, key=lambda one: _medoid_order(one, near[one], free, facts[one]))
-        copies = _together([other for other in near[medoid] if other in free], near[medoid], facts, apart)
+        medoid = min(free, key=lambda one: _medoid_order(one, near[one], free, metadata[one]))
+        copies = _together([other for other in near[medoid] if other in free], near[medoid], metadata, apart)
         free -= {medoid, *copies}
         if copies:
-            members += _group(medoid, copies, near[medoid], facts)
+            members += _group(medoid, copies, near[medoid], metadata)
     return members
 
 
 def _together(
     copies: Sequence[str],
     similarities: Mapping[str, float],
-    facts: Mapping[str, VideoFacts],
+    metadata: Mapping[str, VideoMetadata],
     apart: Callable[[str, str], bool] | None,
 ) -> list[str]:
     """Those copies of a medoid that may stand in one group, sorted; of two that may not, the more similar one."""
     if apart is None:
         return sorted(copies)
     chosen: list[str] = []
-    for one in sorted(copies, key=lambda one: (-similarities[one], facts[one].sha256, one)):
+    for one in sorted(copies, key=lambda one: (-similarities[one], metadata[one].sha256, one)):
         if not any(apart(one, other) for other in chosen):
             chosen.append(one)
     return sorted(chosen)
 
 
 def _medoid_order(
-    one: str, near: Mapping[str, float], free: set[str], facts: VideoFacts
+    one: str, near: Mapping[str, float], free: set[str], metadata: VideoMetadata
 ) -> tuple[int, float, str, str]:
     left = [similarity for other, similarity in near.items() if other in free]
-    return -len(left), -sum(left), facts.sha256, one
+    return -len(left), -sum(left), metadata.sha256, one
 
 
 def _group(
-    medoid: str, copies: Sequence[str], similarities: Mapping[str, float], facts: Mapping[str, VideoFacts]
+    medoid: str, copies: Sequence[str], similarities: Mapping[str, float], metadata: Mapping[str, VideoMetadata]
 ) -> list[GroupMember]:
     ids = [medoid, *copies]
-    name = min(facts[one].sha256 for one in ids)[:GROUP_DIGITS]
-    ranked = sorted(ids, key=lambda one: (*(-value for value in quality(facts[one])), one))
-    best = facts[ranked[0]]
+    name = min(metadata[one].sha256 for one in ids)[:GROUP_DIGITS]
+    ranked = sorted(ids, key=lambda one: (*(-value for value in quality(metadata[one])), one))
+    best = metadata[ranked[0]]
     return [
         GroupMember(
             group=name,
             video_id=one,
             medoid=one == medoid,
             keep=place == 0,
-            reason=_why_kept(best, facts[ranked[1]])
+            reason=f"it has {_advantage(best, metadata[ranked[1]])}"
             if place == 0
-            else f"the kept one has {_advantage(best, facts[one])}",
+            else f"the kept one has {_advantage(best, metadata[one])}",
             similarity=similarities.get(one, 1.0),
-            facts=facts[one],
+            metadata=metadata[one],
         )
         for place, one in enumerate(ranked)
     ]
 
 
-def quality(facts: VideoFacts) -> tuple[float, float, float]:
+def quality(metadata: VideoMetadata) -> tuple[float, float, float]:
     """Pixels, bits per second in terms of H.264, and seconds: by these the copy to keep is chosen, in this order."""
-    seconds = facts.duration_s or 0.0
-    rate = 8 * facts.num_bytes / seconds if seconds > 0 else 0.0
-    return facts.width_px * facts.height_px, rate * EFFICIENCY.get(facts.codec, 1.0), seconds
+    seconds = metadata.duration_s or 0.0
+    rate = 8 * metadata.num_bytes / seconds if seconds > 0 else 0.0
+    return metadata.width_px * metadata.height_px, rate * EFFICIENCY.get(metadata.codec, 1.0), seconds
 
 
-def _why_kept(best: VideoFacts, next_best: VideoFacts) -> str:
-    return f"it has {_advantage(best, next_best)}"
-
-
-def _advantage(best: VideoFacts, other: VideoFacts) -> str:
+def _advantage(best: VideoMetadata, other: VideoMetadata) -> str:
     """What speaks for one file and against another."""
     (pixels, rate, seconds), (other_pixels, other_rate, other_seconds) = quality(best), quality(other)
     if pixels > other_pixels:
@@ -171,3 +210,60 @@ def _advantage(best: VideoFacts, other: VideoFacts) -> str:
     if seconds > other_seconds:
         return f"more seconds ({seconds:.1f} against {other_seconds:.1f})"
     return "the same quality and the first name"
+
+
+@dataclass(frozen=True)
+class StoredPairs:
+    """fingerprint: of all that may change the pairs. network: digest of the network that found them."""
+
+    pairs: tuple[DuplicatePair, ...]
+    fingerprint: str
+    network: str
+
+
+def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:
+    """Replace the file at `place`, whole. Raises DataError where it cannot be written."""
+    metadata = {FINGERPRINT: found.fingerprint.encode(), NETWORK: found.network.encode()}
+    with root.write(place) as stream:
+        write_table(pair_rows(found.pairs).replace_schema_metadata(metadata), stream)
+
+
+def read_pairs(root: DataRoot, place: str) -> StoredPairs | None:
+    """What `write_pairs` wrote; None where nothing is. Raises DamagedError for a file that cannot be read."""
+    if not root.exists(place):
+        return None
+    with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr duplicates` again"):
+        table = read_table(pa.BufferReader(file.read()))
+        pairs = tuple(DuplicatePair(**row) for row in table.select(PAIR_SCHEMA.names).to_pylist())
+        fingerprint, network = (read_schema_metadata(table.schema, key) for key in (FINGERPRINT, NETWORK))
+        return StoredPairs(pairs, fingerprint, network)
+
+
+def pair_rows(pairs: Iterable[DuplicatePair]) -> pa.Table:
+    """A row per pair."""
+    return pa.Table.from_pylist([asdict(pair) for pair in pairs], schema=PAIR_SCHEMA)
+
+
+def write_groups(root: DataRoot, place: str, members: Iterable[GroupMember], *, fingerprint: str) -> None:
+    """Replace the file at `place`, whole. fingerprint: of all that may change the groups."""
+    table = group_rows(members).replace_schema_metadata({FINGERPRINT: fingerprint.encode()})
+    with root.write(place) as stream:
+        write_table(table, stream)
+
+
+def groups_fingerprint(root: DataRoot, place: str) -> str:
+    """The fingerprint of the groups that are there; empty where there are none. Raises DamagedError."""
+    if not root.exists(place):
+        return ""
+    with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr duplicates` again"):
+        return read_schema_metadata(read_table(pa.BufferReader(file.read())).schema, FINGERPRINT)
+
+
+def group_rows(members: Iterable[GroupMember]) -> pa.Table:
+    """A row per member, with the metadata of its file."""
+    rows = []
+    for member in members:
+        row = asdict(member)
+        file, path = row.pop("metadata"), member.metadata.path
+        rows.append(row | file | {"path": None if path is None else text_of_path(path)})
+    return pa.Table.from_pylist(rows, schema=GROUP_SCHEMA)

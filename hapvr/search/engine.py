@@ -1,4 +1,4 @@
-"""One search: shortlist by frames and whole videos, fine scores of its candidates, segments of the best."""
+"""One search: shortlist by frames and whole videos, and fine scores of its candidates; segments of those that are shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
-from hapvr.search.fine import FineScore, Videos, fine_scores, stretches_of
+from hapvr.search.fine import ScoredCandidate, Videos, fine_scores, stretches_of
 from hapvr.search.index import SearchIndex
 from hapvr.search.settings import SearchSettings
 from hapvr.search.votes import Candidate, unite, vote
@@ -22,22 +22,16 @@ from hapvr.search.votes import Candidate, unite, vote
 WIDER = 5
 """How many times as many hits are asked for where only some videos may be found."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A candidate with its score. segments: None where none were looked for."""
-
-    score: FineScore
-    votes: float
-    segments: tuple[Segment, ...] | None
+TOLERANCE_FRAMES = 1.0
+"""Sampled frames by which the offsets of one copy may differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """found: best first. lost: video id -> why a candidate could not be scored. timings_s: part of the work
+class SearchResult:
+    """candidates: best first. lost: video id -> why a candidate could not be scored. timings_s: part of the work
     -> how long it took."""
 
-    found: tuple[Found, ...]
+    candidates: tuple[ScoredCandidate, ...]
     lost: dict[str, str]
     timings_s: dict[str, float]
 
@@ -63,7 +57,7 @@ class SearchEngine:
         """
         settings, fps = self.settings, self.scorer.sampling.fps
         embedded = self.scorer.networks.vectors(query.regions)
-        described = frame_descriptors(embedded, blank=self.blank, settings=settings.descriptors)
+        described = frame_descriptors(embedded, blank=self.blank, max_frozen_similarity=settings.max_frozen_similarity)
         vectors, kept = described.vectors, described.kept
         rows = spread(np.flatnonzero(kept), settings.query_frames)
         if not len(rows):
@@ -91,57 +85,33 @@ class SearchEngine:
             hits,
             times,
             num_videos=self.num_videos,
-            tolerance_s=settings.tolerance_frames / fps,
+            tolerance_s=TOLERANCE_FRAMES / fps,
             num_hits=settings.frame_hits * wider,
-            hits_per_video=settings.hits_per_video,
-            max_windows=settings.windows_per_video,
-            floor=settings.hit_floor,
-            rarity=settings.rarity,
             max_candidates=settings.candidates,
             allowed=allowed,
         )
         return unite(voted, names[: settings.video_candidates], max_candidates=settings.candidates)
 
-    def search(
-        self,
-        query: EmbeddedVideo,
-        *,
-        num_segmented: int,
-        allowed: Callable[[str], bool] | None = None,
-        deadline: Deadline = NEVER,
-    ) -> Search:
-        """Scored candidates. num_segmented: how many of the best get segments.
-
-        Raises VideoError as `shortlist` does, and `timeout` where the deadline passes.
-        """
+    def rank(
+        self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None, deadline: Deadline = NEVER
+    ) -> SearchResult:
+        """Scored candidates. Raises VideoError as `shortlist` does, and `timeout` where the deadline passes."""
         began = time.perf_counter()
         candidates = self.shortlist(query, allowed=allowed)
         listed = time.perf_counter()
-        scores, lost = fine_scores(
-            query, candidates, scorer=self.scorer, videos=self.videos, settings=self.settings, deadline=deadline
-        )
-        scored = time.perf_counter()
-        votes = {candidate.video_id: candidate.votes for candidate in candidates}
-        found = tuple(
-            Found(
-                score=score,
-                votes=votes[score.video_id],
-                segments=self.segments(query, score, deadline) if place < num_segmented else None,
-            )
-            for place, score in enumerate(scores)
-        )
-        timings = {"shortlist": listed - began, "fine": scored - listed, "segments": time.perf_counter() - scored}
-        return Search(found=found, lost=lost, timings_s=timings)
+        scored, lost = fine_scores(query, candidates, scorer=self.scorer, videos=self.videos, deadline=deadline)
+        timings = {"shortlist": listed - began, "fine": time.perf_counter() - listed}
+        return SearchResult(candidates=tuple(scored), lost=lost, timings_s=timings)
 
-    def score(self, query: EmbeddedVideo, video_id: str) -> FineScore:
+    def score(self, query: EmbeddedVideo, video_id: str) -> ScoredCandidate:
         """A query with the whole of one video. Raises DataError where it has no features any more."""
         whole = Candidate(video_id=video_id, votes=0.0, windows=())
-        scores, lost = fine_scores(query, [whole], scorer=self.scorer, videos=self.videos, settings=self.settings)
+        scores, lost = fine_scores(query, [whole], scorer=self.scorer, videos=self.videos)
         if lost:
             raise DataError(lost[video_id])
         return scores[0]
 
-    def segments(self, query: EmbeddedVideo, score: FineScore, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
+    def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
         is gone."""
         times = self.videos.times(score.video_id)

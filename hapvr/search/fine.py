@@ -14,7 +14,6 @@ from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.settings import SearchSettings
 from hapvr.search.votes import Candidate
 
 CANDIDATES_AT_ONCE = 16
@@ -22,6 +21,11 @@ CANDIDATES_AT_ONCE = 16
 
 FORMAT = 3
 """Of the scores: stored pairs and matches of another one are compared again. 3: parts of one length, of the query too."""
+
+WHOLE_FRAMES = 60
+"""Sampled frames up to which a query and a video are compared whole, if both are that short."""
+PART_FRAMES = 8
+"""Sampled frames of query and video around votes that are compared at least."""
 
 Rows = tuple[int, int]
 """First and last + 1 of some frames."""
@@ -32,7 +36,7 @@ of unrelated videos (docs/experiments.md)."""
 
 
 class Videos(Protocol):
-    """Where features of the collection come from; see `StoredVideos`."""
+    """Where features of the collection come from; see `SearchableCollection`."""
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the sampled frames."""
@@ -50,12 +54,14 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineScore:
-    """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its part, is the shorter one,
-    the other way round if that is higher and says that it lies within the query: similarities ask how much of the first
-    is in the second. pairs: all that were compared. num_frames: of the whole video, and seconds: how long it lasts."""
+class ScoredCandidate:
+    """votes: of the shortlist, 0 if the whole video led to it. similarity in [-1, 1]: of the best pair of parts, see
+    `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
+    lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
+    num_frames: of the whole video, and seconds: how long it lasts."""
 
     video_id: str
+    votes: float
     similarity: float
     pairs: tuple[Pair, ...]
     num_frames: int
@@ -68,41 +74,41 @@ def fine_scores(
     *,
     scorer: VideoScorer,
     videos: Videos,
-    settings: SearchSettings,
     deadline: Deadline = NEVER,
-) -> tuple[list[FineScore], dict[str, str]]:
+) -> tuple[list[ScoredCandidate], dict[str, str]]:
     """Scores of candidates, best first, and why others have none: video id -> reason.
 
     A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
     Raises VideoError `timeout` where the deadline passes before the last is scored.
     """
-    scores: list[FineScore] = []
+    scores: list[ScoredCandidate] = []
     lost: dict[str, str] = {}
     for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
         times: dict[str, Sequence[float]] = {}
-        pairs: dict[str, tuple[Pair, ...]] = {}
+        pairs: dict[Candidate, tuple[Pair, ...]] = {}
         parts: list[tuple[Rows, str, EmbeddedVideo]] = []
         for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
             name = candidate.video_id
             try:
                 times[name] = videos.times(name)
-                chosen = pairs_of(candidate, times[name], query=query, settings=settings, fps=scorer.sampling.fps)
+                chosen = pairs_of(candidate, times[name], query=query, fps=scorer.sampling.fps)
                 read = [videos.read(name, times[name], *pair.reference) for pair in chosen]
             except DataError as error:
                 lost[name] = str(error)
                 continue
-            pairs[name] = tuple(chosen)
+            pairs[candidate] = tuple(chosen)
             parts += [(pair.query, name, scorer.embed(one, deadline)) for pair, one in zip(chosen, read, strict=True)]
         best = _best(query, parts, scorer, deadline)
         scores += [
-            FineScore(
-                video_id=name,
-                similarity=best[name],
+            ScoredCandidate(
+                video_id=candidate.video_id,
+                votes=candidate.votes,
+                similarity=best[candidate.video_id],
                 pairs=compared,
-                num_frames=len(times[name]),
-                seconds=times[name][-1] + 1 / scorer.sampling.fps,
+                num_frames=len(times[candidate.video_id]),
+                seconds=times[candidate.video_id][-1] + 1 / scorer.sampling.fps,
             )
-            for name, compared in pairs.items()
+            for candidate, compared in pairs.items()
         ]
     return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
 
@@ -130,23 +136,21 @@ def _is_contained(similarity: float, scorer: VideoScorer) -> bool:
     return calibration is None or calibration.probability(similarity) >= LEAST_CONTAINED
 
 
-def pairs_of(
-    candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, settings: SearchSettings, fps: float
-) -> list[Pair]:
+def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float) -> list[Pair]:
     """Which frames of the query are compared with which of a candidate.
 
-    All with all if both are short (`whole_frames`), or no frame voted for the candidate. Otherwise each window makes a
-    pair: the part of the query whose frames voted, of at least `part_frames`, and the part of the candidate at the voted
+    All with all if both are short (`WHOLE_FRAMES`), or no frame voted for the candidate. Otherwise each window makes a
+    pair: the part of the query whose frames voted, of at least `PART_FRAMES`, and the part of the candidate at the voted
     offset. Similarities of few frames depend on their number, so parts have whole steps of the comparator, and both parts
     of a pair the same number, unless a video is shorter.
     """
     count = len(times_s)
-    if max(count, len(query)) <= settings.whole_frames or not candidate.windows:
+    if max(count, len(query)) <= WHOLE_FRAMES or not candidate.windows:
         return [Pair((0, len(query)), (0, count))]
     pairs: list[Pair] = []
     for window in candidate.windows:
         voted = round((window.query_end_s - window.query_start_s) * fps) + 1
-        length = min(_whole_steps(max(voted, settings.part_frames)), _whole_steps(len(query)))
+        length = min(_whole_steps(max(voted, PART_FRAMES)), _whole_steps(len(query)))
         middle_s = (window.query_start_s + window.query_end_s) / 2
         shown = _around(middle_s, length, query.clock.times_s, fps=fps)
         middle_s = (query.clock.times_s[shown[0]] + query.clock.times_s[shown[1] - 1]) / 2
@@ -156,7 +160,7 @@ def pairs_of(
     return pairs
 
 
-def stretches_of(score: FineScore) -> list[Rows]:
+def stretches_of(score: ScoredCandidate) -> list[Rows]:
     """Where in a video segments are looked for: its compared parts with half of their length before and after them.
 
     That is twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one.

@@ -2,58 +2,56 @@
 
 <folder>/frames.lance    a row per kept frame: shard, video_id, second, vector
 <folder>/videos.lance    a row per video: shard, video_id, vector
-<folder>/regions.lance   a row per region of a video: shard, video_id, vector
-<folder>/index.json      which versions of the three belong together, which they replaced, and the shards; written last
+<folder>/index.json      which versions of the two belong together, digests of their files, and the shards; written last
 
 Whoever opens the index sees the versions of one index.json, so a change is seen whole or not at all, and what a killed
-writer left beside them is overwritten by the next. Writers follow each other by a lock; in an object store, which has
-none, a writer that comes between two steps of another is noticed by the versions of the tables, and refused.
+writer left is overwritten by the next. Writers follow each other by a lock; in an object store, which has none, a writer
+that comes between two steps of another is noticed by the versions of the tables, and refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.errors import ArgumentError
-from hapvr.search.index_state import (
-    STATE_FILE,
-    IndexedShard,
-    IndexState,
-    ReplacedVersions,
-    TableVersions,
-    read_state,
-    write_state,
-)
+from hapvr.errors import DamagedError, DataError
 from hapvr.search.settings import IndexSettings
-from hapvr.search.vectors import VECTOR, VectorTable
+from hapvr.search.vectors import REBUILD, VECTOR, VectorTable
 from hapvr.seeding import numpy_rng
+from hapvr.settings import explain
 from hapvr.storage.filesystem import DataRoot
 
+STATE_FILE = "index.json"
 SHARD = pa.field("shard", pa.string(), nullable=False)
 VIDEO_ID = pa.field("video_id", pa.string(), nullable=False)
 SECOND = pa.field("second", pa.float32(), nullable=False)
 FOUND_FRAMES = pa.schema([pa.field("query_frame", pa.int32()), VIDEO_ID, SECOND, pa.field("similarity", pa.float32())])
 FOUND_VIDEOS = pa.schema([VIDEO_ID, pa.field("similarity", pa.float32())])
-TABLES = {"frames": (SHARD, VIDEO_ID, SECOND), "videos": (SHARD, VIDEO_ID), "regions": (SHARD, VIDEO_ID)}
+TABLES = {"frames": (SHARD, VIDEO_ID, SECOND), "videos": (SHARD, VIDEO_ID)}
+PROBES = 200
+"""Stored frames, and as many videos, that a check of the recall searches for."""
 NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
 
-AMONG = 10
+REFINED = 10
 """So many times the wanted rows are found by code and compared exactly, for neighbours in a check and for whole videos."""
 
 EQUAL = 1e-3
 """Difference of cosines that half precision does not tell apart."""
+
+Record = TypeVar("Record")
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Version = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class SearchIndex(Protocol):
@@ -68,11 +66,42 @@ class SearchIndex(Protocol):
 
 class ShardRows(NamedTuple):
     """What an index takes of a shard. frames: video_id, second and vector of the frames that can be found; videos:
-    video_id and vector of the videos that have such frames; regions: video_id and vector of each of their regions."""
+    video_id and vector of the videos that have such frames."""
 
     frames: pa.Table
     videos: pa.Table
-    regions: pa.Table
+
+
+@dataclass(frozen=True)
+class IndexedShard:
+    """digest: of the descriptors that were taken in; how many videos and frames they gave."""
+
+    digest: str
+    videos: Count
+    frames: Count
+
+
+@dataclass(frozen=True)
+class TableVersions:
+    """Versions of the tables that belong together."""
+
+    frames: Version
+    videos: Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexState:
+    """What index.json holds. revision: number of changes so far. dims: of the descriptors. provenance: what they were made
+    with. files: name of each file of the tables, below the folder -> SHA-256. kept: the versions at the last clean-up;
+    earlier ones go with the next."""
+
+    revision: Count
+    dims: Annotated[int, Field(ge=1, lt=2**31)]
+    provenance: dict[str, Any]
+    versions: TableVersions
+    kept: TableVersions
+    shards: dict[str, IndexedShard]
+    files: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -99,26 +128,13 @@ class IndexStatus:
         return hashlib.sha256(json.dumps([self.provenance, held], sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Recall:
-    """How many of `probes` stored vectors found themselves, and what part of their exact neighbours was found, in [0, 1].
-
-    recall: of frames, videos or regions, whichever is lowest.
-    """
-
-    probes: int
-    found_themselves: int
-    recall: float
-
-
 class FrameIndex:
-    """An index as it was when it was opened; `refresh` opens it again. Any thread may search it."""
+    """An index as it was when it was opened. Any thread may search it."""
 
     def __init__(self, folder: str | Path, state: IndexState, settings: IndexSettings) -> None:
         """For `create` and `open`."""
         self._root = DataRoot(folder)
         self._settings = settings
-        self._replaced: set[TableVersions] = set()
         self._take(state)
 
     @staticmethod
@@ -127,50 +143,46 @@ class FrameIndex:
     ) -> FrameIndex:
         """An index without videos; one that is there is replaced. provenance: what the descriptors are made with.
 
-        Raises ArgumentError for dims below 1, DataError where the folder cannot be written.
+        Raises DataError where the folder cannot be written.
         """
-        if dims < 1:
-            raise ArgumentError(f"dims: got {dims}, wanted the number of values of a descriptor, 1 or more")
         settings, root = settings or IndexSettings(), DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
-            tables = {name: _new_table(root, name, dims, settings) for name in TABLES}
+            tables = {
+                name: VectorTable.create(root.url_of(f"{name}.lance"), fields, dims=dims, settings=settings)
+                for name, fields in TABLES.items()
+            }
+            versions = TableVersions(**{name: table.version for name, table in tables.items()})
             state = IndexState(
                 revision=0,
                 dims=dims,
                 provenance=dict(provenance),
-                versions=TableVersions(**{name: table.version for name, table in tables.items()}),
+                versions=versions,
+                kept=versions,
                 shards={},
+                files=_digests(root, tables, {}),
             )
-            write_state(root, state)
+            root.write_json(STATE_FILE, asdict(state))
         return FrameIndex(folder, state, settings)
 
     @staticmethod
     def open(folder: str | Path, *, settings: IndexSettings | None = None) -> FrameIndex:
-        """Raises DataError where there is no index or one of another format, DamagedError for one that cannot be read."""
-        return FrameIndex(folder, read_state(DataRoot(folder)), settings or IndexSettings())
+        """Raises DataError where there is no index, DamagedError for one that cannot be read."""
+        return FrameIndex(folder, read_record(DataRoot(folder), STATE_FILE, IndexState), settings or IndexSettings())
 
-    def refresh(self) -> None:
-        """See what was changed since the index was opened. Raises as `open` does."""
-        self._take(read_state(self._root))
-
-    def replace_shard(
-        self, shard: str, frames: pa.Table, videos: pa.Table, regions: pa.Table | None = None, *, digest: str = ""
-    ) -> None:
+    def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
         """Take in the descriptors of a shard, in place of those it had.
 
-        frames, videos, regions: as in `ShardRows`; None: no regions. Vectors are fixed-size lists of `dims` floats, of
-        any length but 0. digest: what `status` tells of the shard. Raises ArgumentError for other columns or dimensions.
+        frames, videos: as in `ShardRows`. Vectors are fixed-size lists of `dims` floats, of any length but 0. digest: what
+        `status` tells of the shard.
         """
-        given = {"frames": frames, "videos": videos, "regions": videos[:0] if regions is None else regions}
-        vectors = {name: self._vectors(name, rows) for name, rows in given.items()}
         with self._changing() as change:
-            for name, table in given.items():
+            for name, rows in (("frames", frames), ("videos", videos)):
                 if shard in change.shards:
                     change.tables[name] = change.tables[name].delete("shard", [shard])
-                if len(table):
-                    named = table.append_column(SHARD, pa.array([shard] * len(table), pa.string()))
-                    change.tables[name] = change.tables[name].append(named.drop_columns([VECTOR]), vectors[name])
+                if len(rows):
+                    named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
+                    change.tables[name] = change.tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
             change.shards[shard] = IndexedShard(digest, len(videos), len(frames))
 
     def delete_shard(self, shard: str) -> None:
@@ -180,86 +192,74 @@ class FrameIndex:
                 for name, table in change.tables.items():
                     change.tables[name] = table.delete("shard", [shard])
 
-    def delete_videos(self, video_ids: Sequence[str]) -> None:
-        """Forget videos; ids that the index does not have are passed over."""
-        with self._changing() as change:
-            if video_ids:
-                for name, table in change.tables.items():
-                    change.tables[name] = table.delete("video_id", video_ids)
-                left = {name: change.tables[name].columns(["shard"])["shard"].value_counts() for name in change.tables}
-                counts = {
-                    name: {str(row["values"]): int(row["counts"]) for row in rows.to_pylist()}
-                    for name, rows in left.items()
-                }
-                for shard, entry in change.shards.items():
-                    change.shards[shard] = replace(
-                        entry, videos=counts["videos"].get(shard, 0), frames=counts["frames"].get(shard, 0)
-                    )
-
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
 
-        queries: [Q, dims], none of them zero. Returns query_frame (int32, from 0), video_id, second (float32) and
+        queries: [Q, dims], finite, none of them zero. Returns query_frame (int32, from 0), video_id, second (float32) and
         similarity (float32, cosine in [-1, 1], approximate without `refine_factor`); fewer than k rows a query where the
-        index has fewer. Raises ArgumentError for another shape and values that are not finite.
+        index has fewer.
         """
-        queries = self._checked(queries)
         if not len(queries):
             return FOUND_FRAMES.empty_table()
-        numbers, similarities, found = self._tables["frames"].search(queries, k, ["video_id", "second"])
+        numbers, similarities, found = self._tables["frames"].nearest(queries, k, ["video_id", "second"])
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]).
-
-        A video is as near as the nearest of its descriptor and those of its regions. query: [dims], not zero. Raises as
-        `search_frames` does.
-        """
-        queries = self._checked(query[None])
-        names: list[pa.Array] = []
-        similarities = []
-        for name, per_video in (("videos", 1), ("regions", self._regions_per_video())):
-            if per_video:
-                # One look-up costs little, and no votes of others make up for the errors of its codes.
-                _, near, found = self._tables[name].search(queries, k * per_video, ["video_id"], min_refined=AMONG)
-                names += found["video_id"].chunks
-                similarities.append(near)
-        return best_of_videos(pa.chunked_array(names, pa.string()), np.concatenate(similarities), k)
-
-    def _regions_per_video(self) -> int:
-        """Rows of a video on average, rounded up; 0 in an index without regions."""
-        rows = len(self._tables["regions"]) if "regions" in self._tables else 0
-        return -(-rows // max(1, len(self._tables["videos"])))
+        """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]). query: [dims], not
+        zero."""
+        # One look-up costs little, and no votes of others make up for the errors of its codes.
+        _, near, found = self._tables["videos"].nearest(query[None], k, ["video_id"], min_refined=REFINED)
+        return pa.table([found["video_id"], near], schema=FOUND_VIDEOS)
 
     def videos(self) -> dict[str, str]:
         """Video id -> shard of every video."""
         rows = self._tables["videos"].columns(["video_id", "shard"])
         return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
-    def optimise(self, *, anew: bool = False) -> None:
+    def optimise(self, *, rebuild: bool = False) -> None:
         """Index rows that are new, where there are enough of them, and remove versions that nobody reads any more.
 
-        anew: build the whole index again. What this object replaced stays readable, and what others replaced for
-        `keep_versions_s` seconds: a clock that is set forward takes nothing away from searches that go on meanwhile.
+        rebuild: build the whole index again. What was replaced since the last call stays readable until the next, and for
+        as long as `vectors.KEEP_S`.
         """
         with self._changing() as change:
             for name, table in change.tables.items():
-                change.tables[name] = table.optimise(anew=anew)
+                change.tables[name] = table.optimise(rebuild=rebuild)
         with self._root.lock("index"):
-            state = read_state(self._root)
-            readable = [asdict(entry.versions) for entry in self._readable(state)]
+            state = read_record(self._root, STATE_FILE, IndexState)
             for name, table in self._open_tables(state).items():
-                table.forget_old_versions(keep={versions[name] for versions in readable if versions[name]})
+                table.forget_versions(before=asdict(state.kept)[name])
+            if state.kept != state.versions:
+                self._root.write_json(STATE_FILE, asdict(replace(state, kept=state.versions)))
 
-    def verify(self, *, probes: int = 1000, seed: int = 0) -> Recall:
-        """Search for stored vectors: do they find themselves, and their exact nearest neighbours?
+    def verify(self, passed: set[str] | None = None) -> list[str]:
+        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
 
-        probes: how many frames, videos and regions, of each, drawn at random. Every vector is read once. Raises DamagedError
-        where the index cannot be read.
+        passed: digests of files that were read before and need not be read again; those of this call are added.
         """
-        parts = [_probe(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items()]
-        asked, themselves, _, _ = (sum(counts) for counts in zip(*parts, strict=True))
-        return Recall(asked, themselves, min((found / wanted for *_, found, wanted in parts if wanted), default=1.0))
+        passed = set() if passed is None else passed
+        wrong = []
+        for name, digest in self._state.files.items():
+            if digest in passed:
+                continue
+            found = self._root.sha256(name) if self._root.exists(name) else ""
+            if found == digest:
+                passed.add(digest)
+            else:
+                problem = "is not what was written" if found else "is missing"
+                wrong.append(f"search: {self._root.url_of(name)} {problem}; {REBUILD}")
+        # files of a version that was replaced meanwhile may be gone by right
+        return (
+            wrong if wrong and read_record(self._root, STATE_FILE, IndexState).revision == self._state.revision else []
+        )
+
+    def recall(self, *, probes: int = PROBES, seed: int = 0) -> float:
+        """What part of their exact nearest neighbours stored vectors find, in [0, 1]: of frames or videos, whichever is lower.
+
+        probes: how many frames and videos, of each, drawn at random. Every vector is read once. Raises DamagedError where
+        the index cannot be read.
+        """
+        return min(_recall(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items())
 
     def status(self) -> IndexStatus:
         """What the index holds."""
@@ -285,62 +285,27 @@ class FrameIndex:
         return {
             name: VectorTable.open(self._root.url_of(f"{name}.lance"), version, settings=self._settings)
             for name, version in asdict(state.versions).items()
-            if version is not None
         }
 
     @contextmanager
     def _changing(self) -> Iterator[_Change]:
         """What a writer may change; it becomes the index when the block ends well."""
         with self._root.lock("index"):
-            state = read_state(self._root)
+            state = read_record(self._root, STATE_FILE, IndexState)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
-            for name in TABLES.keys() - tables.keys():
-                tables[name] = _new_table(self._root, name, state.dims, self._settings)
             change = _Change(tables, dict(state.shards))
             yield change
             versions = TableVersions(**{name: table.version for name, table in change.tables.items()})
             if (versions, change.shards) != (state.versions, state.shards):
-                self._replaced.add(state.versions)
                 state = replace(
                     state,
                     revision=state.revision + 1,
                     versions=versions,
                     shards=change.shards,
-                    replaced=(*self._readable(state), ReplacedVersions(state.versions, time.time())),
+                    files=_digests(self._root, change.tables, state.files),
                 )
-                write_state(self._root, state)
+                self._root.write_json(STATE_FILE, asdict(state))
             self._take(state)
-
-    def _readable(self, state: IndexState) -> list[ReplacedVersions]:
-        """The versions that searches may still have open; a time in the future, of a clock that was set, counts as now."""
-        now_s = time.time()
-        entries = [replace(entry, at_s=min(entry.at_s, now_s)) for entry in state.replaced]
-        keep_s = self._settings.keep_versions_s
-        return [entry for entry in entries if now_s - entry.at_s < keep_s or entry.versions in self._replaced]
-
-    def _vectors(self, name: str, rows: pa.Table) -> npt.NDArray[np.floating]:
-        """[N, dims] of a table that has the columns it must have."""
-        wanted = {field.name for field in TABLES[name]} - {SHARD.name} | {VECTOR}
-        if not wanted <= set(rows.column_names):
-            raise ArgumentError(f"{name}: got the columns {rows.column_names}, wanted {sorted(wanted)}")
-        column = rows[VECTOR].combine_chunks()
-        width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
-        if width != self._state.dims:
-            raise ArgumentError(
-                f"{name}: vectors are {column.type}, wanted fixed-size lists of {self._state.dims} floats"
-            )
-        vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), width)
-        if not (np.abs(vectors).max(axis=1, initial=0) > 0).all() or not np.isfinite(vectors).all():
-            raise ArgumentError(f"{name}: a vector is zero or not finite; leave such rows out")
-        return np.asarray(vectors)
-
-    def _checked(self, queries: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        dims = self._state.dims
-        if queries.ndim != 2 or queries.shape[1] != dims:
-            raise ArgumentError(f"queries: got shape {queries.shape}, wanted [queries, {dims}]")
-        if not np.isfinite(queries).all():
-            raise ArgumentError("queries: a value is not finite")
-        return queries
 
 
 @dataclass
@@ -351,32 +316,39 @@ class _Change:
     shards: dict[str, IndexedShard]
 
 
-def _new_table(root: DataRoot, name: str, dims: int, settings: IndexSettings) -> VectorTable:
-    return VectorTable.create(root.url_of(f"{name}.lance"), TABLES[name], dims=dims, settings=settings)
+def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
+    """The dataclass that a JSON file of search holds. Raises DataError where there is none, DamagedError for another value."""
+    if not root.exists(name):
+        raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
+    try:
+        return TypeAdapter(kind).validate_python(root.read_json(name))
+    except (DamagedError, ValidationError) as error:
+        reason = explain(error) if isinstance(error, ValidationError) else error
+        raise DamagedError(f"search: {name} below {root.url} is damaged ({reason}); {REBUILD}") from error
 
 
-def best_of_videos(video_ids: pa.Array | pa.ChunkedArray, similarities: npt.NDArray[np.float32], k: int) -> pa.Table:
-    """FOUND_VIDEOS: the k nearest of videos that may have several rows, each by the nearest of them."""
-    order = np.argsort(-similarities, kind="stable")
-    names = video_ids.take(pa.array(order)).to_numpy(zero_copy_only=False)
-    _, first = np.unique(names, return_index=True)
-    nearest = np.sort(first)[:k]
-    return pa.table([names[nearest], similarities[order[nearest]]], schema=FOUND_VIDEOS)
+def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:
+    """[N, dims], the vectors of a table."""
+    column = rows[VECTOR].combine_chunks()
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(rows), column.type.list_size)
 
 
-def _probe(table: VectorTable, probes: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """How many rows were searched for, how many of them were found, how many neighbours were found, and how many there are."""
+def _digests(root: DataRoot, tables: Mapping[str, VectorTable], known: Mapping[str, str]) -> dict[str, str]:
+    """Name of each file -> SHA-256; files of these names never change, so those that are known are not read again."""
+    names = [f"{name}.lance/{file}" for name, table in tables.items() for file in table.files()]
+    return {name: known.get(name) or root.sha256(name) for name in names}
+
+
+def _recall(table: VectorTable, probes: int, rng: np.random.Generator) -> float:
+    """Part of the exact neighbours of some rows that a search finds; 1 for an empty table."""
     rows = len(table)
     if not rows:
-        return 0, 0, 0, 0
+        return 1.0
     chosen = np.sort(rng.choice(rows, size=min(probes, rows), replace=False))
     queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
-    numbers, similarities, _ = table.search(queries, nearest, ["video_id"], min_refined=AMONG)
-    exact_numbers, exact, _ = table.search(queries, nearest, ["video_id"], exact=True)
-    themselves = found = 0
-    for number in range(len(chosen)):
-        got = similarities[numbers == number]
-        themselves += bool(len(got) and got[0] >= 1 - EQUAL)
-        # By similarity: rows that are equally near may stand for each other.
-        found += int((got >= exact[exact_numbers == number].min() - EQUAL).sum())
-    return len(chosen), themselves, found, len(chosen) * nearest
+    numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=REFINED)
+    exact_numbers, exact, _ = table.nearest(queries, nearest, ["video_id"], exact=True)
+    least = np.full(len(chosen), np.inf, np.float32)
+    np.minimum.at(least, exact_numbers, exact)
+    # By similarity: rows that are equally near may stand for each other.
+    return int((similarities >= least[numbers] - np.float32(EQUAL)).sum()) / (len(chosen) * nearest)

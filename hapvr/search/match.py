@@ -1,14 +1,40 @@
-"""What a search answers: matches with their segments, and how much of both videos they cover."""
+"""What a search answers: matches with their segments and how much of both videos they cover, also as tables.
+
+A table has a row per matching segment, with the column names of VSC2022's `matches.csv` first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hapvr.scorer.segments import Segment
+
+SCHEMA = pa.schema(
+    [
+        ("query_id", pa.string()),
+        ("ref_id", pa.string()),
+        ("query_start", pa.float64()),
+        ("query_end", pa.float64()),
+        ("ref_start", pa.float64()),
+        ("ref_end", pa.float64()),
+        ("score", pa.float64()),
+        ("rank", pa.int64()),
+        ("similarity", pa.float64()),
+        ("probability", pa.float64()),
+        ("query_covered", pa.float64()),
+        ("ref_covered", pa.float64()),
+        ("offset", pa.float64()),
+        ("mark", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+"""Times in seconds. score: of the segment, in [-1, 1], or of the pair where there is no segment; then there are no times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,3 +112,49 @@ def coverage(segments: Sequence[Segment], *, query_s: float, reference_s: float)
         covered(((one.query_start_s, one.query_end_s) for one in segments), query_s),
         covered(((one.reference_start_s, one.reference_end_s) for one in segments), reference_s),
     )
+
+
+def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
+    """All answers in one table; a match without segments is a row without times, a failed query a row with its error."""
+    rows: list[dict[str, Any]] = []
+    for answer in answers:
+        if answer.error:
+            rows.append({"query_id": answer.query, "error": answer.error})
+        for match in answer.matches:
+            rows += _rows(match)
+    return pa.Table.from_pylist([{"error": ""} | row for row in rows], schema=SCHEMA)
+
+
+def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
+    """All answers as plain values for JSON."""
+    values = []
+    for answer in answers:
+        matches = [asdict(match) | {"offset_s": match.offset_s} for match in answer.matches]
+        values.append(asdict(answer) | {"matches": matches})
+    return values
+
+
+def _rows(match: Match) -> list[dict[str, Any]]:
+    pair = {
+        "query_id": match.query,
+        "ref_id": match.reference,
+        "score": match.similarity,
+        "rank": match.rank,
+        "similarity": match.similarity,
+        "probability": match.probability,
+        "query_covered": match.query_covered,
+        "ref_covered": match.reference_covered,
+        "mark": match.mark,
+    }
+    return [
+        pair
+        | {
+            "query_start": segment.query_start_s,
+            "query_end": segment.query_end_s,
+            "ref_start": segment.reference_start_s,
+            "ref_end": segment.reference_end_s,
+            "score": segment.score,
+            "offset": segment.reference_start_s - segment.query_start_s,
+        }
+        for segment in match.segments
+    ] or [pair]

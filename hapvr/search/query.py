@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,9 +30,7 @@ class Part:
 
     @staticmethod
     def around(moment_s: float) -> Part:
-        """The second before and after a moment. Raises ArgumentError for one below 0 or not finite."""
-        if not (math.isfinite(moment_s) and moment_s >= 0):
-            raise ArgumentError(f"part: at {moment_s} s; wanted seconds from 0 on")
+        """The second before and after a moment. Raises ArgumentError for one that is not finite, or long before 0."""
         return Part(start_s=max(moment_s - MOMENT_S, 0.0), end_s=moment_s + MOMENT_S)
 
 
@@ -74,3 +73,8 @@ def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> Sampled
         )
     first, last = int(rows[0]), int(rows[-1]) + 1
     return SampledFeatures(video.regions[first:last], video.clock.part(first, last))
+
+
+def printable(text: str) -> str:
+    """A text that can be written as UTF-8: bytes of a file's name that are not are written as \\xNN, as in `text_of_path`."""
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)

@@ -1,4 +1,4 @@
-"""Settings of search: descriptors, the index over them, and searches."""
+"""Settings of search: the index over descriptors, and searches."""
 
 from __future__ import annotations
 
@@ -16,24 +16,16 @@ class IndexSettings(Settings):
     min_indexed_rows: Annotated[int, Field(ge=64)] = Field(
         default=50_000, description="a table with fewer rows is compared whole, which is exact"
     )
-    list_rows: Annotated[int, Field(ge=16)] = Field(
-        default=4096,
-        description="rows of an inverted list, on average; more where that would give more than 4096 lists",
-    )
     code_bits: Annotated[int, Field(ge=1, le=9)] = Field(
-        default=3, description="bits of a code per dimension, in indexes that are built from now on"
+        default=3,
+        description="bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set "
+        "refine_factor to 4 or more",
     )
     probed_lists: Annotated[int, Field(ge=1)] = Field(default=16, description="inverted lists that a query looks at")
     refine_factor: Annotated[int, Field(ge=0)] = Field(
         default=0,
         description="so many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
-        "eight times as fast; with codes of less than 3 bits it stands for 4",
-    )
-    max_new_rate: Rate = Field(
-        default=0.05, description="rows beside the index, as a part of all rows, from which on they are added to it"
-    )
-    max_parts: Annotated[int, Field(ge=1)] = Field(
-        default=16, description="parts of an index, beside those of `ray_workers`; with more it is built anew"
+        "eight times as fast",
     )
     ray_workers: Annotated[int, Field(ge=0)] = Field(
         default=0,
@@ -42,26 +34,9 @@ class IndexSettings(Settings):
     cache_bytes: Annotated[int, Field(ge=2**20)] = Field(
         default=2**30, description="memory for parts of the index that were read"
     )
-    probes: Annotated[int, Field(ge=1)] = Field(
-        default=200, description="stored frames, videos and regions, of each, that a check of the index searches for"
-    )
     min_recall: Rate = Field(
         default=0.9,
         description="part of their exact nearest neighbours that must be found; an index below does not serve",
-    )
-    keep_versions_s: Annotated[float, Field(ge=0)] = Field(
-        default=3600.0, description="how long a version that was replaced stays readable for searches that have it open"
-    )
-
-
-class DescriptorSettings(Settings):
-    """Which frames can be found. Similarities are cosines of descriptors."""
-
-    max_blank_similarity: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.9, description="with a picture of one colour; a frame above it is blank"
-    )
-    max_frozen_similarity: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.999, description="with the last frame that can be found; a frame above it is frozen"
     )
 
 
@@ -76,7 +51,6 @@ class DuplicateSettings(Settings):
 class SearchSettings(Settings):
     """Search over the collection."""
 
-    descriptors: DescriptorSettings = DescriptorSettings()
     index: IndexSettings = IndexSettings()
     duplicates: DuplicateSettings = DuplicateSettings()
     keep_models: Annotated[int, Field(ge=0)] = Field(
@@ -91,8 +65,7 @@ class SearchSettings(Settings):
         "instructions, and rounds similarities",
     )
     video_candidates: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        default=33,
-        description="videos that are asked for by their mean over time, of all regions or of one; votes fill the other places",
+        default=33, description="videos that are asked for by their mean over time; votes fill the other places"
     )
     query_frames: Annotated[int, Field(ge=1)] = Field(
         default=120, description="frames of a query that are looked up; those of a longer one are spread evenly"
@@ -100,29 +73,12 @@ class SearchSettings(Settings):
     frame_hits: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100, description="nearest frames that a frame of the query gets from the index"
     )
-    hits_per_video: Annotated[int, Field(ge=1)] = Field(
-        default=3, description="of these, how many of one video may vote: still pictures have many equal frames"
+    max_frozen_similarity: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.999,
+        description="cosine with the last frame that can be found; a frame above it stands still and is not indexed",
     )
-    hit_floor: bool = Field(
-        default=True,
-        description="a hit counts by how far it is above the last hit of its query frame; false: by its similarity",
-    )
-    rarity: bool = Field(default=True, description="a query frame counts less the more videos have one like it")
     region_frames: Annotated[int, Field(ge=0)] = Field(
         default=12,
         description="frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find videos "
         "that fill only a part of the picture",
-    )
-    tolerance_frames: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="sampled frames by which the offsets of one copy may differ"
-    )
-    windows_per_video: Annotated[int, Field(ge=1)] = Field(
-        default=3, description="places of a long video that are compared with the query"
-    )
-    part_frames: Annotated[int, Field(ge=1)] = Field(
-        default=8, description="sampled frames of query and video around votes that are compared at least"
-    )
-    whole_frames: Annotated[int, Field(ge=1)] = Field(
-        default=60,
-        description="sampled frames up to which a query and a video are compared whole, if both are that short",
     )

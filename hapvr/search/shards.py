@@ -1,17 +1,18 @@
-"""Descriptor shards: a row per sampled frame with its vector, the rows of a video contiguous and in time order; in the
-shard's index a row per video with the vectors of its regions."""
+"""Descriptor shards: a row per sampled frame with its vector, the rows of a video contiguous and in time order; and the
+search of one of them, compared exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.errors import DamagedError
 from hapvr.search.current import model_place
 from hapvr.search.descriptors import FrameDescriptors, video_descriptor
-from hapvr.search.index import ShardRows
+from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS, ShardRows, vectors_of
 from hapvr.search.vectors import VECTOR
 from hapvr.storage.filesystem import DataRoot
 from hapvr.storage.rows import places_of_videos
@@ -19,8 +20,8 @@ from hapvr.storage.shards import Columns, Shard
 from hapvr.storage.tensors import decode_tensors, tensor_field
 
 ROW_GROUP_ROWS = 4096
-INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False), pa.field("regions", pa.binary(), nullable=False))
-"""num_kept: frames of a video that can be found. regions: [r, D] float16, row by row, of `region_descriptors`."""
+INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
+"""num_kept: frames of a video that can be found."""
 
 
 def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
@@ -45,11 +46,6 @@ def descriptor_columns(video_id: str, found: FrameDescriptors, timestamps_s: Seq
     return [video_id] * count, range(count), timestamps_s, found.reasons.tolist(), found.vectors
 
 
-def region_bytes(vectors: np.ndarray) -> bytes:
-    """Vectors [r, D] as the shard's index holds them."""
-    return np.ascontiguousarray(vectors, np.float16).tobytes()
-
-
 def searchable(shard: Shard) -> ShardRows:
     """What an index takes of a finished shard.
 
@@ -61,54 +57,52 @@ def searchable(shard: Shard) -> ShardRows:
         table = shard.open_data().read()
     vectors = decode_tensors(table[VECTOR], table.schema.field(VECTOR))
     kept = np.asarray(table["reason"].to_numpy() == "")
-    dims = vectors.shape[1]
-    stored = _stored_regions(shard, dims)
-    means, names, of_regions, of_videos = [], [], [], []
-    for video_id, (start, count) in places_of_videos(shard).items():
-        rows = vectors[start : start + count][kept[start : start + count]]
-        if len(rows):
-            names.append(video_id)
-            means.append(video_descriptor(rows))
-            of_regions.append(stored[video_id])
-            of_videos += [video_id] * len(stored[video_id])
+    found = {
+        video_id: vectors[start : start + count][kept[start : start + count]]
+        for video_id, (start, count) in places_of_videos(shard).items()
+    }
+    means = {video_id: video_descriptor(rows) for video_id, rows in found.items() if len(rows)}
     frames = {
         "video_id": table["video_id"].filter(pa.array(kept)),
         "second": table["timestamp_s"].filter(pa.array(kept)).cast(pa.float32()),
         VECTOR: _lists(vectors[kept]),
     }
-    none = np.zeros((0, dims))
-    return ShardRows(
-        pa.table(frames),
-        _named(names, np.stack(means) if means else none),
-        _named(of_videos, np.concatenate([none, *of_regions])),
-    )
+    stacked = np.stack(list(means.values())) if means else np.zeros((0, vectors.shape[1]))
+    videos = {"video_id": pa.array(means, pa.string()), VECTOR: _lists(stacked)}
+    return ShardRows(pa.table(frames), pa.table(videos))
 
 
-def _stored_regions(shard: Shard, dims: int) -> dict[str, np.ndarray]:
-    """[r, D] of each video; r is 0 in shards of an earlier version of this package."""
-    found = {}
-    for row in shard.rows():
-        video_id, vectors = row["video_id"], _directions(row.get("regions", b""), dims)
-        if vectors is None:
-            raise DamagedError(
-                f"storage: {shard.index_name}: regions of {video_id} are no directions of {dims} values; "
-                "`hapvr index build` makes these descriptors again"
-            )
-        found[video_id] = vectors
-    return found
-
-
-def _directions(stored: object, dims: int) -> np.ndarray | None:
-    """[r, dims] that `region_bytes` wrote; None for anything else."""
-    if not isinstance(stored, bytes) or len(stored) % (2 * dims):
-        return None
-    vectors = np.frombuffer(stored, np.float16).reshape(-1, dims)
-    return vectors if np.isfinite(vectors).all() and vectors.any(axis=1).all() else None
-
-
-def _named(video_ids: Sequence[str], vectors: np.ndarray) -> pa.Table:
-    return pa.table({"video_id": pa.array(video_ids, pa.string()), VECTOR: _lists(vectors)})
-
-
-def _lists(vectors: np.ndarray) -> pa.FixedSizeListArray:
+def _lists(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
+
+
+class ShardIndex:
+    """The descriptors of one shard, compared exactly: the same two searches as `FrameIndex`, in which no video of another
+    shard takes a place among the nearest."""
+
+    def __init__(self, rows: ShardRows) -> None:
+        self._rows = rows
+        self._frame_vectors, self._video_vectors = _unit(rows.frames), _unit(rows.videos)
+
+    def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
+        """As `FrameIndex.search_frames`."""
+        similarities = np.asarray(queries, np.float32) @ self._frame_vectors.T
+        nearest = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+        numbers = np.repeat(np.arange(len(nearest), dtype=np.int32), nearest.shape[1])
+        places = nearest.reshape(-1)
+        found = self._rows.frames.take(pa.array(places))
+        rows = [numbers, found["video_id"], found["second"], similarities[numbers, places]]
+        return pa.table(rows, schema=FOUND_FRAMES)
+
+    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
+        """As `FrameIndex.search_videos`."""
+        similarities = self._video_vectors @ np.asarray(query, np.float32)
+        nearest = np.argsort(-similarities, kind="stable")[:k]
+        found = self._rows.videos["video_id"].take(pa.array(nearest))
+        return pa.table([found, similarities[nearest]], schema=FOUND_VIDEOS)
+
+
+def _unit(table: pa.Table) -> npt.NDArray[np.float32]:
+    """[N, dims], each row of length 1."""
+    vectors = vectors_of(table).astype(np.float32)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12), np.float32)

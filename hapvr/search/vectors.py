@@ -6,17 +6,17 @@ A `VectorTable` is one version of a dataset, and each change makes the next one.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.errors import DamagedError, DataError, HapvrError
+from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError, MissingPartError
 from hapvr.files import naming_full_disk
-from hapvr.search.ray_build import build_on_ray
 from hapvr.search.settings import IndexSettings
 from hapvr.settings import first_line
 
@@ -35,14 +35,20 @@ BLOCK = 8
 STORED = pa.float32()
 """Of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long (docs/experiments.md)."""
 METRIC = "cosine"
-FINE_BITS = 3
-"""Bits of a code from which on codes alone rank about as well as the vectors (docs/experiments.md)."""
-COARSE_REFINED = 4
-"""With codes of fewer bits, so many times the wanted rows are compared exactly."""
+LIST_ROWS = 4096
+"""Rows of an inverted list, on average; more where that would give more than MAX_LISTS lists."""
 MAX_LISTS = 4096
 """A build compares every row with the centre of every list, so more of them take days for 100 million rows."""
 SAMPLE_RATE = 64
 """Vectors per inverted list that the centres of the lists are computed from."""
+MAX_NEW_RATE = 0.05
+"""Rows outside the index, as a part of all rows, from which on they are added to it."""
+MAX_PARTS = 16
+"""Parts of an index, besides those of `ray_workers`; with more it is rebuilt."""
+KEEP_S = 3600.0
+"""How long a version stays readable for searches that have it open."""
+REBUILD = "`hapvr index build` makes it again"
+UNRAY = "set search.index.ray_workers to 0 to build it in this process"
 
 
 class VectorTable:
@@ -55,7 +61,7 @@ class VectorTable:
 
     @staticmethod
     def create(place: str, fields: Sequence[pa.Field], *, dims: int, settings: IndexSettings) -> VectorTable:
-        """A table without rows; what is at this place is replaced. fields: beside the vector. dims: of the vectors."""
+        """A table without rows; what is at this place is replaced. fields: all but the vector. dims: of the vectors."""
         padded = -(-dims // BLOCK) * BLOCK
         schema = pa.schema([*fields, pa.field(VECTOR, pa.list_(STORED, padded), nullable=False)])
         with _naming_damage(place):
@@ -98,12 +104,8 @@ class VectorTable:
 
     def append(self, columns: pa.Table, vectors: npt.NDArray[np.floating]) -> VectorTable:
         """The next version, with these rows. columns: all but the vectors; vectors: [N, dims], not zero."""
-        schema = self._dataset.schema
-        kind = schema.field(VECTOR).type
-        width = kind.list_size
-        padded = np.zeros((len(vectors), width), kind.value_type.to_pandas_dtype())
-        padded[:, : vectors.shape[1]] = vectors
-        column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), width)
+        schema, padded = self._dataset.schema, self._padded(vectors)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), padded.shape[1])
         rows = columns.append_column(VECTOR, column).select(schema.names).cast(schema)
         before = self.version
         with self._naming_damage():
@@ -117,7 +119,7 @@ class VectorTable:
             self._dataset.delete(f"{column} IN ({listed})")
             return self._next(self._dataset, before)
 
-    def search(
+    def nearest(
         self,
         queries: npt.NDArray[np.floating],
         k: int,
@@ -131,29 +133,27 @@ class VectorTable:
         queries: [Q, dims], not zero. exact: compare all rows. min_refined: `refine_factor` where that of the settings is
         less. Without one, and with codes of enough bits, the similarities of indexed rows are those of their codes.
         """
-        width = self._dataset.schema.field(VECTOR).type.list_size
-        padded = np.zeros((len(queries), width), np.float32)
-        padded[:, : queries.shape[1]] = queries
+        padded = self._padded(queries)
         nearest = {"column": VECTOR, "q": padded, "k": k, "metric": METRIC, "use_index": not exact}
         with self._naming_damage():
-            beside = None if exact else self._beside_index()
-            if beside is not None:
-                refined = self._settings.refine_factor or (0 if self._has_fine_codes() else COARSE_REFINED)
+            unindexed = None if exact else self._unindexed()
+            if unindexed is not None:
+                refined = max(self._settings.refine_factor, min_refined)
                 # Only without a factor do all queries share one pass over the lists.
-                nearest |= {"nprobes": self._settings.probed_lists, "refine_factor": max(refined, min_refined) or None}
+                nearest |= {"nprobes": self._settings.probed_lists, "refine_factor": refined or None}
             scanner = self._dataset.scanner(
                 columns=[*columns, "_distance"],
                 nearest=nearest,
                 disable_scoring_autoprojection=True,
-                fast_search=beside is not None,
+                fast_search=unindexed is not None,
             )
             found = scanner.to_table()
             numbers = found["query_index"].to_numpy().astype(np.int32)
             similarities = (1 - found["_distance"].to_numpy()).clip(-1, 1).astype(np.float32)
             found = found.select(list(columns))
             rows = np.arange(len(found))
-            if beside:
-                more, nearness, places, others = self._compared(beside, padded, k, columns)
+            if unindexed:
+                more, nearness, places, others = self._compared(unindexed, padded, k, columns)
                 rows = np.append(rows, len(found) + places)
                 numbers, similarities = np.append(numbers, more), np.append(similarities, nearness)
                 found = pa.concat_tables([found, others])
@@ -162,12 +162,13 @@ class VectorTable:
         order = order[rank < k]
         return numbers[order], similarities[order], found.take(pa.array(rows[order]))
 
-    def _has_fine_codes(self) -> bool:
-        """Whether the index, which there is, need not be refined. Indexes of earlier versions have codes of one bit."""
-        compression = self._dataset.describe_indices()[0].details.get("compression", {})
-        return int(compression.get("num_bits", 1)) >= FINE_BITS
+    def _padded(self, vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+        """Vectors [N, dims] with zeros up to the stored width."""
+        padded = np.zeros((len(vectors), self._dataset.schema.field(VECTOR).type.list_size), np.float32)
+        padded[:, : vectors.shape[1]] = vectors
+        return padded
 
-    def _beside_index(self) -> list[Any] | None:
+    def _unindexed(self) -> list[Any] | None:
         """Fragments of the dataset that no part of the index covers; None without an index."""
         found = self._dataset.describe_indices()
         if not found:
@@ -198,10 +199,18 @@ class VectorTable:
         numbers, similarities, rows = (np.concatenate(part) for part in zip(*hits, strict=True))
         return numbers.astype(np.int32), similarities, rows.astype(np.int64), pa.concat_tables(tables)
 
-    def columns(self, names: Sequence[str], *, where: str | None = None) -> pa.Table:
-        """These columns of all rows, in the order of storage. where: a condition in SQL."""
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """These columns of all rows, in the order of storage."""
         with self._naming_damage():
-            return self._dataset.to_table(columns=list(names), filter=where)
+            return self._dataset.to_table(columns=list(names))
+
+    def files(self) -> list[str]:
+        """All files that this version is read from, below the dataset's folder. None is changed once it is written."""
+        with self._naming_damage():
+            tracked = self._dataset.tracked_files(min_version=self.version).read_all().to_pylist()
+        return sorted(
+            file["path"] for file in tracked if file["version"] == self.version and file["type"] != "transaction file"
+        )
 
     def vectors(self, rows: Sequence[int]) -> npt.NDArray[np.float32]:
         """[N, dims] of the rows at these places, padded to the stored width."""
@@ -215,10 +224,10 @@ class VectorTable:
             found = self._dataset.describe_indices()
         return (int(found[0].num_rows_indexed), len(found[0].segments)) if found else (0, 0)
 
-    def optimise(self, *, anew: bool = False) -> VectorTable:
-        """Bring the index up to date: nothing, a part for the rows that are new, or an index built anew.
+    def optimise(self, *, rebuild: bool = False) -> VectorTable:
+        """Bring the index up to date: nothing, a part for the rows that are new, or another index.
 
-        anew: build it anew in any case where there are enough rows for one.
+        rebuild: build it again in any case where there are enough rows for one.
         """
         settings, rows, before = self._settings, len(self), self.version
         if rows < settings.min_indexed_rows:
@@ -226,47 +235,27 @@ class VectorTable:
         indexed, parts = self.index_parts()
         with self._naming_damage():
             # Parts are never merged, see lance#7730: too many of them make a new index.
-            if anew or not parts or parts >= settings.max_parts + settings.ray_workers:
-                self._build(max(1, min(rows // settings.list_rows, MAX_LISTS)))
-            elif rows - indexed > settings.max_new_rate * rows:
+            if rebuild or not parts or parts >= MAX_PARTS + settings.ray_workers:
+                self._build(max(1, min(rows // LIST_ROWS, MAX_LISTS)))
+            elif rows - indexed > MAX_NEW_RATE * rows:
                 self._dataset.optimize.optimize_indices(num_indices_to_merge=0)
             after = VectorTable.open(self._dataset.uri, None, settings=settings)
             return self._next(after._dataset, before)
 
     def _build(self, num_lists: int) -> None:
-        settings, place = self._settings, str(self._dataset.uri)
-        if settings.ray_workers:
-            build_on_ray(
-                place,
-                column=VECTOR,
-                metric=METRIC,
-                num_lists=num_lists,
-                code_bits=settings.code_bits,
-                sample_rate=SAMPLE_RATE,
-                workers=settings.ray_workers,
-                environment={name: os.environ[name] for name in ENGINE_VARIABLES},
-                storage_options=_storage_options(place),
-            )
-            return
-        self._dataset.create_index(
-            VECTOR,
-            "IVF_RQ",
-            metric=METRIC,
-            replace=True,
-            num_partitions=num_lists,
-            num_bits=settings.code_bits,
-            sample_rate=SAMPLE_RATE,
-        )
+        options = {"metric": METRIC, "replace": True, "num_partitions": num_lists, "sample_rate": SAMPLE_RATE}
+        options["num_bits"] = self._settings.code_bits
+        if self._settings.ray_workers:
+            _build_on_ray(str(self._dataset.uri), self._settings.ray_workers, options)
+        else:
+            self._dataset.create_index(VECTOR, "IVF_RQ", **options)
 
-    def forget_old_versions(self, *, keep: Collection[int]) -> None:
-        """Remove the versions before this one, and their files, but for those in `keep`.
-
-        The engine by itself goes by when a version was made, though a search may have opened it just before it was replaced.
-        """
+    def forget_versions(self, *, before: int) -> None:
+        """Remove versions with lower numbers, and their files, but for those that were made within `KEEP_S`."""
+        limit = datetime.now() - timedelta(seconds=KEEP_S)
         with self._naming_damage():
-            before = [one["version"] for one in self._dataset.versions() if one["version"] < self.version]
-            old = [version for version in before if version not in keep]
-            if old:
+            versions = [one for one in self._dataset.versions() if one["version"] < before]
+            if old := [one["version"] for one in versions if one["timestamp"] < limit]:
                 self._dataset.cleanup_old_versions(versions=old)
 
     def _naming_damage(self) -> AbstractContextManager[None]:
@@ -276,16 +265,50 @@ class VectorTable:
 @contextmanager
 def _naming_damage(place: str) -> Iterator[None]:
     """Turn Lance's errors into a DamagedError that names the dataset, or a DataError where the disk is full."""
-    remedy = "`hapvr index build` makes it anew"
     try:
-        with naming_full_disk(place, remedy=remedy):
+        with naming_full_disk(place, remedy=REBUILD):
             yield
     except HapvrError:
         raise
     except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
         if "conflict" in str(error).lower():
             raise _other_writer(place) from error
-        raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {remedy}") from error
+        raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {REBUILD}") from error
+
+
+def _build_on_ray(place: str, workers: int, options: dict[str, Any]) -> None:
+    """Index the last version of a dataset on the Ray cluster of RAY_ADDRESS, or the one this machine is a node of.
+
+    The centres of the lists are computed here, and each worker codes the rows of some fragments. Nodes must reach `place`
+    and have the same installation. Raises MissingPartError without the integration, ConfigError without a cluster.
+    """
+    try:
+        import lance_ray
+        import ray
+    except ModuleNotFoundError as error:
+        raise MissingPartError(
+            f"search: building on a Ray cluster needs `pip install 'hapvr[cluster]'` ({error}); or {UNRAY}"
+        ) from error
+    try:
+        ray.init("auto", ignore_reinit_error=True, log_to_driver=False)
+    except (ConnectionError, RuntimeError) as error:
+        raise ConfigError(
+            f"search: no Ray cluster answers ({error}); start its nodes with `ray start`, or {UNRAY}"
+        ) from error
+    environment = {name: os.environ[name] for name in ENGINE_VARIABLES}
+    lance_ray.create_index(
+        place,
+        VECTOR,
+        "IVF_RQ",
+        num_workers=workers,
+        ray_remote_args={
+            "num_cpus": 1,
+            "scheduling_strategy": "SPREAD",
+            "runtime_env": {"env_vars": environment},
+        },
+        storage_options=_storage_options(place) or {},
+        **options,
+    )
 
 
 def _other_writer(place: str) -> DataError:

@@ -14,14 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.errors import ArgumentError
-
 Table = dict[str, npt.NDArray[Any]]
 """Columns of one length by name. Polars would do as well, and is larger than all that scoring needs."""
 
 GAP_COST = 0.25
 """What a looked-up query frame that does not vote takes from a stretch, in mean votes of those that do: a single vote far
 away from the others would make a short copy a long one."""
+
+HITS_PER_VIDEO = 3
+"""Of a query frame, how many of one video may vote: still pictures have many equal frames."""
+
+MAX_WINDOWS = 3
+"""Places of a video that are compared with the query."""
 
 MIN_VOTE = 1e-6
 """Votes of less weight are not counted: they come from rounding."""
@@ -64,11 +68,7 @@ def vote(
     num_videos: int,
     tolerance_s: float,
     num_hits: int,
-    hits_per_video: int,
-    max_windows: int,
     max_candidates: int,
-    floor: bool = True,
-    rarity: bool = True,
     allowed: Callable[[str], bool] | None = None,
 ) -> list[Candidate]:
     """Candidates with the most votes, best first.
@@ -76,10 +76,8 @@ def vote(
     hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q], when each of
     the looked-up vectors is shown in the query; those of one time are one frame.
     num_videos: in the index. tolerance_s: by how much the offsets of one copy may differ. num_hits: how many hits the
-    index was asked for per query frame. hits_per_video: of one query frame, the best ones. max_windows: per video.
-    allowed: which videos may be candidates, None: all; the others still say what a hit is worth.
-
-    floor, rarity: whether s_k and idf count.
+    index was asked for per query frame. allowed: which videos may be candidates, None: all; the others still say what a hit
+    is worth.
 
     A hit weighs (s - s_k) * idf, at least 0. s_k is the similarity of the query frame's last hit, which tells what
     unrelated frames reach (0 where the index had no more frames to give); it makes frames that look like everything
@@ -87,21 +85,17 @@ def vote(
     each counted by its best hit against the best of all. A query frame votes once for an offset.
     """
     times = np.asarray(times_s, np.float64)
-    if tolerance_s <= 0:
-        raise ArgumentError(f"tolerance_s is {tolerance_s}; wanted seconds above 0")
     if not len(hits):
         return []
-    names, weighted = _weighted(hits, times, num_hits=num_hits, num_videos=num_videos, floor=floor, rarity=rarity)
-    weighted = _strongest(weighted, hits_per_video, "query_frame", "video")
+    names, weighted = _weighted(hits, times, num_hits=num_hits, num_videos=num_videos)
+    weighted = _strongest(weighted, HITS_PER_VIDEO, "query_frame", "video")
     if allowed is not None:
         weighted = _take(weighted, np.array([allowed(name) for name in names], bool)[weighted["video"]])
     once, peaks = _peaks(weighted, tolerance_s=tolerance_s)
     best = np.zeros(len(names))
     np.maximum.at(best, peaks["video"], peaks["votes"])
     chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[:max_candidates]
-    windows = _windows(
-        _take(peaks, np.isin(peaks["video"], chosen)), once, asked_s=np.unique(times), max_windows=max_windows
-    )
+    windows = _windows(_take(peaks, np.isin(peaks["video"], chosen)), once, asked_s=np.unique(times))
     return [Candidate(video_id=names[video], votes=float(best[video]), windows=windows[video]) for video in chosen]
 
 
@@ -119,7 +113,7 @@ def unite(voted: Sequence[Candidate], whole_videos: Sequence[str], *, max_candid
 
 
 def _weighted(
-    hits: pa.Table, times: npt.NDArray[np.float64], *, num_videos: int, num_hits: int, floor: bool, rarity: bool
+    hits: pa.Table, times: npt.NDArray[np.float64], *, num_videos: int, num_hits: int
 ) -> tuple[list[str], Table]:
     """Names of the videos; columns query_frame, time, video (a place among the names), second and weight > 0 of the hits
     that count."""
@@ -133,16 +127,15 @@ def _weighted(
         "time": times[frame],
         "video": coded.indices.to_numpy(),
         "second": hits["second"].to_numpy().astype(np.float64),
-        "weight": (similarity - least[frame] if floor else similarity).clip(0),
+        "weight": (similarity - least[frame]).clip(0),
     }
     table = _take(table, table["weight"] > MIN_VOTE)
-    if rarity:
-        by_video = _strongest(table, 1, "query_frame", "video")
-        most = np.full(len(times), MIN_VOTE)
-        np.maximum.at(most, by_video["query_frame"], by_video["weight"])
-        shared = np.bincount(by_video["query_frame"], by_video["weight"], minlength=len(times)) / most
-        total = np.log1p(max(num_videos, 1))
-        table["weight"] = table["weight"] * ((total - np.log(shared[table["query_frame"]])) / total).clip(0, 1)
+    by_video = _strongest(table, 1, "query_frame", "video")
+    most = np.full(len(times), MIN_VOTE)
+    np.maximum.at(most, by_video["query_frame"], by_video["weight"])
+    shared = np.bincount(by_video["query_frame"], by_video["weight"], minlength=len(times)) / most
+    total = np.log1p(max(num_videos, 1))
+    table["weight"] = table["weight"] * ((total - np.log(shared[table["query_frame"]])) / total).clip(0, 1)
     return coded.dictionary.to_pylist(), _take(table, table["weight"] > MIN_VOTE)
 
 
@@ -161,15 +154,13 @@ def _peaks(weighted: Table, *, tolerance_s: float) -> tuple[Table, Table]:
     }
 
 
-def _windows(
-    peaks: Table, once: Table, *, asked_s: npt.NDArray[np.float64], max_windows: int
-) -> dict[int, tuple[Window, ...]]:
+def _windows(peaks: Table, once: Table, *, asked_s: npt.NDArray[np.float64]) -> dict[int, tuple[Window, ...]]:
     """The best windows of each video that do not lie within a better one. asked_s: when looked-up query frames are shown."""
     found: dict[int, tuple[Window, ...]] = {}
     for row in np.lexsort((peaks["bin"], peaks["shift"], -peaks["votes"])):
         video = int(peaks["video"][row])
         windows = found.setdefault(video, ())
-        if len(windows) == max_windows:
+        if len(windows) == MAX_WINDOWS:
             continue
         rows = slice(peaks["start"][row], peaks["start"][row] + peaks["num_frames"][row])
         times, seconds = once["time"][rows], once["second"][rows]

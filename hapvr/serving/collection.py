@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from hapvr.errors import HapvrError, VideoError
+from hapvr.search.collection import VideoMetadata
 from hapvr.search.current import CURRENT, current_index
-from hapvr.search.facts import VideoFacts
 from hapvr.search.marks import read_marks
 from hapvr.stages.pictures import StoredPictures
 from hapvr.stages.project import Project
@@ -35,27 +35,31 @@ class OpenIndex:
 
     @cached_property
     def pictures(self) -> StoredPictures:
-        return StoredPictures(self.project, {one: self.searcher.shard_of(one) for one in self.video_ids})
+        return StoredPictures(self.project, self.searcher.collection.shard_of)
 
     @cached_property
     def video_ids(self) -> list[str]:
-        return self.searcher.video_ids()
+        return self.searcher.collection.video_ids()
 
     def check(self, video_id: str) -> None:
         """Raise VideoError `unknown_id` unless the index has the video."""
-        if not self.searcher.has(video_id):
+        if video_id not in self.searcher.collection.shard_of:
             raise VideoError("unknown_id", f"search: the index has no video {video_id!r:.200}; GET /videos lists them")
 
-    def facts(self, video_id: str) -> VideoFacts:
+    def metadata(self, video_id: str) -> VideoMetadata:
         """What is known of a video. Raises VideoError `unknown_id`."""
         self.check(video_id)
-        return self.searcher.facts.of(video_id)
+        return self.searcher.collection.metadata.of(video_id)
 
     def video_row(self, video_id: str) -> dict[str, Any]:
         """What a page shows of a video. playable: whether its file was there when it was looked into."""
-        facts = self.facts(video_id)
+        metadata = self.metadata(video_id)
         names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
-        return {"id": video_id, **{name: getattr(facts, name) for name in names}, "playable": facts.path is not None}
+        return {
+            "id": video_id,
+            **{name: getattr(metadata, name) for name in names},
+            "playable": metadata.path is not None,
+        }
 
     def watched(self, watch_list: str) -> list[dict[str, Any]]:
         """Matches of one watch list or, by "", of all with videos of the index: the newest first and then the surest.
@@ -67,7 +71,7 @@ class OpenIndex:
         return [
             {
                 **{name: row[name] for name in ("watch_list", "query", "query_sha256", "similarity", "probability")},
-                "query_id": row["query"] if self.searcher.has(row["query"]) else "",
+                "query_id": row["query"] if row["query"] in self.searcher.collection.shard_of else "",
                 "reference": row["video_id"],
                 "query_covered": row["query_covered"],
                 "reference_covered": row["video_covered"],
@@ -76,7 +80,7 @@ class OpenIndex:
                 "mark": marks.verdict(row["query_sha256"], row["video_sha256"]) or "",
             }
             for row in sorted(rows, key=lambda row: row["since"], reverse=True)
-            if self.searcher.has(row["video_id"])
+            if row["video_id"] in self.searcher.collection.shard_of
         ]
 
 
@@ -100,6 +104,7 @@ class Collection:
         self.problem: HapvrError | None = None
         """Why the index of this moment cannot be opened; None if it can, or nobody has tried."""
         self._looked_s = -float("inf")
+        self._verified: set[str] = set()
 
     def current(self) -> OpenIndex:
         """The index. Raises DataError where there is none yet, or none that can be read.
@@ -124,6 +129,7 @@ class Collection:
             state = self._state()
             if self._open is None or state != self._open.state:
                 self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
+                self._open.searcher.verify_in_background(self._verified)
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
             else:
                 self._open.searcher.look_at_registry()

@@ -50,7 +50,7 @@ class StoredDuplicates:
                     index.project, index.searcher, min_probability=LEAST_PROBABILITY, rejected=True
                 )
                 missing = outdated_duplicates(index.project).uncompared
-                self._searched, self._state = set(index.searcher.shards()) - missing.keys(), state
+                self._searched, self._state = set(index.searcher.collection.shards()) - missing.keys(), state
             return self._pairs, self._searched
 
 
@@ -66,10 +66,12 @@ def listed(
     ]
     found: list[tuple[Key, dict[str, Any]]] = []
     if wanted.kind in ("", "copy"):
-        facts = {one: index.searcher.facts.of(one) for pair in chosen for one in (pair.first, pair.second)}
+        metadata = {
+            one: index.searcher.collection.metadata.of(one) for pair in chosen for one in (pair.first, pair.second)
+        }
         by_ids = {(pair.first, pair.second): pair for pair in chosen}
         groups: dict[str, list[GroupMember]] = {}
-        for member in group_copies(chosen, facts, apart=lambda one, other: frozenset((one, other)) in apart):
+        for member in group_copies(chosen, metadata, apart=lambda one, other: frozenset((one, other)) in apart):
             groups.setdefault(member.group, []).append(member)
         found += [_group(name, members, by_ids, index) for name, members in groups.items()]
     found += [_pair(pair, index) for pair in chosen if pair.kind != "copy" and wanted.kind in ("", pair.kind)]

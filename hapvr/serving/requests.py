@@ -10,7 +10,7 @@ from hapvr.search import DEFAULT_TOP
 from hapvr.search.duplicates import Kind
 from hapvr.search.query import Part
 from hapvr.stages.duplicates import LEAST_PROBABILITY
-from hapvr.stages.searcher import Wanted
+from hapvr.stages.searcher import SearchOptions
 
 MAX_TOP = 10_000
 
@@ -50,8 +50,8 @@ class QueryOptions(_Request):
         self.part()
         return self
 
-    def wanted(self) -> Wanted:
-        return Wanted(
+    def wanted(self) -> SearchOptions:
+        return SearchOptions(
             top=self.top,
             part=self.part(),
             min_probability=self.min_probability,

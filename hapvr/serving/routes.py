@@ -22,8 +22,7 @@ from hapvr.scorer.deadline import Deadline
 from hapvr.search import query as search_query
 from hapvr.search.current import current_index
 from hapvr.search.marks import mark_pair, read_marks, unmark_pair
-from hapvr.search.match import FrameMatrix, SearchAnswer
-from hapvr.search.rows import answer_values
+from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
 from hapvr.serving import jobs
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.duplicate_list import StoredDuplicates, after, listed, matches_of
@@ -207,7 +206,7 @@ def index(service: ServiceOf) -> Any:
     calibration = found.searcher.scorer.calibration
     return value | {
         "videos": found.searcher.num_videos,
-        "shards": len(found.searcher.shards()),
+        "shards": len(found.searcher.collection.shards()),
         "sources": sorted({video_id.partition("/")[0] for video_id in found.video_ids}),
         "model": current.model if current.model.startswith("models:/") else Path(current.model).name,
         "since": current.since,
@@ -239,7 +238,7 @@ def matches(
     pairs, searched = service.duplicates.read(index)
     rows = matches_of((pair for pair in pairs if rejected or pair.mark != "not_a_match"), video_id)
     shown = rows[offset : offset + limit]
-    return {"total": len(rows), "searched": index.searcher.shard_of(video_id) in searched, "matches": shown}
+    return {"total": len(rows), "searched": index.searcher.collection.shard_of[video_id] in searched, "matches": shown}
 
 
 @router.get("/videos/{video_id:path}")
@@ -262,7 +261,7 @@ def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFi
     pairs, searched = service.duplicates.read(index)
     rows = listed(pairs, index, wanted)
     shown, following = after(rows, wanted.cursor, wanted.limit)
-    shards = {"shards_searched": len(searched), "shards": len(index.searcher.shards())}
+    shards = {"shards_searched": len(searched), "shards": len(index.searcher.collection.shards())}
     return {"total": len(rows), "groups": shown, "next": following, **shards}
 
 
@@ -273,24 +272,24 @@ def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFi
 @router.get("/media/{video_id:path}")
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
-    facts = index.facts(video_id)
+    metadata = index.metadata(video_id)
     try:
-        found = None if facts.path is None else facts.path.stat()
+        found = None if metadata.path is None else metadata.path.stat()
     except (OSError, ValueError):
         found = None
-    if facts.path is None or found is None or not stat.S_ISREG(found.st_mode):
+    if metadata.path is None or found is None or not stat.S_ISREG(found.st_mode):
         sentence = (
             f"media: the file of {video_id} is not there any more; `hapvr index update` forgets it once it is gone"
         )
         raise Refusal(410, "gone", sentence)
-    if facts.num_bytes and found.st_size != facts.num_bytes:
+    if metadata.num_bytes and found.st_size != metadata.num_bytes:
         sentence = (
-            f"media: the file of {video_id} has {found.st_size} bytes now, and {facts.num_bytes} when it was indexed; make "
+            f"media: the file of {video_id} has {found.st_size} bytes now, and {metadata.num_bytes} when it was indexed; make "
             "its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
         )
         raise Refusal(410, "replaced", sentence)
-    kind = MEDIA_TYPES.get(facts.path.suffix.lower(), "application/octet-stream")
-    return FileResponse(facts.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
+    kind = MEDIA_TYPES.get(metadata.path.suffix.lower(), "application/octet-stream")
+    return FileResponse(metadata.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 
 
 @router.get("/thumbnails/{video_id:path}")
@@ -331,7 +330,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
     """Say that two videos match or do not, or take that back."""
 
     def digest(name: str) -> str:
-        return name if is_digest(name) else index.facts(name).sha256
+        return name if is_digest(name) else index.metadata(name).sha256
 
     if asked.query is not None:
         first, name = digest(asked.query), asked.query

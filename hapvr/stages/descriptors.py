@@ -17,15 +17,8 @@ from hapvr.features.whitening import PROVENANCE_NAME, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.search.current import known_blank, model_place, read_blank, write_blank
-from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, region_descriptors
-from hapvr.search.shards import (
-    INDEX_COLUMNS,
-    ROW_GROUP_ROWS,
-    descriptor_columns,
-    descriptor_shard,
-    fields,
-    region_bytes,
-)
+from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions
+from hapvr.search.shards import INDEX_COLUMNS, ROW_GROUP_ROWS, descriptor_columns, descriptor_shard, fields
 from hapvr.stages.features import feature_settings
 from hapvr.stages.project import Project
 from hapvr.stages.search_model import SearchModel
@@ -35,9 +28,6 @@ from hapvr.storage.shard_build import ShardRecipe, StageResult, VideoEntry, buil
 from hapvr.storage.shards import STATUS_OK, Shard, index_row
 from hapvr.storage.side import without_side
 from hapvr.storage.tensors import tensor_shape
-
-FORMAT = 2
-"""Of the rows; a shard of another one is made again. 2: with regions."""
 
 
 def make_descriptors(
@@ -62,17 +52,16 @@ def make_descriptors(
             regions, timestamps_s = file.read(video_id)
             with torch.inference_mode():
                 embedded = model.network.embed(torch.from_numpy(regions).to(device))
-            vectors = embedded.float().cpu().numpy()
-            found = frame_descriptors(vectors, blank=blank, settings=project.config.search.descriptors)
-            of_regions = region_bytes(region_descriptors(vectors, found.kept))
-            row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()), regions=of_regions)
+            vectors, still = embedded.float().cpu().numpy(), project.config.search.max_frozen_similarity
+            found = frame_descriptors(vectors, blank=blank, max_frozen_similarity=still)
+            row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             yield VideoEntry(row, descriptor_columns(video_id, found, timestamps_s), len(regions))
 
     return build_shard(
         _recipe(project, key, model, blank),
         video_ids=[row["video_id"] for row in rows if row["status"] == STATUS_OK],
         make=make,
-        lost=failed_rows(rows, num_kept=0, regions=b""),
+        lost=failed_rows(rows, num_kept=0),
         progress=progress,
     )
 
@@ -86,10 +75,9 @@ def is_described(project: Project, key: str, model: SearchModel) -> bool:
 def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[np.float32]) -> ShardRecipe:
     features = project.shard(FEATURES_STAGE, key)
     settings = {
-        "format": FORMAT,
         "model": model.digest,
+        "max_frozen_similarity": project.config.search.max_frozen_similarity,
         "features": dict(features.require({}).settings),
-        "descriptors": project.config.search.descriptors.model_dump(mode="json"),
         "blank": state_sha256({"blank": torch.from_numpy(blank)}) if len(blank) else "",
     }
     return ShardRecipe(

@@ -62,7 +62,7 @@ class _Frames:
 
     def at(self, video_id: str, seconds: Sequence[float]) -> Iterator[Image.Image]:
         """The frames nearest to these seconds."""
-        shard = self._project.shard(STAGE, self._searcher.shard_of(video_id))
+        shard = self._project.shard(STAGE, self._searcher.collection.shard_of[video_id])
         if are_stored(shard):
             frames = FrameFile(shard).read(video_id)
             times = np.asarray(frames.timestamps_s)

@@ -10,31 +10,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
 
 import pyarrow as pa
 
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DamagedError
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance
+from hapvr.scorer.segments import Segment
 from hapvr.search.current import CURRENT, CurrentIndex, current_index
-from hapvr.search.duplicate_tables import (
+from hapvr.search.duplicates import (
+    DuplicatePair,
+    GroupMember,
     StoredPairs,
+    best_of_each,
+    group_copies,
     groups_fingerprint,
     pair_rows,
     read_pairs,
     write_groups,
     write_pairs,
 )
-from hapvr.search.duplicates import DuplicatePair, GroupMember, best_of_each, group_copies
-from hapvr.search.engine import Found
-from hapvr.search.fine import FORMAT as SCORES_FORMAT
+from hapvr.search.fine import ScoredCandidate
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage
 from hapvr.stages.project import Project
-from hapvr.stages.searcher import Searcher
-from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.stages.searcher import Searcher, search_fingerprint
 from hapvr.storage.filesystem import DataRoot
 
 PAIRS_STAGE = "duplicate_pairs"
@@ -42,8 +43,6 @@ MARKED_PLACE = "duplicate_groups/marked.parquet"
 GROUPS_PLACE = "duplicate_groups/groups.parquet"
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
-
-UNCALIBRATED = "the model has no calibration, so it does not say how sure it is"
 
 
 @dataclass(frozen=True)
@@ -78,26 +77,26 @@ def make_duplicate_pairs(
     and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
     """
-    calibration = searcher.scorer.calibration
-    if calibration is None:
-        raise DataError(f"duplicates: {UNCALIBRATED}; register one that was evaluated on a validation benchmark")
-    if key not in searcher.indexed:
-        raise DataError(f"duplicates: shard {key} is not in the index; run `hapvr index update` first")
-    wanted = _fingerprint(project, searcher.current, key, searcher.indexed[key])
-    place, video_ids = _place(key), searcher.videos_of(key)
-    if finished := _finished(project.root, key, wanted):  # a data root that is only read has no locks
-        return finished
-    with project.root.lock(f"{PAIRS_STAGE}/{key}"):
-        if finished := _finished(project.root, key, wanted):  # another process has made them meanwhile
-            return finished
+    root, place, wanted = project.root, _place(key), searcher.fingerprint(PAIRS_STAGE, key)
+
+    def finished() -> ShardPairs | None:
+        stored = _undamaged(root, place)
+        return ShardPairs(key, stored.pairs, place, done=False) if stored and stored.fingerprint == wanted else None
+
+    if there := finished():  # a data root that is only read has no locks
+        return there
+    with root.lock(f"{PAIRS_STAGE}/{key}"):
+        if there := finished():  # another process has made them meanwhile
+            return there
         pairs: list[DuplicatePair] = []
+        video_ids = searcher.collection.video_ids(key)
         for number, video_id in enumerate(video_ids):
             progress(number, len(video_ids))
-            for one in searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY):
-                pairs.append(_pair(video_id, one, calibration.probability(one.score.similarity), searcher))
+            found = searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY)
+            pairs += [_pair(video_id, candidate, segments, searcher) for candidate, segments in found]
         progress(len(video_ids), len(video_ids))
         made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest)
-        write_pairs(project.root, place, made)
+        write_pairs(root, place, made)
     return ShardPairs(key, made.pairs, place, done=True)
 
 
@@ -112,15 +111,20 @@ def duplicate_pairs(
     """
     marks = read_marks(project.root)
     contents = _contents(searcher)
-    stored: list[DuplicatePair] = []
+    known: list[DuplicatePair] = []
     for place in (*map(_place, project.root.list_folders(PAIRS_STAGE)), MARKED_PLACE):
         found = read_pairs(project.root, place)
         if found is not None and found.network == searcher.current.digest:
-            stored += found.pairs
-    known = [pair for pair in stored if _is_current(pair, contents)]
-    marked = _marked(best_of_each([*known, *_equal_files(contents)]), marks)
-    marked = [pair for pair in marked if rejected or pair.mark != "not_a_match"]
-    return [pair for pair in marked if pair.mark == "match" or pair.probability >= min_probability]
+            known += [pair for pair in found.pairs if _is_current(pair, contents)]
+    said = [
+        replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
+        for pair in best_of_each([*known, *_equal_files(contents)])
+    ]
+    return [
+        pair
+        for pair in said
+        if pair.mark == "match" or (pair.probability >= min_probability and (rejected or pair.mark != "not_a_match"))
+    ]
 
 
 def make_duplicate_groups(project: Project, searcher: Searcher, *, min_probability: float) -> list[GroupMember]:
@@ -129,15 +133,14 @@ def make_duplicate_groups(project: Project, searcher: Searcher, *, min_probabili
     Pairs that people marked as a match and that no search found are compared first. Two videos that are marked as no match
     come into no group together.
     """
-    root = project.root
-    wanted = _groups_fingerprint(project, searcher.current, searcher.indexed, min_probability)
-    if _stored_groups(root) == wanted and _marked_are_compared(project, searcher):
+    root, inputs = project.root, (searcher.current, searcher.indexed, min_probability)
+    if _stored_groups(root) == _groups_fingerprint(root, _group_inputs(root, *inputs)):
         return _groups(project, searcher, min_probability)
     with root.lock("duplicate_groups"):
-        wanted = _groups_fingerprint(project, searcher.current, searcher.indexed, min_probability)
+        wanted = _group_inputs(root, *inputs)
         _compare_marked(project, searcher)
         members = _groups(project, searcher, min_probability)
-        write_groups(root, GROUPS_PLACE, members, fingerprint=wanted)
+        write_groups(root, GROUPS_PLACE, members, fingerprint=_groups_fingerprint(root, wanted))
     return members
 
 
@@ -149,11 +152,12 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
     current = current_index(root)
     shards = current.open(root, project.config.search).status().shards
     indexed = {key: entry.digest for key, entry in shards.items()}
-    wanted = {key: _fingerprint(project, current, key, digest) for key, digest in indexed.items()}
+    wanted = {key: search_fingerprint(PAIRS_STAGE, project, current, key, digest) for key, digest in indexed.items()}
     uncompared = {
-        key: _digest([one, current.since]) for key, one in wanted.items() if _known_fingerprint(root, key) != one
+        key: _digest([one, current.since]) for key, one in wanted.items() if _fingerprint(root, _place(key)) != one
     }
-    groups = _groups_fingerprint(project, current, indexed, project.config.search.duplicates.min_probability)
+    least = project.config.search.duplicates.min_probability
+    groups = _groups_fingerprint(root, _group_inputs(root, current, indexed, least))
     return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
 
 
@@ -166,21 +170,14 @@ def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:
 def _groups(project: Project, searcher: Searcher, min_probability: float) -> list[GroupMember]:
     """The groups over the pairs that are stored."""
     pairs = duplicate_pairs(project, searcher, min_probability=min_probability)
-    facts = {video_id: searcher.facts.of(video_id) for pair in pairs for video_id in (pair.first, pair.second)}
+    known = searcher.collection.metadata
+    metadata = {video_id: known.of(video_id) for pair in pairs for video_id in (pair.first, pair.second)}
     marks = read_marks(project.root)
     return group_copies(
         pairs,
-        facts,
-        apart=lambda one, other: marks.verdict(facts[one].sha256, facts[other].sha256) == "not_a_match",
+        metadata,
+        apart=lambda one, other: marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match",
     )
-
-
-def _finished(root: DataRoot, key: str, fingerprint: str) -> ShardPairs | None:
-    """The stored pairs of a shard if they are what is wanted."""
-    stored = _undamaged(root, _place(key))
-    if stored is None or stored.fingerprint != fingerprint:
-        return None
-    return ShardPairs(key, stored.pairs, _place(key), done=False)
 
 
 def _place(key: str) -> str:
@@ -188,38 +185,27 @@ def _place(key: str) -> str:
 
 
 def _undamaged(root: DataRoot, place: str) -> StoredPairs | None:
+    """Stored pairs; damaged ones are as if they were not there, for the stage that makes them."""
     try:
         return read_pairs(root, place)
-    except DamagedError:  # for the stage that makes it, as if it were not there
+    except DamagedError:
         return None
 
 
-def _known_fingerprint(root: DataRoot, key: str) -> str:
-    stored = _undamaged(root, _place(key))
+def _fingerprint(root: DataRoot, place: str) -> str:
+    stored = _undamaged(root, place)
     return "" if stored is None else stored.fingerprint
 
 
-def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str) -> str:
-    """Changes where the pairs of a shard may change: model, features, descriptors, settings and way of searches.
-
-    Not with the other shards: what they have in common with this one is found when they are searched.
-    """
-    left_out = {"index", "keep_models", "duplicates"}
-    settings = project.config.search.model_dump(mode="json", exclude=left_out)
-    inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
-    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
-    return Provenance(PAIRS_STAGE, {**model, **settings}, inputs).fingerprint
-
-
-def _groups_fingerprint(
-    project: Project, current: CurrentIndex, indexed: Mapping[str, str], min_probability: float
-) -> str:
+def _group_inputs(root: DataRoot, current: CurrentIndex, indexed: Mapping[str, str], min_probability: float) -> str:
     """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
-    root = project.root
-    keys = {key: _known_fingerprint(root, key) for key in root.list_folders(PAIRS_STAGE)}
-    marks = [[mark.first, mark.second, mark.verdict] for mark in read_marks(root).rows()]
-    state = [current.digest, dict(indexed), keys, sorted(marks), min_probability]
-    return _digest(state)
+    keys = {key: _fingerprint(root, _place(key)) for key in root.list_folders(PAIRS_STAGE)}
+    return _digest([current.digest, dict(indexed), keys, read_marks(root).verdicts(), min_probability])
+
+
+def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
+    """Of groups that were made from these inputs and the marked pairs that are stored."""
+    return _digest([inputs, _fingerprint(root, MARKED_PLACE)])
 
 
 def _digest(value: object) -> str:
@@ -235,36 +221,24 @@ def _stored_groups(root: DataRoot) -> str:
 
 def _compare_marked(project: Project, searcher: Searcher) -> None:
     """Compare the pairs that are marked as a match and in no shard's pairs; what was compared before is kept."""
-    calibration = searcher.scorer.calibration
-    if calibration is None:
+    if searcher.scorer.calibration is None:
         return
-    before = _undamaged(project.root, MARKED_PLACE)
+    root, contents, network = project.root, _contents(searcher), searcher.current.digest
+    before = _undamaged(root, MARKED_PLACE)
     if before is None:
-        project.root.delete(MARKED_PLACE)
-    contents, network = _contents(searcher), searcher.current.digest
+        root.delete(MARKED_PLACE)
     known = {(pair.first, pair.second): pair for pair in before.pairs} if before and before.network == network else {}
-    found = {
-        (pair.first, pair.second) for pair in duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
-    }
+    pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
+    found = {(pair.first, pair.second) for pair in pairs}
     made = []
-    for first, second in _marked_ids(read_marks(project.root), contents):
+    for first, second in _marked_ids(read_marks(root), contents):
         if (first, second) in known and _is_current(known[first, second], contents):
             made.append(known[first, second])
         elif (first, second) not in found:
-            one = searcher.compare(first, second)
-            made.append(_pair(first, one, calibration.probability(one.score.similarity), searcher))
+            made.append(_pair(first, *searcher.compare(first, second), searcher))
     if made or before is not None:
-        write_pairs(project.root, MARKED_PLACE, StoredPairs(tuple(made), "", network))
-
-
-def _marked_are_compared(project: Project, searcher: Searcher) -> bool:
-    """Whether every pair that is marked as a match is stored, by its shards or by `_compare_marked`."""
-    try:
-        pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
-    except DamagedError:
-        return False
-    stored = {(pair.first, pair.second) for pair in pairs}
-    return all(ids in stored for ids in _marked_ids(read_marks(project.root), _contents(searcher)))
+        fingerprint = _digest([asdict(pair) for pair in made])
+        write_pairs(root, MARKED_PLACE, StoredPairs(tuple(made), fingerprint, network))
 
 
 def _marked_ids(marks: Marks, contents: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -278,7 +252,8 @@ def _marked_ids(marks: Marks, contents: Mapping[str, str]) -> Iterator[tuple[str
 
 def _contents(searcher: Searcher) -> dict[str, str]:
     """Video id -> SHA-256, of all that can be found."""
-    return {video_id: searcher.facts.of(video_id).sha256 for video_id in searcher.video_ids()}
+    known = searcher.collection.metadata
+    return {video_id: known.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
 
 
 def _ids_of(contents: Mapping[str, str]) -> dict[str, list[str]]:
@@ -294,21 +269,20 @@ def _is_current(pair: DuplicatePair, contents: Mapping[str, str]) -> bool:
     return contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
 
 
-def _pair(query: str, found: Found, probability: float, searcher: Searcher) -> DuplicatePair:
-    segments = found.segments or ()
-    covered = coverage(segments, query_s=searcher.seconds_of(query), reference_s=found.score.seconds)
+def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], searcher: Searcher) -> DuplicatePair:
+    covered = coverage(segments, query_s=searcher.seconds_of(query), reference_s=found.seconds)
     starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
-    other = found.score.video_id
-    if other < query:
+    if found.video_id < query:
         covered, starts = covered[::-1], starts[::-1]
-    first, second = min(query, other), max(query, other)
+    first, second = sorted((query, found.video_id))
+    metadata = searcher.collection.metadata
     return DuplicatePair(
         first=first,
         second=second,
-        first_sha256=searcher.facts.of(first).sha256,
-        second_sha256=searcher.facts.of(second).sha256,
-        similarity=found.score.similarity,
-        probability=probability,
+        first_sha256=metadata.of(first).sha256,
+        second_sha256=metadata.of(second).sha256,
+        similarity=found.similarity,
+        probability=searcher.calibration.probability(found.similarity),
         first_covered=covered[0],
         second_covered=covered[1],
         first_start_s=starts[0],
@@ -332,8 +306,3 @@ def _equal_files(contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
                 first_start_s=0.0,
                 second_start_s=0.0,
             )
-
-
-def _marked(pairs: Iterable[DuplicatePair], marks: Marks) -> list[DuplicatePair]:
-    said = [(pair, marks.verdict(pair.first_sha256, pair.second_sha256)) for pair in pairs]
-    return [pair if verdict is None else replace(pair, mark=verdict) for pair, verdict in said]

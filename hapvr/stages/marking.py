@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
-from hapvr.search.facts import CollectionFacts
+from hapvr.search.collection import CollectionMetadata
 from hapvr.search.marks import Mark, Verdict, mark_pair, unmark_pair
+from hapvr.search.query import printable
 from hapvr.stages.project import Project
 from hapvr.storage.manifest import manifest_table
 
@@ -34,10 +35,10 @@ def content_of(project: Project, name: str) -> str:
         for row in manifest_table(project.root).filter(pc.field("video_id") == name).to_pylist()
     }
     if shards:
-        facts = CollectionFacts(project.root, shards).of(name)
-        if facts.path is None:
+        metadata = CollectionMetadata(project.root, shards).of(name)
+        if metadata.path is None:
             raise DataError(f"pairs: {name} has not been looked into, or cannot be read; run `hapvr download` first")
-        return facts.sha256
+        return metadata.sha256
     try:
         return file_sha256(Path(name))
     except (OSError, ValueError) as error:
@@ -50,7 +51,7 @@ def content_of(project: Project, name: str) -> str:
 def mark(project: Project, one: str, other: str, verdict: Verdict) -> Mark:
     """Keep what somebody says about two videos, see `content_of`. Raises DataError and ArgumentError."""
     first, second = content_of(project, one), content_of(project, other)
-    return mark_pair(project.root, first, second, verdict, names=(one, other))
+    return mark_pair(project.root, first, second, verdict, names=(printable(one), printable(other)))
 
 
 def unmark(project: Project, one: str, other: str) -> Mark | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
-from hapvr.search.current import FOLDER, CurrentIndex, model_place, serving_index, write_current
-from hapvr.search.index import FrameIndex, IndexStatus, Recall, ShardRows
-from hapvr.search.index_state import STATE_FILE
+from hapvr.search.current import BLANK_FILE, FOLDER, CurrentIndex, model_place, serving_index, write_current
+from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus
 from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.search.vectors import VECTOR
 from hapvr.stages.descriptors import is_described, make_descriptors
@@ -21,9 +21,8 @@ from hapvr.stages.search_model import SearchModel
 from hapvr.storage.features import STAGE as FEATURES_STAGE
 from hapvr.storage.features import finished_shards
 from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.shards import Shard
 
-PREFIX = "index-"
+INDEX_NAME = re.compile(r"index-\d{4,}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class IndexUpdate:
     serving: CurrentIndex | None
     passed: bool
     status: IndexStatus
-    recall: Recall
+    recall: float
     added: tuple[str, ...]
     replaced: tuple[str, ...]
     removed: tuple[str, ...]
@@ -61,19 +60,30 @@ def update_index(
         finished, awaited = finished_shards(project.root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
-        place = _place(root, model.digest, serving, anew=anew)
-        index = _open(project, place)
-        known = {} if index is None else index.status().shards
-        revision = None if index is None else index.status().revision
+        place = _place(root, model.digest, serving, rebuild=anew)
+        settings = project.config.search.index
+        index = None
+        if root.exists(f"{place}/{STATE_FILE}"):
+            index = FrameIndex.open(root.url_of(place), settings=settings)
+        known, revision = ({}, None) if index is None else (index.status().shards, index.status().revision)
         added: list[str] = []
         replaced: list[str] = []
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
             if key not in known or known[key].digest != shard.data_digest():
-                rows = _rows(project, model, shard)
+                try:
+                    rows = searchable(shard)
+                except DamagedError as error:
+                    warnings.warn(f"{error}. They are made again", stacklevel=2)
+                    root.delete(shard.index_name)
+                    shard = make_descriptors(project, key, model).shard
+                    rows = searchable(shard)
                 if index is None:
-                    index = _create(project, model, place, dims=rows.videos[VECTOR].type.list_size)
+                    serving = _named(root, serving, place)
+                    provenance = {"model": model.uri, "digest": model.digest}
+                    dims = rows.videos[VECTOR].type.list_size
+                    index = FrameIndex.create(root.url_of(place), dims, provenance, settings=settings)
                 index.replace_shard(key, *rows, digest=shard.data_digest())
                 (replaced if key in known else added).append(key)
         assert index is not None
@@ -81,12 +91,11 @@ def update_index(
         for key in removed:
             index.delete_shard(key)
         index.optimise()
-        recall = index.verify(probes=project.config.search.index.probes)
-        passed = recall.recall >= project.config.search.index.min_recall
-        if not passed:  # lists of vectors that have changed since may be of no use
-            index.optimise(anew=True)
-            recall = index.verify(probes=project.config.search.index.probes)
-            passed = recall.recall >= project.config.search.index.min_recall
+        recall, least = index.recall(), settings.min_recall
+        if recall < least:  # lists of vectors that have changed since may be of no use
+            index.optimise(rebuild=True)
+            recall = index.recall()
+        passed = recall >= least
         progress(len(finished), len(finished))
         before = serving
         if passed:
@@ -142,64 +151,73 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, anew: bool) -> str:
+def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild: bool) -> str:
     """The folder of the index to bring up to date, which may not be there yet."""
     above = model_place(digest)
-    there = [name for name in root.list_folders(above) if name.startswith(PREFIX)]
-    if not anew:
+    there = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
+    if not rebuild:
         if serving is not None and serving.digest == digest:
             return serving.place
         usable = [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]
         if usable:
             return f"{above}/{usable[-1]}"
-    number = int(there[-1].removeprefix(PREFIX)) + 1 if there else 1
-    return f"{above}/{PREFIX}{number:04d}"
+    number = max((int(name.removeprefix("index-")) for name in there), default=0) + 1
+    return f"{above}/index-{number:04d}"
 
 
-def _open(project: Project, place: str) -> FrameIndex | None:
-    if not project.root.exists(f"{place}/{STATE_FILE}"):
-        return None
-    return FrameIndex.open(project.root.url_of(place), settings=project.config.search.index)
-
-
-def _create(project: Project, model: SearchModel, place: str, *, dims: int) -> FrameIndex:
-    provenance = {"model": model.uri, "digest": model.digest}
-    return FrameIndex.create(project.root.url_of(place), dims, provenance, settings=project.config.search.index)
-
-
-def _rows(project: Project, model: SearchModel, shard: Shard) -> ShardRows:
-    """What the index takes of a shard; descriptors that are damaged are made again."""
-    try:
-        return searchable(shard)
-    except DamagedError as error:
-        warnings.warn(f"{error}. They are made again", stacklevel=2)
-        project.root.delete(shard.index_name)
-        return searchable(make_descriptors(project, shard.key, model).shard)
+def _named(root: DataRoot, serving: CurrentIndex | None, place: str) -> CurrentIndex | None:
+    """The record that names a new index before it is begun, so that one that is left half made can be removed."""
+    if serving is None or place in serving.made:
+        return serving
+    serving = replace(serving, made=(*serving.made, place))
+    write_current(root, serving)
+    return serving
 
 
 def _serve(
-    project: Project, model: SearchModel, place: str, recall: Recall, before: CurrentIndex | None
+    project: Project, model: SearchModel, place: str, recall: float, before: CurrentIndex | None
 ) -> CurrentIndex:
-    """Let an index answer, and remove those that nobody goes back to.
+    """Let an index answer, and remove those that nobody goes back to, of those that the record names.
 
     The one that it replaces stays until the next call, for searches that have it open.
     """
     root, since = project.root, datetime.now(UTC).isoformat(timespec="seconds")
-    earlier: tuple[str, ...] = ()
+    earlier: list[str] = []
     if before is not None:
         since = before.since if before.place == place else since
-        models = dict.fromkeys((before.digest, *before.earlier))
-        earlier = tuple(digest for digest in models if digest != model.digest)[: project.config.search.keep_models]
+        earlier = [one for one in (before.place, *before.made) if _is_there(root, one)]
+    made = list(dict.fromkeys([place, *earlier]))
+    models = list(dict.fromkeys(map(_model_of, made)))
+    kept = models[: 1 + project.config.search.keep_models]
     serving = CurrentIndex(
-        place=place, model=model.uri, digest=model.digest, recall=recall.recall, since=since, earlier=earlier
+        place=place, model=model.uri, digest=model.digest, recall=recall, since=since, made=tuple(made)
     )
     if serving != before:
         write_current(root, serving)
-    for name in root.list_folders(model_place(model.digest)):
-        folder = f"{model_place(model.digest)}/{name}"
-        if name.startswith(PREFIX) and folder != place and (before is None or folder != before.place):
-            root.delete_folder(folder)
-    if before is not None:
-        for digest in {before.digest, *before.earlier} - {model.digest, *earlier}:
-            root.delete_folder(model_place(digest))
+    for one in made[1:]:
+        replaced = _model_of(one) == model.digest and before is not None and one != before.place
+        if replaced or _model_of(one) not in kept:
+            _remove(root, one)
+    for digest in models[len(kept) :]:
+        above = model_place(digest)
+        _remove(root, f"{above}/descriptors")
+        root.delete(f"{above}/{BLANK_FILE}")
+        if not root.list_folders(above) and not root.list_files(above):
+            _remove(root, above)
     return serving
+
+
+def _model_of(place: str) -> str:
+    """The digest of the network that an index belongs to."""
+    return place.split("/")[1]
+
+
+def _is_there(root: DataRoot, place: str) -> bool:
+    above, _, name = place.rpartition("/")
+    return name in root.list_folders(above)
+
+
+def _remove(root: DataRoot, place: str) -> None:
+    """Remove a folder of ours, unless it is, or lies behind, a link to somewhere else."""
+    if root.local is None or root.local_path(place).resolve() == root.local_path(place):
+        root.delete_folder(place)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
 from hapvr.scorer.description import NETWORK_FOLDER, read_description
-from hapvr.search.current import CurrentIndex, serving_index
-from hapvr.search.network_digest import network_digest, stored_network_digest
+from hapvr.search.current import CurrentIndex, network_digest, serving_index, stored_network_digest
 from hapvr.stages.project import Project
 from hapvr.tracking.client import pinned_uri, registered_bundle, require_store
 

@@ -1,4 +1,8 @@
-"""Small pictures of a benchmark's videos, from the stored frames of the collection."""
+"""Small pictures of a benchmark's videos, from the stored frames of the collection.
+
+Videos whose frames are not stored have none: imported features come without frames, and with `sampling.store_frames:
+false` they would have to be decoded again.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,7 @@ from hapvr.storage.frames import STAGE, FrameFile, are_stored, thumbnail
 def thumbnails(
     project: Project, definition: BenchmarkDefinition, shards: Sequence[str], video_ids: Iterable[str], *, count: int
 ) -> dict[str, list[Image.Image]]:
-    """`count` evenly spaced frames of each video, by the benchmark's ids.
-
-    Videos whose frames are not stored are left out: imported features have none, and with `sampling.store_frames: false`
-    they would have to be decoded again.
-    """
+    """`count` evenly spaced frames of each video, by the benchmark's ids; videos without stored frames are left out."""
     wanted = set(video_ids)
     found: dict[str, list[Image.Image]] = {}
     for key in shards:

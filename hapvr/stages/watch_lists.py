@@ -20,19 +20,18 @@ from hapvr.config import WatchList
 from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
 from hapvr.files import require_regular
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, file_sha256
+from hapvr.provenance import file_sha256
 from hapvr.scorer.pictures import is_picture
-from hapvr.search.current import CURRENT, CurrentIndex, current_index
-from hapvr.search.fine import FORMAT as SCORES_FORMAT
+from hapvr.search.current import CURRENT, current_index
 from hapvr.search.marks import read_marks
-from hapvr.search.outbox import Outbox
-from hapvr.stages.duplicates import GROUPS_PLACE, UNCALIBRATED
+from hapvr.search.query import printable
+from hapvr.stages.alerts import AlertOutbox
+from hapvr.stages.duplicates import GROUPS_PLACE
 from hapvr.stages.project import Project
-from hapvr.stages.searcher import Searcher, Wanted
-from hapvr.storage.features import STAGE as FEATURES_STAGE
+from hapvr.stages.searcher import Searcher, SearchOptions, search_fingerprint
 from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 from hapvr.tables import read_table, write_table
-from hapvr.video.sources import VIDEO_SUFFIXES
+from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"
 FINGERPRINT = b"hapvr.fingerprint"
@@ -54,17 +53,18 @@ SCHEMA = pa.schema(
         ("since", pa.string()),
     ]
 )
-"""since: when the pair was found first, ISO 8601, UTC; "" in rows of versions that did not keep it."""
+"""since: when the pair was found first, ISO 8601, UTC."""
 
 
 @dataclass(frozen=True)
 class WatchQuery:
-    """A file, or a video of the collection (path None), of a list."""
+    """A file, or a video of the collection (path None), of a list. problem: why the file cannot be read, if so."""
 
     watch_list: WatchList
     name: str
     sha256: str
     path: Path | None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class WatchMatches:
 
 
 def watch_queries(project: Project) -> list[WatchQuery]:
-    """All queries of all lists. Raises ConfigError for a path or group that is not there."""
+    """All queries of all lists, also files that cannot be read. Raises ConfigError for a path or group that is not there."""
     return [query for one in project.config.watch.lists for query in _queries(project, one)]
 
 
@@ -94,12 +94,8 @@ def make_watch_matches(
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
     once for ever. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
-    if searcher.scorer.calibration is None:
-        raise DataError(f"watch: {UNCALIBRATED}; register one that was evaluated on a validation benchmark")
-    if key not in searcher.indexed:
-        raise DataError(f"watch: shard {key} is not in the index; run `hapvr index update` first")
     queries, place = watch_queries(project), _place(key)
-    wanted = _fingerprint(project, searcher.current, key, searcher.indexed[key], queries)
+    wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
     failed: dict[str, str] = {}
     with project.root.lock(f"{STAGE}/{key}"):
         stored = _stored(project.root, place)
@@ -113,17 +109,20 @@ def make_watch_matches(
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
+                problem = query.problem
                 try:
-                    rows += _compare(searcher, within, query)
+                    rows += [] if problem else _compare(searcher, within, query)
                 except (VideoError, DataError) as error:
-                    failed[f"{query.watch_list.name}: {query.name}"] = str(error)
+                    problem = str(error)
+                if problem:
+                    failed[f"{query.watch_list.name}: {query.name}"] = printable(problem)
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
             metadata = {FINGERPRINT: b"" if failed else wanted.encode()}
             with project.root.write(place) as stream:
                 write_table(table.replace_schema_metadata(metadata), stream)
-    announced = Outbox(project.root).put(_messages(table)) if project.config.watch.webhook is not None else 0
+    announced = AlertOutbox(project.root).put(_messages(table)) if project.config.watch.webhook is not None else 0
     return WatchMatches(key, table, place, done, announced, failed)
 
 
@@ -135,9 +134,9 @@ def unwatched_shards(project: Project) -> dict[str, str]:
         return {}
     current = current_index(project.root)
     shards = current.open(project.root, project.config.search).status().shards
-    found = {}
+    found, asked = {}, _asked(project, queries)
     for key, entry in sorted(shards.items()):
-        wanted = _fingerprint(project, current, key, entry.digest, queries)
+        wanted = search_fingerprint(STAGE, project, current, key, entry.digest, **asked)
         stored = _stored(project.root, _place(key))
         if stored is None or stored[0] != wanted:
             found[key] = hashlib.sha256(f"{wanted} {current.since}".encode()).hexdigest()
@@ -170,35 +169,39 @@ def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
             require_regular(path)
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
             files = [path.parent / line for line in lines if line and not line.startswith("#")]
-        return [WatchQuery(one, str(file), file_sha256(file), file) for file in files]
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"watch.lists: {one.name}: {path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
         ) from error
+    return [_file(one, file) for file in files]
+
+
+def _file(one: WatchList, file: Path) -> WatchQuery:
+    try:
+        require_regular(file)
+        return WatchQuery(one, text_of_path(file), file_sha256(file), file)
+    except (OSError, ValueError) as error:
+        return WatchQuery(one, text_of_path(file), "", file, problem=f"{file} cannot be read ({error})")
 
 
 def _members(project: Project, one: WatchList, group: str) -> list[WatchQuery]:
-    if not project.root.exists(GROUPS_PLACE):
-        raise ConfigError(f"watch.lists: {one.name}: there are no groups yet; run `hapvr duplicates` first")
-    with (
-        project.root.open(GROUPS_PLACE) as file,
-        project.root.naming_damage(GROUPS_PLACE, remedy="run `hapvr duplicates`"),
-    ):
-        members = read_table(pa.BufferReader(file.read())).filter(pc.field("group") == group)
-    if not len(members):
+    rows: list[dict[str, Any]] = []
+    if project.root.exists(GROUPS_PLACE):
+        with (
+            project.root.open(GROUPS_PLACE) as file,
+            project.root.naming_damage(GROUPS_PLACE, remedy="run `hapvr duplicates`"),
+        ):
+            members = read_table(pa.BufferReader(file.read())).filter(pc.field("group") == group)
+        rows = members.sort_by("video_id").to_pylist()
+    if not rows:
         raise ConfigError(f"watch.lists: {one.name}: there is no group {group!r}; `hapvr duplicates` lists them")
-    rows = members.sort_by("video_id").to_pylist()
     return [WatchQuery(one, row["video_id"], row["sha256"], None) for row in rows]
 
 
-def _fingerprint(project: Project, current: CurrentIndex, key: str, indexed: str, queries: Sequence[WatchQuery]) -> str:
-    settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
-    marks = [[mark.first, mark.second, mark.verdict] for mark in read_marks(project.root).rows()]
+def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
+    """What matches depend on besides the index: queries and marks."""
     asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
-    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
-    state = {**model, "queries": asked, "marks": sorted(marks), **settings}
-    inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
-    return Provenance(STAGE, state, inputs).fingerprint
+    return {"queries": asked, "marks": read_marks(project.root).verdicts()}
 
 
 def _stored(root: DataRoot, place: str) -> tuple[str, pa.Table] | None:
@@ -217,20 +220,15 @@ def check_watch_matches(root: DataRoot, key: str) -> None:
 def _read(root: DataRoot, place: str) -> tuple[str, pa.Table]:
     with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr watch` again"):
         table = read_table(pa.BufferReader(file.read()))
-        if "since" not in table.column_names:
-            table = table.append_column("since", pa.array([""] * len(table), pa.string()))
         return read_schema_metadata(table.schema, FINGERPRINT), table.select(SCHEMA.names).cast(SCHEMA)
 
 
 def _compare(searcher: Searcher, within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
     """Rows of one query. Raises VideoError and DataError where it cannot be used."""
     read = searcher.read_id(query.name) if query.path is None else searcher.read(query.path)
-    least = query.watch_list.min_probability
-    number = len(within.answer(read, Wanted(top=within.num_videos, min_probability=least, segments=False)).matches)
-    if not number:
-        return []
+    options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
     rows = []
-    for match in within.answer(read, Wanted(top=number, min_probability=least)).matches:
+    for match in within.answer(read, options).matches:
         first = match.segments[0] if match.segments else None
         rows.append(
             {
@@ -238,7 +236,7 @@ def _compare(searcher: Searcher, within: Searcher, query: WatchQuery) -> list[di
                 "query": query.name,
                 "video_id": match.reference,
                 "query_sha256": query.sha256,
-                "video_sha256": searcher.facts.of(match.reference).sha256,
+                "video_sha256": searcher.collection.metadata.of(match.reference).sha256,
                 "similarity": match.similarity,
                 "probability": match.probability,
                 "query_start_s": first and first.query_start_s,

@@ -38,7 +38,7 @@ def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Ite
     lists = [{"name": "leaked", "path": str(folder / "watched")}]
     project = copied(collection, folder, **{"watch.lists": lists})
     searcher = Searcher.open(project)
-    for key in searcher.shards():
+    for key in searcher.collection.shards():
         make_watch_matches(project, searcher, key)
     with serving(project) as found:
         yield found

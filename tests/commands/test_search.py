@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import shutil
 from pathlib import Path
@@ -63,14 +62,15 @@ def test_programs_get_json(project: Project, clip: Path) -> None:
 
 @pytest.mark.slow
 def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_path: Path) -> None:
-    """CSV on standard output and in a file, and Parquet with the same rows."""
-    rows = list(csv.DictReader(io.StringIO(call(project, "search", clip, "--csv", "--out", tmp_path / "m.csv"))))
+    """CSV, Parquet with the same rows, a page and JSON."""
+    call(project, "search", clip, "--out", tmp_path / "m.csv")
+    rows = list(csv.DictReader((tmp_path / "m.csv").open()))
     assert list(rows[0])[:7] == VSC_COLUMNS
     assert (rows[0]["ref_id"], float(rows[0]["ref_start"]), float(rows[0]["ref_end"])) == ("in/long.mp4", 25, 31)
     call(project, "search", clip, "--out", tmp_path / "m.parquet")
     stored = pl.read_parquet(tmp_path / "m.parquet")
     assert stored.columns[:7] == VSC_COLUMNS
-    assert len(stored) == len(rows) == len(list(csv.DictReader((tmp_path / "m.csv").open())))
+    assert len(stored) == len(rows)
     call(project, "search", clip, "--out", tmp_path / "m.html")
     assert "data:image/jpeg;base64," in (tmp_path / "m.html").read_text()
     call(project, "search", clip, "--out", tmp_path / "m.json")
@@ -89,11 +89,9 @@ def test_nothing_found_is_an_answer(project: Project, tmp_path: Path) -> None:
         (("absent.mp4",), "absent.mp4 does not exist"),
         (("--id", "in/short.mp4", "--at", "1", "--from", "2"), "--at and --from/--to"),
         (("--id", "in/short.mp4", "--from", "5", "--to", "3"), "wanted 0 <= from < to"),
-        (("--id", "in/short.mp4", "--at", "nan"), "wanted seconds from 0 on"),
+        (("--id", "in/short.mp4", "--at", "nan"), "wanted 0 <= from < to"),
         (("--id", "in/short.mp4", "--out", "matches.xls"), "ends in .csv, .parquet, .json, .html"),
-        (("--id", "in/short.mp4", "--candidates", "0"), "search.candidates"),
         (("--id", "in/short.mp4", "--min-probability", "2"), "wanted a number in [0, 1]"),
-        (("--id", "in/short.mp4", "--json", "--csv"), "wanted one of the two"),
     ],
     ids=str,
 )

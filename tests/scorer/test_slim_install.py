@@ -17,7 +17,7 @@ import pytest
 
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search.current import current_index
-from hapvr.search.rows import answer_values
+from hapvr.search.match import answer_values
 from hapvr.stages.duplicates import duplicate_pairs, make_duplicate_pairs
 from hapvr.stages.search_index import update_index
 from hapvr.stages.search_model import search_model

@@ -13,9 +13,8 @@ from hapvr.seeding import numpy_rng
 
 DIMS = 20  # no multiple of what codes want
 # every list is looked at, and the codes are refined: what is found must be what an exact search finds
-SMALL = IndexSettings(min_indexed_rows=256, list_rows=64, code_bits=5, probed_lists=64, refine_factor=8)
+SMALL = IndexSettings(min_indexed_rows=256, code_bits=5, probed_lists=64, refine_factor=8)
 FRAMES = 8
-REGIONS = 3
 
 
 class ExactIndex:
@@ -24,19 +23,11 @@ class ExactIndex:
     def __init__(self) -> None:
         self.shards: dict[str, ShardRows] = {}
 
-    def replace_shard(
-        self, shard: str, frames: pa.Table, videos: pa.Table, regions: pa.Table | None = None, *, digest: str = ""
-    ) -> None:
-        self.shards[shard] = ShardRows(frames, videos, videos[:0] if regions is None else regions)
+    def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
+        self.shards[shard] = ShardRows(frames, videos)
 
     def delete_shard(self, shard: str) -> None:
         self.shards.pop(shard, None)
-
-    def delete_videos(self, video_ids: list[str]) -> None:
-        def keep(table: pa.Table) -> pa.Table:
-            return table.filter(pa.array([name not in video_ids for name in table["video_id"].to_pylist()], pa.bool_()))
-
-        self.shards = {name: ShardRows(*map(keep, tables)) for name, tables in self.shards.items()}
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         ids, seconds, similarities = self._compare(queries, "frames")
@@ -50,18 +41,15 @@ class ExactIndex:
         return pa.table(rows, schema=FOUND_FRAMES)
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        ids, _, similarities = self._compare(query[None], "videos", "regions")
-        best: dict[str, float] = {}
-        for name, similarity in zip(ids, similarities.reshape(-1).tolist(), strict=True):
-            best[name] = max(similarity, best.get(name, -1.0))
-        nearest = sorted(best.items(), key=lambda one: -one[1])[:k]
-        return pa.table([[name for name, _ in nearest], [near for _, near in nearest]], schema=FOUND_VIDEOS)
+        ids, _, similarities = self._compare(query[None], "videos")
+        numbers, places = self._nearest(similarities, k)
+        return pa.table([[ids[place] for place in places], similarities[numbers, places]], schema=FOUND_VIDEOS)
 
     def _compare(
-        self, queries: npt.NDArray[np.floating], *parts: str
+        self, queries: npt.NDArray[np.floating], part: str
     ) -> tuple[list[str], list[float], npt.NDArray[np.float32]]:
         """Ids and seconds of all rows, and the cosines [Q, N]."""
-        tables = [table for shard in self.shards.values() for part in parts if len(table := getattr(shard, part))]
+        tables = [table for shard in self.shards.values() if len(table := getattr(shard, part))]
         if not tables:
             return [], [], np.zeros((len(queries), 0), np.float32)
         table = pa.concat_tables(tables)
@@ -88,7 +76,7 @@ def vector_column(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
 
 
 def descriptors(videos: list[str], *, seed: int) -> ShardRows:
-    """Frames that gather around the vector of their video, those vectors, and of every second video some regions."""
+    """Frames that gather around the vector of their video, and those vectors."""
     rng = numpy_rng(seed, "descriptors")
     centres = unit(rng.standard_normal((len(videos), DIMS)))
     frames = unit(np.repeat(centres, FRAMES, 0) + 0.1 * rng.standard_normal((len(videos) * FRAMES, DIMS)))
@@ -97,12 +85,9 @@ def descriptors(videos: list[str], *, seed: int) -> ShardRows:
         "second": pa.array(np.tile(np.arange(FRAMES), len(videos)), pa.float32()),
         VECTOR: vector_column(frames),
     }
-    parts = unit(rng.standard_normal((REGIONS * len(videos[::2]), DIMS)))
-    of_regions = [video for video in videos[::2] for _ in range(REGIONS)]
     return ShardRows(
         pa.table(of_frames),
         pa.table({"video_id": pa.array(videos, pa.string()), VECTOR: vector_column(centres)}),
-        pa.table({"video_id": pa.array(of_regions, pa.string()), VECTOR: vector_column(parts)}),
     )
 
 

@@ -22,17 +22,9 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
-from hapvr.search.current import read_blank, write_blank
-from hapvr.search.descriptors import (
-    blank_pictures,
-    frame_descriptors,
-    mean_directions,
-    region_descriptors,
-    video_descriptor,
-)
-from hapvr.search.network_digest import network_digest, stored_network_digest
+from hapvr.search.current import network_digest, stored_network_digest
+from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
 from hapvr.seeding import torch_rng
-from hapvr.storage.filesystem import DataRoot
 from tests.scorer.bundles import BACKBONE, scene
 
 DIMS = 32
@@ -80,13 +72,6 @@ def test_blank_and_frozen_frames_are_marked(embed: Callable[[Tensor], Tensor], t
     assert found.kept.sum() == 3
 
 
-def test_a_picture_that_comes_back_is_kept(embed: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
-    crops = filmed(tmp_path / "a.mp4", [scene(1), scene(2), scene(1)])
-    with torch.inference_mode():
-        regions = NETWORK.embed(embed(crops)).numpy()
-    assert frame_descriptors(regions).reasons.tolist() == ["", "frozen"] * 3
-
-
 def test_descriptors_are_the_network_with_averages_over_regions() -> None:
     """The principle: the dot product of two means is TopK-Chamfer at spatial_rate 1, up to the lengths."""
     first, second = (torch.randn(5, 9, DIMS, generator=torch_rng(name)) for name in ("first", "second"))
@@ -112,15 +97,6 @@ def test_the_descriptor_of_a_video_is_the_direction_of_its_mean() -> None:
     np.testing.assert_allclose(video_descriptor(vectors), np.array([1, 2, 0]) / np.sqrt(5), atol=1e-6)
 
 
-def test_a_region_has_the_direction_of_its_mean_over_the_frames_that_can_be_found() -> None:
-    regions = np.zeros((3, 3, 2), np.float32)
-    regions[:, 0], regions[:, 1] = [3, 0], [[1, 0], [0, 9], [0, 1]]  # attention makes nothing of the third
-    found = region_descriptors(regions, np.array([True, False, True]))
-    np.testing.assert_allclose(found, [[1, 0], [np.sqrt(0.5), np.sqrt(0.5)]], atol=1e-6)
-    assert region_descriptors(regions, np.zeros(3, bool)).shape == (0, 2)
-    assert region_descriptors(regions[:, :1], np.ones(3, bool)).shape == (0, 2)
-
-
 def test_networks_are_told_apart() -> None:
     same = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("descriptors"))
     other = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("others"))
@@ -137,10 +113,3 @@ def test_a_stored_network_is_known_by_its_files(settings: AnyNetworkSettings, tm
     (tmp_path / "network.safetensors").write_bytes(b"x")
     with pytest.raises(DataError, match=r"network\.safetensors is damaged"):
         stored_network_digest(tmp_path)
-
-
-def test_blank_descriptors_are_kept(tmp_path: Path) -> None:
-    root, blank = DataRoot(tmp_path), np.eye(3, 5, dtype=np.float32)
-    assert len(read_blank(root, "abc")) == 0
-    write_blank(root, "abc", blank)
-    np.testing.assert_array_equal(read_blank(root, "abc"), blank)

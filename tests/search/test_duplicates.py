@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair, best_of_each, group_copies, kind_of
-from hapvr.search.facts import VideoFacts
 
 
-def facts(name: str, **changes: object) -> VideoFacts:
+def facts(name: str, **changes: object) -> VideoMetadata:
     values = {"num_bytes": 10**6, "duration_s": 10.0, "width_px": 640, "height_px": 360, "codec": "h264"} | changes
-    return VideoFacts(path=Path(name), sha256=hashlib.sha256(name.encode()).hexdigest(), **values)  # type: ignore[arg-type]
+    return VideoMetadata(path=Path(name), sha256=hashlib.sha256(name.encode()).hexdigest(), **values)  # type: ignore[arg-type]
 
 
 def pair(
@@ -108,7 +108,7 @@ def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: obje
         inside = [member for member in members if member.group == group]
         assert len(inside) >= 2
         assert [sum(member.keep for member in inside), sum(member.medoid for member in inside)] == [1, 1]
-        assert group == min(member.facts.sha256 for member in inside)[:12]
+        assert group == min(member.metadata.sha256 for member in inside)[:12]
 
 
 def test_a_pair_found_twice_counts_once() -> None:

@@ -51,7 +51,7 @@ def change(index: FrameIndex, exact: ExactIndex) -> None:
 def check(index: FrameIndex, exact: ExactIndex) -> None:
     agree(index.search_frames(QUERIES, 10), exact.search_frames(QUERIES, 10))
     agree(index.search_videos(QUERIES[0], 5), exact.search_videos(QUERIES[0], 5))
-    assert index.verify(probes=50).recall == 1
+    assert (index.recall(probes=50), index.verify()) == (1, [])
 
 
 def test_an_index_in_an_object_store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,27 +49,16 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 ROW = {"first": A, "second": B, "verdict": "match", "names": ["a", "b"], "since": "2026-11-23T10:00:00+00:00"}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"format_version": 2, "pairs": []}',
-        *(
-            json.dumps({"format_version": 1, "pairs": pairs})
-            for pairs in (
-                [{}],
-                {},
-                [ROW | {"first": []}],
-                [ROW | {"first": B, "second": A}],
-                [ROW | {"verdict": "perhaps"}],
-                [ROW | {"names": [1, 2]}],
-                [ROW | {"names": ["a"]}],
-                [ROW | {"since": {}}],
-            )
-        ),
-        "[]",
-        "{",
-    ],
+BROKEN: tuple[object, ...] = (
+    {},
+    [{}],
+    [ROW | {"first": B, "second": A}],
+    [ROW | {"verdict": "perhaps"}],
+    [ROW | {"since": 1}],
 )
+
+
+@pytest.mark.parametrize("text", [*(json.dumps({"pairs": pairs}) for pairs in BROKEN), "[]", "{"])
 def test_damage_is_named_and_nothing_is_overwritten(tmp_path: Path, text: str) -> None:
     """Marks are work of people: a file that cannot be read stays as it is."""
     root = DataRoot(tmp_path)
@@ -79,12 +68,3 @@ def test_damage_is_named_and_nothing_is_overwritten(tmp_path: Path, text: str) -
         with pytest.raises(DamagedError, match=PLACE):
             call()
     assert (tmp_path / PLACE).read_text() == text
-
-
-def test_of_many_damaged_rows_the_first_are_named(tmp_path: Path) -> None:
-    root = DataRoot(tmp_path)
-    mark_pair(root, A, B, "match", names=("a", "b"))
-    (tmp_path / PLACE).write_text(json.dumps({"format_version": 1, "pairs": [ROW | {"since": 1}] * 1000}))
-    with pytest.raises(DamagedError, match=r"0\.since.*and 980 more") as caught:
-        read_marks(root)
-    assert len(str(caught.value)) < 3000

@@ -36,7 +36,7 @@ def fill_collection(folder: Path) -> None:
     replaced = write_scenes(folder / "videos" / "replaced.mp4", list(range(710, 715)))
     project = searchable_project(folder)
     searcher = Searcher.open(project)
-    for key in searcher.shards():
+    for key in searcher.collection.shards():
         make_duplicate_pairs(project, searcher, key)
     gone.unlink()
     write_scenes(replaced, list(range(720, 726)))

@@ -43,7 +43,7 @@ def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Proje
 def make_all(project: Project) -> list[bool]:
     """Whether each shard was looked through."""
     searcher = Searcher.open(project)
-    return [make_duplicate_pairs(project, searcher, key).done for key in searcher.shards()]
+    return [make_duplicate_pairs(project, searcher, key).done for key in searcher.collection.shards()]
 
 
 def kinds(project: Project) -> dict[tuple[str, str], str]:
@@ -138,8 +138,8 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
 def test_scores_of_another_way_look_through_all_shards(grown: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of this package that scores candidates otherwise does not keep the pairs of before."""
     assert outdated_duplicates(grown).uncompared == {}
-    monkeypatch.setattr("hapvr.stages.duplicates.SCORES_FORMAT", 0)
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+    monkeypatch.setattr("hapvr.stages.searcher.SCORES_FORMAT", 0)
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
 
 
 def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Pat
     assert set(kinds(grown).values()) == {"copy", "overlap", "contained"}
     first = Searcher.open(grown).current.model
     update_index(grown, search_model(grown, str(bundle_of(grown, tmp_path, seed=1))))
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
     assert kinds(grown) == {("in/other 1.mp4", "in/z same bytes.mp4"): "copy"}  # equal bytes need no model
     assert all(make_all(grown))
     assert outdated_duplicates(grown).uncompared == {}
     update_index(grown, search_model(grown, first))
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).shards()
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
 
 
 def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
@@ -162,13 +162,13 @@ def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     make_all(grown)
     pair = ("in/short.mp4", "in/z new excerpt.mp4")
     searcher = Searcher.open(grown)
-    theirs = make_duplicate_pairs(grown, searcher, searcher.shard_of("in/short.mp4")).pairs
+    theirs = make_duplicate_pairs(grown, searcher, searcher.collection.shard_of["in/short.mp4"]).pairs
     assert pair in {(one.first, one.second) for one in theirs}
     assert pair in kinds(grown)
     write_scenes(grown.folder / "videos" / "z new excerpt.mp4", list(range(700, 706)))
     index(grown, Path(searcher.current.model))
     assert pair not in kinds(grown)
-    assert list(outdated_duplicates(grown).uncompared) == [searcher.shard_of("in/z new excerpt.mp4")]
+    assert list(outdated_duplicates(grown).uncompared) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
     assert sum(make_all(grown)) == 1
     assert set(kinds(grown).values()) == {"copy", "overlap"}
 

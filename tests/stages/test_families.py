@@ -56,7 +56,7 @@ def test_family_goes_through_the_chain(pooled_project: Project, tmp_path: Path, 
     assert itself.segments
     update_index(project, search_model(project, str(registered.bundle)))
     searcher = Searcher.open(project)
-    shown = {video_id for video_id in searcher.video_ids() if video_id.endswith("clip 00.mp4")}
+    shown = {video_id for video_id in searcher.collection.video_ids() if video_id.endswith("clip 00.mp4")}
     assert shown
     found = searcher.search(first)
     assert found.error == ""

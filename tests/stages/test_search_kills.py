@@ -22,7 +22,7 @@ from tests.stages.search_projects import copied_project, network_folder
 pytestmark = pytest.mark.slow
 
 KILLS_IN_A_ROW = 4
-SEARCH = {"index": {"min_indexed_rows": 64, "list_rows": 16, "code_bits": 5, "probed_lists": 64, "refine_factor": 8}}
+SEARCH = {"index": {"min_indexed_rows": 64, "code_bits": 5, "probed_lists": 64, "refine_factor": 8}}
 Answers = dict[str, list[tuple[str, float, float]]]
 
 
@@ -67,7 +67,7 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
     videos = project.path(project.config.sources[0].path)
     configs = {}
     for name, similarity in (("all", 1.0), ("fewer", 0.5)):
-        search = SEARCH | {"descriptors": {"max_frozen_similarity": similarity}}
+        search = SEARCH | {"max_frozen_similarity": similarity}
         settings = small_settings(videos, folder / "data") | {"search": search}
         configs[name] = write_settings(folder / f"{name}.yaml", settings)
     with stage_server() as server:

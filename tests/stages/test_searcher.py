@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import av
@@ -13,17 +16,15 @@ import pytest
 import torch
 from PIL import Image
 
-from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
 from hapvr.scorer.access import Access
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.torch_bundle import TorchNetworks
 from hapvr.search.marks import mark_pair
-from hapvr.search.match import Match
+from hapvr.search.match import Match, answer_table, answer_values
 from hapvr.search.query import Part
 from hapvr.stages.project import Project
-from hapvr.stages.search_index import update_index
-from hapvr.stages.search_model import search_model
-from hapvr.stages.searcher import Searcher, Wanted
+from hapvr.stages.searcher import Searcher, SearchOptions, answer_or_error
 from hapvr.storage.shards import Shard
 from tests.conftest import CHECKOUT, write_sound
 from tests.scorer.bundles import scene, write_scenes
@@ -88,7 +89,7 @@ def test_the_notebook(as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_a_shorter_video_counts_the_other_way_round_only_if_that_says_a_match(searcher: Searcher) -> None:
     """Half of part.mp4 lies within long.mp4; that unrelated videos are as short as it changes nothing in their scores."""
-    videos = {name: searcher.scorer.embed(searcher.read_id(name).features) for name in searcher.video_ids()}
+    videos = {name: searcher.scorer.embed(searcher.read_id(name).features) for name in searcher.collection.video_ids()}
     query = videos.pop("in/long.mp4")
     forth = dict(zip(videos, searcher.scorer.similarities(query, list(videos.values())), strict=True))
     back = {name: searcher.scorer.similarities(video, [query])[0] for name, video in videos.items()}
@@ -120,22 +121,13 @@ def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -
 
 def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) -> None:
     """Compared whole, a video gets the number that `hapvr score` gives, up to the half precision of stored features."""
-    searcher = Searcher.open(project.folder / "config.yaml", overrides={"search.whole_frames": 1000})
+    searcher = Searcher.open(project.folder / "config.yaml")
     clip = write_scenes(tmp_path / "query.mp4", list(LONG[3:9]))
     best = searcher.search(clip).matches[0]
     file = project.folder / "videos" / "long.mp4"
     assert best.similarity == pytest.approx(searcher.scorer.score(clip, file), abs=2e-3)
     assert searcher.scorer.calibration is not None
     assert best.probability == pytest.approx(searcher.scorer.calibration.probability(best.similarity))
-
-
-def test_windows_find_what_whole_videos_do(project: Project, tmp_path: Path) -> None:
-    """With windows instead of whole videos the long clip is still found at the same place."""
-    searcher = Searcher.open(project.folder / "config.yaml", overrides={"search.whole_frames": 8})
-    clip = write_scenes(tmp_path / "query.mp4", [500, *LONG[30:36], 501])
-    best = searcher.search(clip).matches[0]
-    assert best.reference == "in/long.mp4"
-    assert (best.segments[0].reference_start_s, best.segments[0].reference_end_s) == (30, 36)
 
 
 def test_a_part_of_a_long_query_counts_as_much_as_by_itself(searcher: Searcher, tmp_path: Path) -> None:
@@ -151,9 +143,11 @@ def test_a_part_of_a_long_query_counts_as_much_as_by_itself(searcher: Searcher, 
     assert (segment.reference_start_s, segment.reference_end_s) == (25, 33)
 
 
-def test_parts_from_two_places_are_two_segments(project: Project, tmp_path: Path) -> None:
+def test_parts_from_two_places_are_two_segments(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both are found where a video is compared by parts, in whatever order the query shows them."""
-    searcher = Searcher.open(project.folder / "config.yaml", overrides={"search.whole_frames": 8})
+    monkeypatch.setattr("hapvr.search.fine.WHOLE_FRAMES", 8)
     clip = write_scenes(tmp_path / "query.mp4", [*LONG[32:38], *range(500, 504), *LONG[2:8]])
     best = searcher.search(clip).matches[0]
     assert best.reference == "in/long.mp4"
@@ -162,7 +156,7 @@ def test_parts_from_two_places_are_two_segments(project: Project, tmp_path: Path
 
 def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:
     """A video of the collection as a query gives its copy and what shares a part with it, not itself."""
-    assert names(searcher.search_id("in/short.mp4", Wanted(top=3)).matches)[0] == "in/trips/copy of short.mp4"
+    assert names(searcher.search_id("in/short.mp4", SearchOptions(top=3)).matches)[0] == "in/trips/copy of short.mp4"
     found = searcher.search_id("in/trips/part.mp4").matches
     assert found[0].reference == "in/long.mp4"
     assert found[0].segments[0].reference_start_s == 10
@@ -184,33 +178,33 @@ def test_a_still_picture_finds_its_second(searcher: Searcher, tmp_path: Path) ->
 def test_a_part_of_a_query_is_searched_alone(searcher: Searcher, tmp_path: Path) -> None:
     """Of two scenes in a query, the one in the part decides; times stay those of the whole query."""
     clip = write_scenes(tmp_path / "two.mp4", [*LONG[5:11], *range(300, 306)])
-    first = searcher.search(clip, Wanted(part=Part(end_s=6))).matches[0]
+    first = searcher.search(clip, SearchOptions(part=Part(end_s=6))).matches[0]
     assert first.reference == "in/long.mp4"
-    second = searcher.search(clip, Wanted(part=Part(start_s=6))).matches[0]
+    second = searcher.search(clip, SearchOptions(part=Part(start_s=6))).matches[0]
     assert second.reference.endswith("short.mp4")
     assert second.segments[0].query_start_s == 6
-    moment = searcher.search(clip, Wanted(part=Part.around(8.5))).matches[0]
+    moment = searcher.search(clip, SearchOptions(part=Part.around(8.5))).matches[0]
     assert moment.reference.endswith("short.mp4")
     with pytest.raises(VideoError, match=r"lasts 12.0 s and has no frame from 60 s on"):
-        searcher.search(clip, Wanted(part=Part(start_s=60)))
+        searcher.search(clip, SearchOptions(part=Part(start_s=60)))
 
 
 def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
     """The best video outside of the folder is not given."""
     clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
-    assert names(searcher.search(clip, Wanted(folder="in/trips/")).matches)[0] == "in/trips/part.mp4"
-    assert set(names(searcher.search(clip, Wanted(folder="in/trips/")).matches)) <= {
+    assert names(searcher.search(clip, SearchOptions(folder="in/trips/")).matches)[0] == "in/trips/part.mp4"
+    assert set(names(searcher.search(clip, SearchOptions(folder="in/trips/")).matches)) <= {
         "in/trips/part.mp4",
         "in/trips/copy of short.mp4",
     }
-    assert searcher.search(clip, Wanted(folder="elsewhere/")).matches == ()
+    assert searcher.search(clip, SearchOptions(folder="elsewhere/")).matches == ()
 
 
 def test_nothing_above_a_probability_is_an_answer(searcher: Searcher, tmp_path: Path) -> None:
     """What is not there is ranked, and left out where a probability is wanted."""
     clip = write_scenes(tmp_path / "query.mp4", list(range(900, 906)))
     assert len(searcher.search(clip).matches) == 9
-    answer = searcher.search(clip, Wanted(min_probability=0.9))
+    answer = searcher.search(clip, SearchOptions(min_probability=0.9))
     assert (answer.matches, answer.error) == ((), "")
 
 
@@ -238,7 +232,7 @@ def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path)
         ("absent.mp4", "missing_file"),
         ("black.mp4", "no_picture"),
     ):
-        answer = searcher.try_search(tmp_path / name, Wanted())
+        answer = answer_or_error(str(tmp_path / name), searcher.search)
         assert answer.error.startswith(f"{reason}: "), (name, answer.error)
         assert answer.matches == ()
     with pytest.raises(VideoError) as refused:
@@ -254,28 +248,11 @@ def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path)
 def test_wrong_requests_are_refused() -> None:
     """Values out of range are named."""
     for values in ({"top": 0}, {"min_probability": 1.5}, {"prior": 1.0}):
-        with pytest.raises(ArgumentError, match=next(iter(values))):
-            Wanted(**values)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match=f"{next(iter(values))} is {next(iter(values.values()))}"):
+            SearchOptions(**values)
     for start, end in ((5.0, 5.0), (-1.0, None), (float("nan"), None)):
         with pytest.raises(ArgumentError, match="part: from"):
             Part(start_s=start, end_s=end)
-
-
-def test_without_an_index_a_search_says_what_to_run(copied: Project) -> None:
-    """No index yet."""
-    shutil.rmtree(copied.root.local_path("search"))
-    with pytest.raises(DataError, match="`hapvr index build` makes one"):
-        Searcher.open(copied)
-
-
-def test_an_index_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:
-    """The bundle that the index names was replaced by another one."""
-    update_index(copied, search_model(copied, str(bundle_of(copied, tmp_path))))
-    other = bundle_of(copied, tmp_path / "other", seed=1)
-    shutil.rmtree(tmp_path / "bundle-0")
-    shutil.copytree(other, tmp_path / "bundle-0")
-    with pytest.raises(DataError, match="another network"):
-        Searcher.open(copied)
 
 
 def test_videos_that_are_gone_are_said(copied: Project, tmp_path: Path) -> None:
@@ -302,9 +279,9 @@ def test_onnx_finds_what_torch_finds(copied: Project, tmp_path: Path) -> None:
     clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31], *range(300, 304)])
     Image.fromarray(scene(LONG[17])).save(tmp_path / "still.png")
     given = [
-        (clip, Wanted()),
-        (clip, Wanted(part=Part(start_s=8))),
-        (tmp_path / "still.png", Wanted()),
+        (clip, SearchOptions()),
+        (clip, SearchOptions(part=Part(start_s=8))),
+        (tmp_path / "still.png", SearchOptions()),
     ]
     pairs = [(one.search(query, asked)) for query, asked in given for one in (wanted, found)]
     pairs += [one.search_id(name) for name in ("in/short.mp4", "in/trips/part.mp4") for one in (wanted, found)]
@@ -318,7 +295,7 @@ def test_onnx_finds_what_torch_finds(copied: Project, tmp_path: Path) -> None:
                      for match in (one, other)]  # fmt: skip
             assert times[0] == times[1]
     copies = [one.find_copies("in/short.mp4", least_probability=0.5) for one in (wanted, found)]
-    assert [one.score.video_id for one in copies[0]] == [one.score.video_id for one in copies[1]]
+    assert [one.video_id for one, _ in copies[0]] == [one.video_id for one, _ in copies[1]]
     matrices = [one.matrix(one.read(clip), "in/long.mp4", max_cells=10_000).values for one in (wanted, found)]
     np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-4)
 
@@ -328,7 +305,7 @@ def test_bfloat16_finds_what_float32_does(project: Project, searcher: Searcher, 
     halved = Searcher.open(project.folder / "config.yaml", overrides={"search.dtype": "bfloat16"})
     assert halved.scorer.embed(halved.read_id("in/long.mp4").features).regions.dtype == torch.bfloat16
     clip = write_scenes(tmp_path / "query.mp4", list(LONG[25:31]))
-    wanted, found = (one.search(clip, Wanted(top=3)).matches for one in (searcher, halved))
+    wanted, found = (one.search(clip, SearchOptions(top=3)).matches for one in (searcher, halved))
     assert names(found)[:2] == names(wanted)[:2]
     assert [match.similarity for match in found] == pytest.approx([match.similarity for match in wanted], abs=0.02)
     assert found[0].similarity != wanted[0].similarity
@@ -347,11 +324,13 @@ def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) 
 def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     """A pair marked as no match is left out, by content: also where the query is a copy of the file elsewhere."""
     searcher = Searcher.open(copied)
-    short = searcher.facts.of("in/short.mp4")
+    short = searcher.collection.metadata.of("in/short.mp4")
     assert short.path is not None
     elsewhere = tmp_path / "renamed.mp4"
     shutil.copy(short.path, elsewhere)
-    copy, other = (searcher.facts.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4"))
+    copy, other = (
+        searcher.collection.metadata.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4")
+    )
     mark_pair(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
     mark_pair(copied.root, short.sha256, other, "match", names=("a", "c"))
     answer = searcher.search(elsewhere)
@@ -359,15 +338,46 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     assert "in/trips/copy of short.mp4" not in names(answer.matches)
     assert [match.rank for match in answer.matches] == list(range(1, 9))
     assert {match.reference: match.mark for match in answer.matches if match.mark} == {"in/other 0.mp4": "match"}
+    # a match that moves up has segments, too
+    (best,) = searcher.search_id("in/short.mp4", SearchOptions(top=1)).matches
+    assert best.rank == 1
+    assert best.query_covered is not None
     # what somebody said stays, whatever the model thinks
-    assert names(searcher.search(elsewhere, Wanted(min_probability=0.9999)).matches) == ["in/other 0.mp4"]
+    assert names(searcher.search(elsewhere, SearchOptions(min_probability=0.9999)).matches) == ["in/other 0.mp4"]
     assert "in/trips/copy of short.mp4" not in names(searcher.search_id("in/short.mp4").matches)
+
+
+def test_a_damaged_index_answers_no_more(copied: Project) -> None:
+    """The service reads all files of an index that it has opened."""
+    searcher = Searcher.open(copied)
+    path = max(copied.root.local_path(searcher.current.place).glob("frames.lance/data/*"))
+    path.write_bytes(bytes(path.stat().st_size))
+    searcher.verify_in_background(set())
+    while any(thread.name == "verify-index" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    with pytest.raises(DamagedError, match=r"is not what was written; `hapvr index build`"):
+        searcher.search_id("in/short.mp4")
+
+
+def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(searcher: Searcher, tmp_path: Path) -> None:
+    """Tables, JSON and pages can be written of its answer, also of one that is an error."""
+    clip = tmp_path / os.fsdecode(b"b\xff.mp4")
+    write_scenes(tmp_path / "a.mp4", list(LONG[10:18])).rename(clip)
+    absent = str(tmp_path / os.fsdecode(b"c\xff.mp4"))
+    answers = [answer_or_error(name, searcher.search) for name in (str(clip), absent)]
+    assert [bool(answer.matches) for answer in answers] == [True, False]
+    assert answers[0].query.endswith(r"b\xff.mp4")
+    assert len(answer_table(answers)) > 1
+    json.dumps(answer_values(answers), ensure_ascii=False).encode()
+    assert searcher.page(answers).encode().count(b"data:image/jpeg;base64,") >= 2
 
 
 def test_a_page_stands_alone(searcher: Searcher, tmp_path: Path) -> None:
     """The page has pictures of both sides within it, and no name becomes markup."""
     clip = write_scenes(tmp_path / "<b>query.mp4", list(LONG[10:18]))
-    page = searcher.page([searcher.search(clip, Wanted(top=2)), searcher.try_search(tmp_path / "absent.mp4", Wanted())])
+    page = searcher.page(
+        [searcher.search(clip, SearchOptions(top=2)), answer_or_error(str(tmp_path / "absent.mp4"), searcher.search)]
+    )
     assert page.count("data:image/jpeg;base64,") >= 4
     assert "<b>query" not in page
     assert "&lt;b&gt;query" in page

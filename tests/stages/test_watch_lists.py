@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -11,7 +13,8 @@ from typer.testing import CliRunner
 
 from hapvr.cli import app
 from hapvr.errors import ConfigError
-from hapvr.search.outbox import Outbox
+from hapvr.search.engine import SearchEngine, SearchResult
+from hapvr.stages.alerts import AlertOutbox
 from hapvr.stages.duplicates import make_duplicate_groups, make_duplicate_pairs
 from hapvr.stages.marking import mark, unmark
 from hapvr.stages.project import Project
@@ -30,7 +33,7 @@ WEBHOOK: dict[str, object] = {"url": "http://127.0.0.1:9/nobody"}
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A list of a clip, a still, and a file that is no video; all shards are compared."""
+    """A list of a clip, a still, a file that is no video, a link to nothing, and a name that is no UTF-8."""
     folder = tmp_path_factory.mktemp("watched")
     project = searchable_project(folder)
     queries = folder / "queries"
@@ -38,6 +41,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Project:
     write_scenes(queries / "nothing.mp4", list(range(900, 906)))
     Image.fromarray(scene(303)).resize((300, 250)).save(queries / "still.jpg", quality=80)
     (queries / "text.mp4").write_text("no video")
+    (queries / "gone.mp4").symlink_to("nowhere.mp4")
+    write_scenes(queries / "bytes.mp4", [700, *LONG[2:9]]).rename(queries / os.fsdecode(b"b\xff.mp4"))
     return project
 
 
@@ -70,11 +75,14 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert ("leak.mp4", "in/long.mp4") in found
     assert {("still.jpg", "in/short.mp4"), ("still.jpg", "in/trips/copy of short.mp4")} <= found
     assert not any(query == "nothing.mp4" for query, _ in found)
-    assert all(["text.mp4" in name for name in one.failed] == [True] for one in made)
+    assert (r"b\xff.mp4", "in/long.mp4") in found
+    for one in made:
+        assert sorted(Path(name).name for name in one.failed) == ["gone.mp4", "text.mp4"]
     (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
     assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 20, 28)
-    assert Outbox(project.root).counts() == (0, len(found))
-    (watched.folder / "queries" / "text.mp4").unlink()
+    assert AlertOutbox(project.root).counts() == (0, len(found))
+    for name in ("text.mp4", "gone.mp4"):
+        (watched.folder / "queries" / name).unlink()
     assert set(unwatched_shards(project)) == {one.key for one in made}
     since = {row["video_id"]: row["since"] for row in all_matches(project)}
     assert all(since.values())
@@ -82,7 +90,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert {row["video_id"]: row["since"] for row in all_matches(project)} == since
     assert unwatched_shards(project) == {}
     with pytest.MonkeyPatch.context() as another_way:
-        another_way.setattr("hapvr.stages.watch_lists.SCORES_FORMAT", 0)
+        another_way.setattr("hapvr.stages.searcher.SCORES_FORMAT", 0)
         assert set(unwatched_shards(project)) == {one.key for one in made}
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
@@ -91,6 +99,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert len(unwatched_shards(project)) == 1
     again = compare(project)
     assert [one.announced for one in again if one.done] == [1]
+    assert all(row["query_start_s"] is not None for row in all_matches(project) if row["query"].endswith("leak.mp4"))
     assert ("leak.mp4", "in/z new.mp4") in pairs(project)
 
 
@@ -98,7 +107,7 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     """Marked as no match: gone; taken back: there again. It is not announced a second time."""
     project = leaked(watched, webhook=WEBHOOK)
     compare(project)
-    before, counts = pairs(project), Outbox(project.root).counts()
+    before, counts = pairs(project), AlertOutbox(project.root).counts()
     mark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4", "not_a_match")
     assert unwatched_shards(project)
     compare(project)
@@ -106,13 +115,31 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     unmark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4")
     compare(project)
     assert pairs(project) == before
-    assert Outbox(project.root).counts() == counts
+    assert AlertOutbox(project.root).counts() == counts
+
+
+def test_each_query_is_searched_for_once(watched: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that matches: segments come from the same search."""
+    project, rank, calls = leaked(watched), SearchEngine.rank, 0
+
+    def counted(engine: SearchEngine, *given: Any, **named: Any) -> SearchResult:
+        nonlocal calls
+        calls += 1
+        return rank(engine, *given, **named)
+
+    monkeypatch.setattr(SearchEngine, "rank", counted)
+    searcher = Searcher.open(project)
+    key = searcher.collection.shard_of["in/long.mp4"]
+    place = project.root.local_path(f"watch_matches/{key}/rows.parquet")
+    place.unlink(missing_ok=True)
+    assert len(make_watch_matches(project, searcher, key).table)
+    assert calls == len(list((watched.folder / "queries").iterdir()))
 
 
 def test_a_group_is_a_list(watched: Project) -> None:
     """Each member is a query, and does not find itself."""
     searcher = Searcher.open(watched)
-    for key in searcher.shards():
+    for key in searcher.collection.shards():
         make_duplicate_pairs(watched, searcher, key)
     members = make_duplicate_groups(watched, searcher, min_probability=0.5)
     project = lists(watched, {"name": "masters", "group": members[0].group, "min_probability": 0.5})
