@@ -31,7 +31,8 @@ TOP = 10
 @contextmanager
 def serving(config: Path, data_root: str) -> Iterator[str]:
     """The address of a service of its own process."""
-    command = [sys.executable, "-m", "hapvr.cli", "serve", "--config", str(config), "--port", "0", "--json"]
+    run = "from hapvr.cli import main; main()"
+    command = [sys.executable, "-c", run, "serve", "--config", str(config), "--port", "0", "--json"]
     command += ["--set", f"data_root={data_root}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -42,23 +43,29 @@ def serving(config: Path, data_root: str) -> Iterator[str]:
                 if not line:
                     raise RuntimeError("the service did not start; see its messages above")
                 text += line
-            yield json.loads(text)["address"]
+            yield json.loads(text)["address"].rstrip("/")
         finally:
             process.terminate()
 
 
 def ask(address: str, video_id: str) -> float:
-    """Seconds of one search."""
+    """Seconds of one search; one that takes long is a job, which is asked for until it is done."""
     body = json.dumps({"id": video_id, "top": TOP, "segments": False}).encode()
-    request = urllib.request.Request(  # the address is our own service's
-        f"{address.rstrip('/')}/search", body, {"content-type": "application/json"}
-    )
     start = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        if answer.status != 200:
-            raise RuntimeError(f"{video_id}: status {answer.status}; lower --clients")
-        answer.read()
+    answer = fetch(urllib.request.Request(f"{address}/search", body, {"content-type": "application/json"}))
+    while answer["status"] not in ("done", "failed"):
+        time.sleep(0.01)
+        answer = fetch(urllib.request.Request(f"{address}/jobs/{answer['job']}"))
+    if answer["status"] == "failed":
+        raise RuntimeError(f"{video_id}: {answer}")
     return time.perf_counter() - start
+
+
+def fetch(request: urllib.request.Request) -> dict[str, Any]:
+    """The JSON of an answer."""
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
 
 
 def row(name: str, clients: int, times: Sequence[float], wall: float, alone: float) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def main() -> int:
                     project.config,
                     project.root,
                     record["shards"],
-                    labelled=read_labelled_pairs(folder),
+                    labelled=read_labelled_pairs(folder) if settings.source == "labelled_pairs" else None,
                     folder=folder,
                     fabric=fabric,
                     validate=validate,

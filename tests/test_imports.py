@@ -86,7 +86,8 @@ LAYERS = (
     {"labels", "losses", "features", "storage"},
     {"train", "benchmark", "corpus", "scorer", "search", "tracking"},
     {"stages"},
-    {"serving"},
+    {"serving", "chain"},
+    {"upkeep"},
     {"commands", "trainer"},
     {"cli"},
 )
@@ -163,7 +164,10 @@ def imported_names(path: Path) -> set[str]:
     ("modules", "heavy"),
     [
         ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
-        ("hapvr.stages.watch, hapvr.stages.evaluation", {"timm", "torchvision", "lightning_fabric", "torch._dynamo"}),
+        (
+            "hapvr.stages.pending_training, hapvr.stages.evaluation",
+            {"timm", "torchvision", "lightning_fabric", "torch._dynamo"},
+        ),
         ("hapvr.stages.sources, hapvr.stages.frames, hapvr.stages.quality", {"torch", "mlflow"}),
         (
             "hapvr.commands.scoring, hapvr.scorer.bundle",

@@ -76,7 +76,7 @@ def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPair
 
 
 def labelled_file_sha256(project: Project) -> str:
-    """Of the file `train.labelled_pairs.file`, or of the annotation in that folder. Raises DataError where it is missing."""
+    """SHA-256 of the file `train.labelled_pairs.file`, or of the annotation in that folder. Raises DataError where it is missing."""
     path = _pairs_path(project)
     if path.is_file():
         return file_sha256(path)

@@ -40,7 +40,7 @@ CURRENT_NAME = f"{MODELS}/current.json"
 NOT_TRACKED = ("sources", "data_root", "tracking")
 """Sections of the configuration that are no parameters of an MLflow run."""
 LABELLED_SHA256 = "file_sha256"
-"""Of the file of labelled pairs, in a run's record of them."""
+"""Key of the digest of the file of labelled pairs, in a run's record."""
 STAGES_READ = {
     "cached_views": (VIEWS_STAGE, LABELS_STAGE),
     "online": (FRAMES_STAGE,),
@@ -171,7 +171,7 @@ def training_command(project: Project, run: TrainingRun) -> list[str]:
 
 
 def training_environment(project: Project) -> dict[str, str]:
-    """What the trainer needs beside the caller's environment."""
+    """Environment variables of the trainer, in addition to the caller's."""
     threads = max(1, (os.cpu_count() or 1) // project.config.train.num_processes)
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
@@ -226,12 +226,9 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 
 def training_result(run: TrainingRun) -> dict[str, Any]:
-    """What the trainer said at its end. Raises DataError if the training is not complete."""
-    path = run.folder / RESULT_NAME
-    if not path.is_file():
-        raise DataError(f"training: {path} is not there, so the training did not end; run it again")
-    remedy = f"delete it and run the training {run.key} again, which goes on from its last checkpoint"
-    return asdict(read_json_as(path, TrainingResult, remedy=remedy))
+    """What the trainer said at its end. Raises DamagedError if the training is not complete."""
+    remedy = f"run the training {run.key} again, which goes on from its last checkpoint"
+    return asdict(read_json_as(run.folder / RESULT_NAME, TrainingResult, remedy=remedy))
 
 
 def current_run(project: Project) -> TrainingRun:

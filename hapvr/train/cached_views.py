@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from hapvr.config import Config
 from hapvr.errors import DataError
 from hapvr.labels.pseudo import pseudo_labels
 from hapvr.model.settings import needs_side
-from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
 from hapvr.storage.filesystem import DataRoot, allow_open_files
 from hapvr.storage.shards import Shard
@@ -53,11 +53,12 @@ class CachedViews(BatchSource):
         self._side = needs_side(settings.network)
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
-        _require_same_features(root, self._shard_keys)
+        # Values of different backbones, crops or whitenings do not compare.
+        features = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
         for number, key in enumerate(self._shard_keys):
             file = ViewFile(Shard(root, VIEWS_STAGE, key), side=self._side)
             self.side_dims = file.side_dims if self._side else 0
-            for row in _matching_rows(root, key, file, config.views):
+            for row in _matching_rows(root, key, file, config.views, features):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
         self._uses_stored_labels = all(
@@ -156,17 +157,6 @@ class CachedViews(BatchSource):
         return files
 
 
-def _require_same_features(root: DataRoot, shard_keys: Sequence[str]) -> None:
-    """Refuse shards whose views were made by different backbones, crops or whitenings: their values do not compare."""
-    first, *others = [Shard(root, VIEWS_STAGE, key).require({}).settings["features"] for key in shard_keys]
-    for key, features in zip(shard_keys[1:], others, strict=True):
-        if differences := Provenance(VIEWS_STAGE, first).differences(Provenance(VIEWS_STAGE, features)):
-            raise DataError(
-                f"training: views of shard {key} are of another feature version than those of {shard_keys[0]}: "
-                f"{'; '.join(differences)}. Materialise training_views of all shards again"
-            )
-
-
 def _windows_of(rows: Sequence[ViewRow], config: ViewsConfig) -> list[dict[str, list[int]]]:
     """For each window of a video the positions of its weak and of its strong views."""
     windows: list[dict[str, list[int]]] = [{"weak": [], "strong": []} for _ in range(config.num_windows)]
@@ -187,10 +177,16 @@ def _linked_videos(rows: Mapping[str, Sequence[ViewRow]]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _matching_rows(root: DataRoot, key: str, file: ViewFile, config: ViewsConfig) -> list[ViewRow]:
-    """The rows of a shard's views; refused unless features, embeddings and labels are of the same views, drawn as configured."""
+def _matching_rows(
+    root: DataRoot, key: str, file: ViewFile, config: ViewsConfig, features: Mapping[str, Any]
+) -> list[ViewRow]:
+    """The rows of a shard's views; refused unless features, embeddings and labels are of the same views, drawn as configured.
+
+    features: settings of the frozen network, which all shards share.
+    """
     views, embeddings, labels = (Shard(root, stage, key) for stage in (VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE))
-    found = views.require({"drawing": DRAWING_VERSION, "views": config.model_dump(mode="json")})
+    drawn = {"drawing": DRAWING_VERSION, "views": config.model_dump(mode="json")}
+    found = views.require({**drawn, "features": features})
     embeddings.require({name: found.settings[name] for name in ("drawing", "views", "sampling", "crop_px")})
     rows = file.rows
     if labels.require({}).inputs[EMBEDDINGS_STAGE] != embeddings.data_digest() or rows != ViewFile(embeddings).rows:

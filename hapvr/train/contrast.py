@@ -15,10 +15,9 @@ from hapvr.losses.settings import ContrastSettings
 from hapvr.model.clips import check_clips
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.seeding import torch_rng
-from hapvr.train.batch import Batch
+from hapvr.train.batch import Batch, ClipRoles
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
 from hapvr.train.gather import Gather
-from hapvr.train.roles import ClipRoles
 
 LARGEST_BANK = 4096
 

@@ -20,9 +20,8 @@ from hapvr.storage.features import FeatureFile, FeatureStore
 from hapvr.storage.filesystem import DataRoot, allow_open_files
 from hapvr.storage.rows import places_of_videos
 from hapvr.storage.shards import Shard
-from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
+from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource, ClipRoles
 from hapvr.train.labelled_pairs import LabelledPairs
-from hapvr.train.roles import ClipRoles
 
 SLACK_RATE = 0.25
 """Where both copies are longer than a clip: how far the two clips of a pair may be shifted, as a part of a clip."""

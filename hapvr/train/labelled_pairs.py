@@ -22,7 +22,7 @@ from hapvr.tables import TABLE_ERRORS, read_user_table
 LABELLED_NAME = "labelled_pairs.json"
 MAX_SECONDS = 1e9
 COLUMNS = ("query_id", "reference_id", "query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
-"""Of a file; the times may lack."""
+"""Columns of a file; the times are optional."""
 
 
 def _rising(copy: tuple[float, float]) -> tuple[float, float]:
@@ -73,7 +73,7 @@ def _parse(place: str, row: Mapping[str, Any]) -> LabelledPair:
 
 
 def _seconds(value: Any) -> float | None:
-    """Of "12.5", "0:12" or "00:00:12"; None for an empty cell."""
+    """The seconds of "12.5", "0:12" or "00:00:12"; None for an empty cell."""
     text = "" if value is None else str(value).strip()
     if not text:
         return None
@@ -113,7 +113,7 @@ class LabelledPairs:
 
     @property
     def digest(self) -> str:
-        """Of the pairs and distractors."""
+        """SHA-256 of the pairs and distractors."""
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
@@ -133,9 +133,6 @@ def write_labelled_pairs(folder: Path, found: LabelledPairs) -> None:
         part.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
 
 
-def read_labelled_pairs(folder: Path) -> LabelledPairs | None:
-    """The pairs of a training; None where it has none. Raises DamagedError."""
-    place = folder / LABELLED_NAME
-    if not place.is_file():
-        return None
-    return read_json_as(place, LabelledPairs, remedy="start the training again, which writes it anew")
+def read_labelled_pairs(folder: Path) -> LabelledPairs:
+    """The pairs of a training. Raises DamagedError."""
+    return read_json_as(folder / LABELLED_NAME, LabelledPairs, remedy="start the training again, which writes it")

@@ -33,7 +33,7 @@ from hapvr.train.families import build_network, build_training
 from hapvr.train.family import StepOutput
 from hapvr.train.gather import gather_of
 from hapvr.train.labelled_clips import LabelledClips
-from hapvr.train.labelled_pairs import LABELLED_NAME, LabelledPairs
+from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.report import RESULT_NAME, BatchReport, Logger, TrainingResult
 from hapvr.train.run_folder import CHECKPOINTS, NETWORK, newest_checkpoint, save_checkpoint
 from hapvr.train.schedule import build_optimizer, build_scheduler
@@ -326,10 +326,7 @@ def open_source(
     """
     rank, world_size = fabric.global_rank, fabric.world_size
     if config.train.source == "labelled_pairs":
-        if labelled is None:
-            raise DataError(
-                f"training: {LABELLED_NAME} is not in its folder; start the training again, which writes it"
-            )
+        assert labelled is not None
         return LabelledClips(root, shards, config, labelled, rank=rank, world_size=world_size)
     if config.train.source == "cached_views":
         return CachedViews(root, shards, config, rank=rank, world_size=world_size)

@@ -36,7 +36,7 @@ class _Network(BaseModel, extra="allow"):
 
 
 class _Weights(BaseModel, extra="allow"):
-    """Of the frozen networks; not all trainings have a teacher."""
+    """The frozen networks; not all trainings have a teacher."""
 
     __pydantic_extra__: dict[str, _Network]
     backbone: _Network

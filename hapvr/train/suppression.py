@@ -13,10 +13,9 @@ from hapvr.model.side import Side, split_side
 from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch
+from hapvr.train.batch import Batch, ClipRoles
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
 from hapvr.train.gather import Gather
-from hapvr.train.roles import ClipRoles
 
 
 class SuppressionTraining(FamilyTraining):

@@ -16,14 +16,10 @@ from hapvr.labels.pseudo import pseudo_labels
 from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.model.side import Side, join_side
 from hapvr.model.tca.settings import TcaSettings
-from hapvr.model.vvs.settings import VvsSettings
 from hapvr.seeding import torch_rng
-from hapvr.stages.project import Project
 from hapvr.train.batch import Batch
 from hapvr.train.families import build_network, build_training
-from hapvr.train.report import read_history
 from tests.conftest import CHECKOUT
-from tests.train.runs import run
 from tests.train.visil import write_visil
 
 
@@ -90,55 +86,11 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: 
     assert any(gradient.any() for gradient in gradients)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
-def test_each_row_trains_for_some_steps(row: Row, pooled_project: Project, tmp_path: Path) -> None:
-    """On real views, with the small project's data and the row's settings; every logged loss is finite."""
-    overrides = {**row.overrides, "train.steps": 3, "train.checkpoint_every_steps": 3}
-    if overrides.get("train.contrast.bank_size"):
-        overrides["train.contrast.bank_size"] = 4  # the project has four training videos
-    config = load_config(pooled_project.folder / "pooled.yaml", overrides=overrides)
-    run(pooled_project, tmp_path, with_comparator(config, tmp_path))
-    losses = [line["loss/total"] for line in read_history(tmp_path)]
-    assert losses
-    assert torch.isfinite(torch.tensor(losses)).all()
-
-
 @pytest.mark.parametrize("table", TABLES)
 def test_rows_of_a_table_differ(table: str) -> None:
     """No two rows of a table have the same settings."""
     configs = [config_of(row) for row in TABLES[table]]
     assert len({digest(config.train, config.pseudo_labels) for config in configs}) == len(configs)
-
-
-def test_tca_has_the_rows_of_its_tables() -> None:
-    """Tables 1c to 1f: losses, bank sizes, momentum, and what videos are compared by."""
-    trains = {table: [config_of(row).train for row in TABLES[table]] for table in TABLES if table.startswith("tca-")}
-    losses = [(train.contrast.loss, train.contrast.temperature) for train in trains["tca-loss"][:2]]
-    assert losses == [("infonce", 0.07), ("infonce", 1 / 256)]
-    banks = [(train.contrast.loss, train.contrast.bank_size) for train in trains["tca-bank"]]
-    assert banks == [("triplet", 0), ("circle", 0), ("circle", 256), ("circle", 4096), ("circle", 65536)]
-    assert [train.contrast.momentum for train in trains["tca-momentum"]] == [0, 0.1, 0.9, 0.99, 0.999]
-    networks = [train.network for train in trains["tca-similarity"] + trains["tca-comparator"]]
-    compared = [(n.level, n.symmetric_chamfer, n.comparator) for n in networks if isinstance(n, TcaSettings)]
-    frame = [("frame", False, False), ("frame", True, False), ("frame", False, True)]
-    assert compared == [("video", False, False), *frame]
-
-
-def test_vvs_has_the_rows_of_its_tables() -> None:
-    """Every choice of modules, parts of inserted frames, and where a temperature of 512 is."""
-    networks = {
-        table: [config_of(row).train.network for row in TABLES[table]] for table in TABLES if table.startswith("vvs-")
-    }
-    every = {table: [n for n in found if isinstance(n, VvsSettings)] for table, found in networks.items()}
-    switches = {(n.distractor_discrimination, n.temporal_saliency, n.topic_guidance) for n in every["vvs-modules"]}
-    assert len(switches) == len(every["vvs-modules"]) == 7
-    rates = [(n.injection.min_rate, n.injection.max_rate) for n in every["vvs-injection"][:4]]
-    assert rates == [(0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1)]
-    warm = [tuple(part.temperature for part in (n.distractor, n.saliency, n.topic)) for n in every["vvs-temperature"]]
-    assert warm == [(1, 1, 1), (512, 1, 1), (1, 512, 1), (1, 1, 512), (512, 512, 512)]
-    topics = [(n.topic.initial, n.topic.hierarchy) for n in every["vvs-topic"]]
-    assert topics == [("random", True), ("constant", True), ("topic", False), ("topic", True)]
 
 
 def test_table_2_has_a_row_for_every_ranking_loss() -> None:
@@ -147,17 +99,3 @@ def test_table_2_has_a_row_for_every_ranking_loss() -> None:
     assert [train.objective.video_ap_loss for train in settings] == list(RANKING_LOSSES)
     assert {train.objective.frame_ap_weight for train in settings} == {0}
     assert {train.steps for train in settings} == {10_000}
-
-
-def test_points_are_those_of_the_paper() -> None:
-    """Table 3 starts from the base loss with Chamfer; Table 4 and the rates of the pseudo labels have the printed points."""
-    first = config_of(TABLES["table3"][0]).train
-    assert (first.network.spatial_rate, first.network.temporal_rate) == (0, 0)
-    assert (first.objective.frame_ap_weight, first.objective.video_ap_weight) == (0, 0)
-    temporal = [config_of(row).train.network.temporal_rate for row in TABLES["table4"]]
-    assert temporal == [0, 0.03, 0.06, 0.1, 0.2, 0.3, 1]
-    rates = [
-        (config.top_rate, config.bottom_rate)
-        for config in (config_of(r).pseudo_labels for r in TABLES["pseudo-labels"])
-    ]
-    assert rates == [(0.3, 0.3), (0.35, 0.35), (0.4, 0.4), (0.45, 0.45), (0.3, 0.4), (0.4, 0.3)]

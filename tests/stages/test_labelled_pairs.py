@@ -172,7 +172,6 @@ def test_a_training_from_a_file(opened: Opened, tmp_path: Path) -> None:
     copied = copy_of(project, tmp_path)
     run = prepare_training(copied, "pairs", tags={})
     labelled = read_labelled_pairs(run.folder)
-    assert labelled is not None
     record = json.loads((run.folder / "run.json").read_text())
     digest = hashlib.sha256((tmp_path / "pairs.csv").read_bytes()).hexdigest()
     assert record["labelled_pairs"] == {**labelled.summary(), "file_sha256": digest}

@@ -271,42 +271,22 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str], config: Config) 
     build_shard(recipe, video_ids=video_ids, make=labels)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_videos", [64, 30])
-def test_cached_donors_are_in_the_batch_and_labelled_at_5000_videos(
-    stored: Callable[..., CachedViews], batch_videos: int
-) -> None:
-    """In 20 batches of 64 videos, a quarter of the strong clips has a donor or more, and each is labelled.
+def test_cached_donors_are_in_the_batch_and_labelled(stored: Callable[..., CachedViews]) -> None:
+    """A fifth of the strong clips and more has a donor, and each is labelled.
 
     30 videos are no multiple of the groups, so some batches hold videos without their group, and never their donors' clips.
     """
-    data = stored(5000, views=ViewsConfig(num_frames=4, num_weak=1, num_strong=2), batch_videos=batch_videos)
-    num_donors = num_clips = 0
-    for number in (0, 1, 2, 77, 78, 500, 1001):
+    data = stored(600, views=ViewsConfig(num_frames=4, num_weak=1, num_strong=2), batch_videos=30)
+    num_donors, numbers = 0, (0, 1, 2, 77, 101)
+    for number in numbers:
         batch = data[number]
-        assert len(set(batch.video_ids)) == batch_videos
+        assert len(set(batch.video_ids)) == 30
         for row, donor_id in donors_of(data, batch):
             of_donor = torch.tensor([video_id == donor_id for video_id in batch.video_ids])
             assert of_donor.sum() == 2
             assert (batch.labels[row][of_donor] == 1).all()
             num_donors += 1
-        num_clips += batch_videos
-    assert num_donors / num_clips > 0.2
-
-
-def test_rho_matters_where_clips_have_donors(stored: Callable[..., CachedViews], small_project: Project) -> None:
-    """Without the self pair a query has several positives only through donors; then rho changes the loss."""
-    data = stored(16, views=ViewsConfig(num_frames=4, num_weak=1, num_strong=2), batch_videos=16)
-    batch = next(data[number] for number in range(9) if donors_of(data, data[number]))
-    settings = small_project.config.train
-    network = build_network(settings.network, dims=32, seed=0)
-    losses = []
-    for rho in (0.0, 0.1, 5.0):
-        objective = settings.objective.model_copy(update={"video_ap_options": {"rho": rho}, "include_self": False})
-        module = TrainingModule(network, Objective(objective))
-        terms = module(unit(batch))[1]
-        losses.append(float(terms["video_ap"].detach()))
-    assert losses[0] > losses[1] > losses[2]
+    assert num_donors / (30 * len(numbers)) > 0.2
 
 
 def test_cached_items_are_of_one_window_and_all_windows_are_drawn(stored: Callable[..., CachedViews]) -> None:
@@ -511,7 +491,7 @@ def start(project: Project) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (spoil_backbone, r"are of another feature version than those of .*sha256"),
+        (spoil_backbone, r"training_views of shard .* made with other settings: .*features\.backbone\.sha256"),
         (spoil_embeddings, "not of the same views; materialise both again"),
         (spoil_drawing, r"drawing: wanted 2, found 1.*Materialise it again"),
         (spoil_whitening, "of another feature version: whitening 000000000000"),

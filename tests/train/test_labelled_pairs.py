@@ -138,16 +138,6 @@ def test_what_pairs_join_is_never_a_negative(pooled_project: Project) -> None:
     assert data.num_videos == 4
 
 
-def test_ranks_share_a_batch(pooled_project: Project) -> None:
-    """Each reads its own clips; labels are of all."""
-    a, b, c, d, *_ = training_ids(pooled_project)
-    pairs = LabelledPairs(tuple(LabelledPair(videos) for videos in ((a, b), (c, d), (b, a), (d, c))))
-    whole = clips_of(pooled_project, pairs)[1]
-    parts = [clips_of(pooled_project, pairs, rank=rank, ranks=2)[1] for rank in (0, 1)]
-    assert torch.equal(torch.cat([part.regions for part in parts]), whole.regions)
-    assert all(torch.equal(part.labels, whole.labels) for part in parts)
-
-
 def test_too_few_pairs_and_no_negatives(pooled_project: Project) -> None:
     a, b, c, *_ = training_ids(pooled_project)
     with pytest.raises(DataError, match="1 labelled pairs, wanted at least 2"):
@@ -158,7 +148,6 @@ def test_too_few_pairs_and_no_negatives(pooled_project: Project) -> None:
 
 
 def test_the_file_of_a_run(tmp_path: Path) -> None:
-    assert read_labelled_pairs(tmp_path) is None
     found = LabelledPairs((LabelledPair(("a", "b"), ((0.0, 1.5), (2.0, 3.0))), LabelledPair(("a", "c"))), ("d",), 2)
     write_labelled_pairs(tmp_path, found)
     assert read_labelled_pairs(tmp_path) == found

@@ -173,15 +173,6 @@ def test_data_workers_change_nothing(small_project: Project, tmp_path: Path, sou
     assert same_weights(tmp_path / "here", tmp_path / "there")
 
 
-def test_repeated_clips_train_other_weights_than_ended_ones(small_project: Project, tmp_path: Path) -> None:
-    """`repeat_short_clips` reaches the loop: clips of more frames than some videos have."""
-    results = [
-        run(small_project, tmp_path / str(repeat), with_train(small_project, steps=2, repeat_short_clips=repeat))
-        for repeat in (True, False)
-    ]
-    assert len({result.weights_sha256 for result in results}) == 2
-
-
 def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
     """Linear from 1 % to the full rate, then cosine to 10 %."""
     config = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
