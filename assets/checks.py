@@ -1,4 +1,4 @@
-"""Asset checks: the findings on a shard, with severity and a remedy. They run with the asset that they are about."""
+"""Asset checks: the findings on a shard, with severity and a hint. They run with the asset that they are about."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 if TYPE_CHECKING:
-    from hapvr.stages.quality import Finding
+    from hapvr.steps.quality import Finding
 
 VIDEOS = {
     "unavailable_videos": "Share of videos that the sites do not have any more.",
@@ -40,27 +40,27 @@ def results(findings: Iterable["Finding"], *, asset: str | None = None) -> list[
             asset_key=asset,
             passed=finding.passed,
             severity=severities[finding.severity],
-            description=None if finding.passed else finding.remedy,
+            description=None if finding.passed else finding.hint,
             metadata={
                 **{
                     name: dg.MetadataValue.json(value) if isinstance(value, list) else value
                     for name, value in finding.values.items()
                 },
-                **({} if finding.passed else {"remedy": finding.remedy}),
+                **({} if finding.passed else {"hint": finding.hint}),
             },
         )
         for finding in findings
     ]
 
 
-def warning(name: str, *, passed: bool, remedy: str, **values: object) -> dg.AssetCheckResult:
-    """A check that warns where it has not passed, with the remedy and what it is about."""
+def warning(name: str, *, passed: bool, hint: str, **values: object) -> dg.AssetCheckResult:
+    """A check that warns where it has not passed, with the hint and what it is about."""
     return dg.AssetCheckResult(
         check_name=name,
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
-        description=None if passed else remedy,
+        description=None if passed else hint,
         metadata={}
         if passed
-        else {"remedy": remedy, **{key: dg.MetadataValue.json({key: value}) for key, value in values.items()}},
+        else {"hint": hint, **{key: dg.MetadataValue.json({key: value}) for key, value in values.items()}},
     )

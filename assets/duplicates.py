@@ -48,16 +48,16 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     import polars as pl
 
     from hapvr.progress import ProgressLines
-    from hapvr.stages.duplicate_pictures import pairs_sheet
-    from hapvr.stages.duplicates import make_duplicate_pairs, pair_table
-    from hapvr.stages.searcher import UNCALIBRATED, Searcher
+    from hapvr.steps.duplicate_pictures import pairs_sheet
+    from hapvr.steps.duplicates import make_duplicate_pairs, pair_table
+    from hapvr.steps.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
     searcher = Searcher.open(opened)
     if searcher.scorer.calibration is None:
         return dg.MaterializeResult(
             metadata={"dagster/row_count": 0, "reason": UNCALIBRATED},
-            check_results=[checks.warning(CALIBRATED, passed=False, remedy=CALIBRATE)],
+            check_results=[checks.warning(CALIBRATED, passed=False, hint=CALIBRATE)],
         )
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
@@ -76,7 +76,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "was_finished": not made.done,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[checks.warning(CALIBRATED, passed=True, remedy=CALIBRATE)],
+        check_results=[checks.warning(CALIBRATED, passed=True, hint=CALIBRATE)],
     )
 
 
@@ -114,9 +114,9 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     import polars as pl
 
     from hapvr.search.duplicates import group_rows
-    from hapvr.stages.duplicate_pictures import groups_sheet
-    from hapvr.stages.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
-    from hapvr.stages.searcher import Searcher
+    from hapvr.steps.duplicate_pictures import groups_sheet
+    from hapvr.steps.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
+    from hapvr.steps.searcher import Searcher
 
     opened = project.open()
     searcher = Searcher.open(opened)
@@ -139,5 +139,5 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "digest": digest,
         },
         data_version=dg.DataVersion(digest),
-        check_results=[checks.warning(COMPLETE, passed=not awaited, remedy=COMPARE, awaited=awaited)],
+        check_results=[checks.warning(COMPLETE, passed=not awaited, hint=COMPARE, awaited=awaited)],
     )

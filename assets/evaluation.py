@@ -11,12 +11,12 @@ from assets.project import MODEL_TEAM
 from assets.training import model_of_run, training_key
 
 if TYPE_CHECKING:
-    from hapvr.stages.evaluation import BenchmarkScores
+    from hapvr.steps.evaluation import BenchmarkScores
 
 
 def _show_scores(made: Made) -> dg.MaterializeResult:
     from hapvr.provenance import file_sha256
-    from hapvr.stages.evaluation import TRAINED
+    from hapvr.steps.evaluation import TRAINED
 
     scored = made.result
     files = {name: file_sha256(scores.folder / "scores.json") for name, scores in scored.items()}
@@ -48,7 +48,7 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
 
 def _table(name: str, scores: "BenchmarkScores") -> str:
     """How much of a benchmark could be scored, and every metric of both models in percent."""
-    from hapvr.stages.evaluation import TRAINED
+    from hapvr.steps.evaluation import TRAINED
 
     counts = scores.results[TRAINED].availability
     scored = (

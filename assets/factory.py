@@ -11,7 +11,7 @@ from assets.project import ProjectResource
 from hapvr.chain import CHAIN
 
 if TYPE_CHECKING:
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
 
 
 class Made(NamedTuple):

@@ -8,7 +8,7 @@ from assets.project import DATA_TEAM
 
 
 def _show_whitening(made: Made) -> dg.MaterializeResult:
-    from hapvr.features.whitening import WEIGHTS_NAME
+    from hapvr.networks.whitening import WEIGHTS_NAME
 
     result = made.result
     return dg.MaterializeResult(
@@ -36,7 +36,7 @@ whitening = step_asset(
 
 
 def _show_features(made: Made) -> dg.MaterializeResult:
-    from hapvr.stages.quality import check_features
+    from hapvr.steps.quality import check_features
 
     return metadata.shard(made.result, check_features(made.project, made.key))
 

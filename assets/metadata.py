@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-    from hapvr.stages.quality import Finding
-    from hapvr.storage.shard_build import StageResult
+    from hapvr.data.shard_build import StageResult
+    from hapvr.steps.quality import Finding
 
 PREVIEW_ROWS = 25
 MAX_TEXT = 300

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psutil
 
-from hapvr.tracking.client import model_page, runs_page
+from hapvr.registry.client import model_page, runs_page
 
 if TYPE_CHECKING:
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
 
 PROCESS_TAG = "hapvr/process"
 # Seconds before the first retry of a run; it doubles with each retry.
@@ -51,7 +51,7 @@ class ProjectResource(dg.ConfigurableResource):
 
     def open(self) -> "Project":
         """Raises ConfigError naming key and allowed values."""
-        from hapvr.stages.project import Project
+        from hapvr.steps.project import Project
 
         folder = Path(self.folder)
         return Project.open(folder / self.config_path, folder=folder, overrides=self.overrides)
@@ -64,7 +64,7 @@ class ProjectResource(dg.ConfigurableResource):
 
     def run_link(self, project: "Project", run_id: str) -> dg.MetadataValue:
         """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
-        from hapvr.stages.training import tracker_of
+        from hapvr.steps.training import tracker_of
 
         return dg.MetadataValue.url(runs_page(self._mlflow(project), tracker_of(project).experiment_id, run_id))
 

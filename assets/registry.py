@@ -10,11 +10,11 @@ from assets.project import MODEL_TEAM
 from assets.training import training_key
 
 if TYPE_CHECKING:
-    from hapvr.stages.gate import Decision
+    from hapvr.steps.gate import Decision
 
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"
-REMEDY = (
+HINT = (
     "Nothing is broken: the champion goes on serving. Look at `comparison` and at the two MLflow runs; "
     "`hapvr models promote VERSION` overrules the gate, `hapvr models rollback` goes back."
 )
@@ -75,7 +75,7 @@ def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
             passed=passed,
             severity=dg.AssetCheckSeverity.WARN,
             description=decision.reason,
-            metadata={} if passed or verdict is None else {"remedy": REMEDY},
+            metadata={} if passed or verdict is None else {"hint": HINT},
         )
         for name, passed in ((BETTER, better), (NOT_WORSE, not_worse))
     ]

@@ -8,7 +8,7 @@ from assets.project import DATA_TEAM
 
 RECALL = "recall"
 INDEX_CHECKS = {RECALL: "Stored vectors that are searched for find their exact nearest neighbours."}
-REMEDY = (
+HINT = (
     "Nothing is lost: the index before this one goes on answering if there is one. Raise search.index.probed_lists, "
     "refine_factor or code_bits, and materialise the asset again."
 )
@@ -61,11 +61,11 @@ def _show_index(made: Made) -> dg.MaterializeResult:
                 check_name=RECALL,
                 passed=update.passed,
                 severity=dg.AssetCheckSeverity.ERROR,
-                description=None if update.passed else REMEDY,
+                description=None if update.passed else HINT,
                 metadata={
                     "recall": update.recall,
                     "wanted": project.config.search.index.min_recall,
-                    **({} if update.passed else {"remedy": REMEDY}),
+                    **({} if update.passed else {"hint": HINT}),
                 },
             )
         ],
@@ -73,7 +73,7 @@ def _show_index(made: Made) -> dg.MaterializeResult:
 
 
 def _champion(made: Made) -> str:
-    from hapvr.tracking.client import pinned_uri
+    from hapvr.registry.client import pinned_uri
 
     return pinned_uri(f"models:/{made.project.config.tracking.registered_model}@champion", made.project.tracking_uri)
 

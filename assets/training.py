@@ -10,8 +10,8 @@ from assets.partitions import GPU_POOL
 from assets.project import MODEL_TEAM, ProjectResource
 
 if TYPE_CHECKING:
-    from hapvr.stages.project import Project
-    from hapvr.stages.training import TrainingRun
+    from hapvr.steps.project import Project
+    from hapvr.steps.training import TrainingRun
 
 
 KEEP_IF_UNCHANGED = "{ops: {similarity_model: {config: {keep_if_unchanged: true}}}}"
@@ -34,7 +34,7 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     So a run evaluates and registers its own model, also if another training ended meanwhile. Raises DataError if there is
     no model yet.
     """
-    from hapvr.stages.training import trained_run
+    from hapvr.steps.training import trained_run
 
     return trained_run(project, training_key(run))
 
@@ -53,8 +53,8 @@ def similarity_model(
     project: ProjectResource,
     pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:
-    from hapvr.stages.pending_training import pending_data
-    from hapvr.stages.training import (
+    from hapvr.steps.pending_training import pending_data
+    from hapvr.steps.training import (
         current_run,
         fail_training,
         finish_training,
@@ -95,7 +95,7 @@ def similarity_model(
 
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
     """What a finished training shows."""
-    from hapvr.stages.training import training_result
+    from hapvr.steps.training import training_result
     from hapvr.train.plots import loss_figure, validation_figure
     from hapvr.train.report import read_history
 

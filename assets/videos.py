@@ -9,7 +9,7 @@ from assets.project import DATA_TEAM
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:
-    from hapvr.storage.manifest import MANIFEST_STAGE, read_manifest
+    from hapvr.data.manifest import MANIFEST_STAGE, read_manifest
 
     result, root = made.result, made.project.root
     synchronize(made.context.instance, list(result.shards))
@@ -48,7 +48,7 @@ video_manifest = step_asset(
 
 
 def _show_videos(made: Made) -> dg.MaterializeResult:
-    from hapvr.stages.quality import check_videos
+    from hapvr.steps.quality import check_videos
 
     rows = made.result.shard.index().select("video_id", "status", "reason", "duration_s", "fps", "codec", "num_bytes")
     return metadata.shard(made.result, check_videos(made.project, made.key), more={"rows": metadata.table(rows)})
@@ -78,9 +78,9 @@ videos = step_asset(
 
 
 def _show_frames(made: Made) -> dg.MaterializeResult:
-    from hapvr.stages.frames import open_frames
-    from hapvr.stages.quality import check_frames
-    from hapvr.storage.frames import SHEET_VIDEOS, contact_sheet
+    from hapvr.data.frames import SHEET_VIDEOS, contact_sheet
+    from hapvr.steps.frames import open_frames
+    from hapvr.steps.quality import check_frames
 
     more = {}
     if made.result.num_ok:

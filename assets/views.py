@@ -11,7 +11,7 @@ from assets.partitions import GPU_POOL, SHARDS
 from assets.project import DATA_TEAM, ProjectResource
 
 if TYPE_CHECKING:
-    from hapvr.storage.shard_build import StageResult
+    from hapvr.data.shard_build import StageResult
 
 VIEWS, LABELS = "training_views", "pseudo_labels"
 NOT_TRAINING = "This shard is not of the training split, so there is nothing to make."
@@ -69,11 +69,11 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
     check_specs=[*checks.specs(VIEWS, checks.STORED), *checks.specs(LABELS, checks.STORED)],
 )
 def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
+    from hapvr.data.manifest import is_training_shard
+    from hapvr.data.views import operations_table
     from hapvr.progress import ProgressLines
-    from hapvr.stages.view_pictures import labels_sheet, views_sheet
-    from hapvr.stages.views import label_rates, make_views_and_labels
-    from hapvr.storage.manifest import is_training_shard
-    from hapvr.storage.views import operations_table
+    from hapvr.steps.view_pictures import labels_sheet, views_sheet
+    from hapvr.steps.views import label_rates, make_views_and_labels
 
     opened, shard = project.open(), context.partition_key
     selected = {key.to_user_string() for key in context.selected_asset_keys}
@@ -96,7 +96,7 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
 
 
 def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.MaterializeResult:
-    from hapvr.stages.quality import check_stored
+    from hapvr.steps.quality import check_stored
 
     return metadata.shard(result, [check_stored(result.shard)], asset=name, more=more)
 

@@ -48,9 +48,9 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
     import polars as pl
 
     from hapvr.progress import ProgressLines
-    from hapvr.stages.alerts import deliver_alerts
-    from hapvr.stages.searcher import Searcher
-    from hapvr.stages.watch_lists import make_watch_matches
+    from hapvr.steps.alerts import deliver_alerts
+    from hapvr.steps.searcher import Searcher
+    from hapvr.steps.watch_lists import make_watch_matches
 
     opened = project.open()
     progress = ProgressLines(context.log.info, "comparing queries")
@@ -70,11 +70,11 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
         },
         data_version=dg.DataVersion(digest),
         check_results=[
-            checks.warning(USABLE, passed=not made.failed, remedy=REPLACE, failed=made.failed),
+            checks.warning(USABLE, passed=not made.failed, hint=REPLACE, failed=made.failed),
             checks.warning(
                 DELIVERED,
                 passed=not delivery.problem,
-                remedy=WAIT,
+                hint=WAIT,
                 problem=delivery.problem,
                 waiting=delivery.waiting,
             ),

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from bench.table import ratio, show, take_turns
-from hapvr.features.backbone import load_backbone
-from hapvr.features.extract import embed_in_batches, region_embedder
-from hapvr.features.settings import BackboneConfig, Precision, RandomWeights
-from hapvr.features.weights import normalize_pixels, run_network
-from hapvr.features.whitening import Whitening
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.extract import embed_in_batches, region_embedder
+from hapvr.networks.settings import BackboneConfig, Precision, RandomWeights
+from hapvr.networks.weights import normalize_pixels, run_network
+from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
-from hapvr.stages.features import crops
+from hapvr.steps.features import crops
 from hapvr.video.pool import encode_jpeg
 
 DIMS = 512

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 
 STAGES = ("frames", "features", "training_views", "teacher_embeddings", "pseudo_labels")
 UNPINNED = {"operations"}

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.table import ratio, show
-from hapvr.stages.project import Project
-from hapvr.stages.searcher import Searcher, SearchOptions
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher, SearchOptions
 
 
 def measure(searcher: Searcher, *, num_queries: int, top: int) -> list[dict[str, Any]]:

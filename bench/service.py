@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.table import show
-from hapvr.stages.project import Project
-from hapvr.stages.searcher import Searcher, SearchOptions
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher, SearchOptions
 
 TOP = 10
 

@@ -29,10 +29,10 @@ from torch.nn import functional as F
 
 from bench.plain_step import plain_step
 from bench.table import ratio, show, take_turns
-from hapvr.labels.pairs import positive_pairs
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
+from hapvr.networks.pairs import positive_pairs
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
 from hapvr.train.families import build_network
@@ -158,8 +158,8 @@ def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Seconds of steps from cached and from online views on a project's data."""
     from lightning_fabric import Fabric
 
-    from hapvr.stages.project import Project
-    from hapvr.stages.training import training_shards
+    from hapvr.steps.project import Project
+    from hapvr.steps.training import training_shards
     from hapvr.train.loop import Trainer
     from hapvr.train.report import History
 

@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hapvr.config import Job
+from hapvr.data.manifest import read_manifest, shard_keys, training_shard_keys
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
-from hapvr.stages.project import Project
-from hapvr.storage.manifest import read_manifest, shard_keys, training_shard_keys
+from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
-    from hapvr.stages.search_model import SearchModel
+    from hapvr.steps.search_model import SearchModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ _STEPS = (
         name="video_manifest",
         does="lists the videos of all sources in shards; it only grows",
         job="find_videos",
-        make="hapvr.stages.manifest:make_manifest",
+        make="hapvr.steps.manifest:make_manifest",
         place="manifest/<shard>/",
     ),
     Step(
         name="videos",
         does="fetches remote files and inspects every file",
         job="ingest",
-        make="hapvr.stages.videos:make_videos",
+        make="hapvr.steps.videos:make_videos",
         inputs=("video_manifest",),
         place="videos/<shard>/, downloads/",
         per_shard=True,
@@ -71,7 +71,7 @@ _STEPS = (
         name="frames",
         does="samples one frame per second, in processes that are killed when they hang",
         job="ingest",
-        make="hapvr.stages.frames:make_frames",
+        make="hapvr.steps.frames:make_frames",
         inputs=("videos",),
         per_shard=True,
     ),
@@ -87,7 +87,7 @@ _STEPS = (
         name="features",
         does="computes region features [T, 9, D] of whole videos",
         job="extract",
-        make="hapvr.stages.features:make_features",
+        make="hapvr.steps.features:make_features",
         inputs=("frames", "whitening"),
         per_shard=True,
         gpu=True,
@@ -96,7 +96,7 @@ _STEPS = (
         name="training_views",
         does="computes features of weakly and strongly augmented clips",
         job="extract",
-        make="hapvr.stages.views:make_training_views",
+        make="hapvr.steps.views:make_training_views",
         inputs=("frames", "whitening"),
         per_shard=True,
         training_only=True,
@@ -106,7 +106,7 @@ _STEPS = (
         name="pseudo_labels",
         does="computes the teacher's embeddings of the same clips, and frame labels from them",
         job="extract",
-        make="hapvr.stages.views:make_pseudo_labels",
+        make="hapvr.steps.views:make_pseudo_labels",
         inputs=("frames",),
         place="teacher_embeddings/<shard>/, pseudo_labels/<shard>/",
         per_shard=True,
@@ -202,14 +202,14 @@ def shards_of(project: Project, step: Step) -> list[str]:
 
 
 def fit_whitening(project: Project, *, progress: Progress = no_progress) -> Any:
-    from hapvr.stages.whitening import make_whitening
+    from hapvr.steps.whitening import make_whitening
 
     return make_whitening(project, training_shard_keys(read_manifest(project.root)), progress=progress)
 
 
 def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> Any:
     """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key."""
-    from hapvr.stages.training import finish_training, prepare_training, run_training
+    from hapvr.steps.training import finish_training, prepare_training, run_training
 
     training = prepare_training(project, run, tags={})
     run_training(project, training)
@@ -219,8 +219,8 @@ def train_model(project: Project, *, run: str, progress: Progress = no_progress)
 
 def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no_progress) -> dict[str, Any]:
     """The scores of every benchmark by name. run: of the training; "" for the current one."""
-    from hapvr.stages.evaluation import make_benchmark_scores
-    from hapvr.stages.training import trained_run
+    from hapvr.steps.evaluation import make_benchmark_scores
+    from hapvr.steps.training import trained_run
 
     training, names = trained_run(project, run), project.config.evaluation.benchmarks
     made = {}
@@ -233,44 +233,44 @@ def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no
 def register_model(
     project: Project, *, run: str = "", tags: Mapping[str, str] | None = None, progress: Progress = no_progress
 ) -> Any:
-    from hapvr.stages.registration import make_registered_model
-    from hapvr.stages.training import trained_run
+    from hapvr.steps.registration import make_registered_model
+    from hapvr.steps.training import trained_run
 
     return make_registered_model(project, trained_run(project, run), tags=tags or {})
 
 
 def describe_frames(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.stages.descriptors import make_descriptors
-    from hapvr.stages.search_model import search_model
+    from hapvr.steps.descriptors import make_descriptors
+    from hapvr.steps.search_model import search_model
 
     return make_descriptors(project, key, search_model(project), progress=progress)
 
 
 def index_frames(project: Project, *, progress: Progress = no_progress) -> Any:
-    from hapvr.stages.search_index import update_index
-    from hapvr.stages.search_model import search_model
+    from hapvr.steps.search_index import update_index
+    from hapvr.steps.search_model import search_model
 
     return update_index(project, search_model(project), progress=progress)
 
 
 def pair_duplicates(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.stages.duplicates import make_duplicate_pairs
-    from hapvr.stages.searcher import Searcher
+    from hapvr.steps.duplicates import make_duplicate_pairs
+    from hapvr.steps.searcher import Searcher
 
     return make_duplicate_pairs(project, Searcher.open(project), key, progress=progress)
 
 
 def group_duplicates(project: Project, *, progress: Progress = no_progress) -> Any:
-    from hapvr.stages.duplicates import make_duplicate_groups
-    from hapvr.stages.searcher import Searcher
+    from hapvr.steps.duplicates import make_duplicate_groups
+    from hapvr.steps.searcher import Searcher
 
     least = project.config.search.duplicates.min_probability
     return make_duplicate_groups(project, Searcher.open(project), min_probability=least)
 
 
 def match_watch_lists(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.stages.searcher import Searcher
-    from hapvr.stages.watch_lists import make_watch_matches
+    from hapvr.steps.searcher import Searcher
+    from hapvr.steps.watch_lists import make_watch_matches
 
     return make_watch_matches(project, Searcher.open(project), key, progress=progress)
 
@@ -285,7 +285,7 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     model = _champion(project)
     if model is None:
         return found
-    from hapvr.stages.search_index import outdated_index
+    from hapvr.steps.search_index import outdated_index
 
     index, known = outdated_index(project, model), shard_keys(project.root)
     # Imported features are no shards of the manifest; the index describes them itself.
@@ -293,8 +293,8 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     if index.outdated:
         found["search_index"] = {} if found["frame_descriptors"] else {"": index.digest}
         return found
-    from hapvr.stages.duplicates import outdated_duplicates
-    from hapvr.stages.watch_lists import unwatched_shards
+    from hapvr.steps.duplicates import outdated_duplicates
+    from hapvr.steps.watch_lists import unwatched_shards
 
     if project.config.automation.duplicates:
         duplicates = outdated_duplicates(project)
@@ -306,7 +306,7 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
 
 
 def _champion(project: Project) -> SearchModel | None:
-    from hapvr.stages.search_model import search_model
+    from hapvr.steps.search_model import search_model
 
     try:
         return search_model(project)
@@ -326,7 +326,7 @@ class StepStatus:
 
 def chain_status(project: Project) -> list[StepStatus]:
     """How far every step is, from what is stored below the data root."""
-    from hapvr.stages.training import CURRENT_NAME
+    from hapvr.steps.training import CURRENT_NAME
 
     root = project.root
     awaited = outdated(project)

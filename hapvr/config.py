@@ -13,11 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from hapvr.augment.settings import ViewsConfig
-from hapvr.features.settings import BackboneConfig, FeaturesConfig, TeacherConfig, WhiteningConfig
-from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.vvs.settings import VvsSettings
+from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
 from hapvr.scorer.settings import ServingConfig
 from hapvr.search.settings import SearchSettings
 from hapvr.serving.settings import ServiceSettings

@@ -65,8 +65,8 @@ def require_regular(path: Path) -> None:
 
 
 @contextmanager
-def naming_full_disk(folder: Path | str, *, remedy: str) -> Iterator[None]:
-    """Turn errors of a block that could not write below `folder` into a DataError. remedy: what to do after making space.
+def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
+    """Turn errors of a block that could not write below `folder` into a DataError. hint: what to do after making space.
 
     Errors of the system that say something else pass.
     """
@@ -76,7 +76,7 @@ def naming_full_disk(folder: Path | str, *, remedy: str) -> Iterator[None]:
         if _error_number(error) not in DISK_ERRORS:
             raise
         raise DataError(
-            f"cannot write below {folder}: {error}. Free space or correct the permissions; {remedy}"
+            f"cannot write below {folder}: {error}. Free space or correct the permissions; {hint}"
         ) from error
 
 
@@ -90,8 +90,8 @@ def _error_number(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def read_json_as(path: Path, kind: type[Value], *, remedy: str) -> Value:
-    """The value in a JSON file, checked against a type that pydantic knows. remedy: what makes the file again, for the error.
+def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
+    """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the file again, for the error.
 
     Raises DamagedError, naming the file and the wrong value, where it is missing or holds something else.
     """
@@ -99,10 +99,10 @@ def read_json_as(path: Path, kind: type[Value], *, remedy: str) -> Value:
         require_regular(path)
         return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
-        raise DamagedError(f"{path} is missing; {remedy}") from None
+        raise DamagedError(f"{path} is missing; {hint}") from None
     except (OSError, ValidationError) as error:
         reason = explain(error) if isinstance(error, ValidationError) else error
-        raise DamagedError(f"{path} is damaged ({reason}); {remedy}") from error
+        raise DamagedError(f"{path} is damaged ({reason}); {hint}") from error
 
 
 def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-FULL_REMEDY = "install the rest with `pip install 'hapvr[all]'`"
-SEARCH_REMEDY = "install what searches with `pip install 'hapvr[search]'`"
+FULL_HINT = "install the rest with `pip install 'hapvr[all]'`"
+SEARCH_HINT = "install what searches with `pip install 'hapvr[search]'`"
 SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
 """What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
 
@@ -22,9 +22,9 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def remedy(package: str, verb: str) -> str:
+def hint(package: str, verb: str) -> str:
     """What installs a package that a verb lacks, e.g. `index status`."""
-    return SEARCH_REMEDY if package in SEARCH_PACKAGES and verb in SEARCH_VERBS else FULL_REMEDY
+    return SEARCH_HINT if package in SEARCH_PACKAGES and verb in SEARCH_VERBS else FULL_HINT
 
 
 def has_gpu() -> bool:

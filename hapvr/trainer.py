@@ -11,11 +11,11 @@ import torch
 from lightning_fabric import Fabric
 
 from hapvr.errors import HapvrError
-from hapvr.features.extract import choose_device
 from hapvr.files import naming_full_disk
-from hapvr.stages.project import Project
-from hapvr.stages.validation import Validator
-from hapvr.tracking.progress import progress_logger
+from hapvr.networks.extract import choose_device
+from hapvr.registry.progress import progress_logger
+from hapvr.steps.project import Project
+from hapvr.steps.validation import Validator
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
 from hapvr.train.report import History, Logger, Loggers
@@ -51,8 +51,8 @@ def main() -> int:
 
         def open_logger(first_step: int) -> Logger:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
-            from hapvr.stages.training import tracker_of
-            from hapvr.tracking.runs import tracked_training
+            from hapvr.registry.runs import tracked_training
+            from hapvr.steps.training import tracker_of
 
             assert progress is not None
             if first_step:
@@ -63,7 +63,7 @@ def main() -> int:
             return Loggers([History(folder, first_step=first_step), tracked, progress])
 
         try:
-            with naming_full_disk(folder, remedy="run again, and the training goes on from its last checkpoint"):
+            with naming_full_disk(folder, hint="run again, and the training goes on from its last checkpoint"):
                 Trainer(
                     project.config,
                     project.root,

@@ -19,7 +19,10 @@ import pyarrow.fs as pafs
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.marks import MARKS
 from hapvr.chain import CHAIN
-from hapvr.corpus.output import check_folder
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import AVAILABILITY, check_availability, read_manifest_shard, shard_keys
+from hapvr.data.shards import Shard
+from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.progress import Progress, no_progress
@@ -29,16 +32,13 @@ from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
 from hapvr.search.settings import SearchSettings
-from hapvr.stages.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.stages.duplicates import GROUPS_PLACE
-from hapvr.stages.project import Project
-from hapvr.stages.shard_check import FileCheck, check_shard
-from hapvr.stages.sources import CORPUS_FOLDER, resolve_sources
-from hapvr.stages.videos import damaged_files
-from hapvr.stages.watch_lists import check_watch_matches
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.manifest import AVAILABILITY, check_availability, read_manifest_shard, shard_keys
-from hapvr.storage.shards import Shard
+from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
+from hapvr.steps.duplicates import GROUPS_PLACE
+from hapvr.steps.project import Project
+from hapvr.steps.shard_check import FileCheck, check_shard
+from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
+from hapvr.steps.videos import damaged_files
+from hapvr.steps.watch_lists import check_watch_matches
 
 ASIDE = ".set_aside"
 """Folder of the data root for files that are being made again."""
@@ -173,7 +173,7 @@ def _remake_downloads(project: Project, key: str) -> None:
 def _regenerate(project: Project, name: str = "") -> None:
     """Make what is missing of the generated videos and benchmarks. name: of a folder whose benchmark is made again, too."""
     if name == MARKS:
-        from hapvr.stages.marks_benchmark import marked_pairs, write_marks_benchmark
+        from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 
         write_marks_benchmark(project, marked_pairs(project))
         return
@@ -203,7 +203,7 @@ def _availability_keys(root: DataRoot) -> list[str]:
 
 
 def _check_whitening(root: DataRoot, _: str) -> None:
-    from hapvr.features.whitening import load_whitening, whitening_provenance
+    from hapvr.networks.whitening import load_whitening, whitening_provenance
 
     whitening_provenance(root)
     load_whitening(root)
@@ -212,7 +212,7 @@ def _check_whitening(root: DataRoot, _: str) -> None:
 def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
     from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
-    from hapvr.stages.training import current_key
+    from hapvr.steps.training import current_key
     from hapvr.train.report import RESULT_NAME, TrainingResult
     from hapvr.train.run_folder import CHECKPOINTS, NETWORK, RUN_NAME, list_checkpoints, read_checkpoint, read_record
 
@@ -220,15 +220,15 @@ def _check_training(root: DataRoot, key: str) -> None:
         current_key(root)
         return
     folder = root.local_path(f"models/{key}")
-    remedy = "train again with another run key, or copy the file from the run in MLflow"
+    hint = "train again with another run key, or copy the file from the run in MLflow"
     if (folder / RUN_NAME).is_file():
         read_record(folder)
     if (folder / RESULT_NAME).is_file():
-        ended = read_json_as(folder / RESULT_NAME, TrainingResult, remedy=remedy)
+        ended = read_json_as(folder / RESULT_NAME, TrainingResult, hint=hint)
         read_description(folder / NETWORK)
         if weights_sha256(folder / NETWORK) != ended.weights_sha256:
             weights = folder / NETWORK / WEIGHTS_FILE
-            raise DamagedError(f"{weights} does not hold the weights that the training ended with; {remedy}")
+            raise DamagedError(f"{weights} does not hold the weights that the training ended with; {hint}")
     for checkpoint in list_checkpoints(folder / CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
             read_checkpoint(checkpoint)
@@ -256,24 +256,24 @@ def _scores(root: DataRoot) -> list[str]:
 
 
 def _check_scores(root: DataRoot, key: str) -> None:
-    from hapvr.stages.evaluation import StoredScores
+    from hapvr.steps.evaluation import StoredScores
     from hapvr.tables import TABLE_ERRORS, read_frame
 
     run, name = key.split("/")
     folder = root.local_path(f"models/{run}/benchmarks/{name}")
-    remedy = "evaluate the model again"
+    hint = "evaluate the model again"
     if (folder / "scores.json").is_file():
-        read_json_as(folder / "scores.json", StoredScores, remedy=remedy)
+        read_json_as(folder / "scores.json", StoredScores, hint=hint)
     for table in sorted(folder.glob("*.parquet")):
         try:
             read_frame(table)
         except TABLE_ERRORS as error:
-            raise DamagedError(f"{table} is damaged ({error}); {remedy}") from error
+            raise DamagedError(f"{table} is damaged ({error}); {hint}") from error
 
 
 def _remake_scores(project: Project, key: str) -> None:
-    from hapvr.stages.evaluation import make_benchmark_scores
-    from hapvr.stages.training import trained_run
+    from hapvr.steps.evaluation import make_benchmark_scores
+    from hapvr.steps.training import trained_run
 
     run, name = key.split("/")
     make_benchmark_scores(project, trained_run(project, run), name)
@@ -312,8 +312,8 @@ def _check_index(root: DataRoot, _: str) -> None:
 
 def _rebuild_index(project: Project, _: str) -> None:
     from hapvr.search.current import serving_index
-    from hapvr.stages.search_index import update_index
-    from hapvr.stages.search_model import search_model
+    from hapvr.steps.search_index import update_index
+    from hapvr.steps.search_model import search_model
 
     serving = serving_index(project.root)
     update_index(project, search_model(project, None if serving is None else serving.model), anew=True)

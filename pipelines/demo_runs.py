@@ -15,7 +15,7 @@ from rich.table import Table
 from assets.partitions import SHARDS
 from hapvr import chain
 from hapvr.errors import HapvrError
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from pipelines.jobs import ON_REQUEST
 from pipelines.resources import CHECKOUT, project_resource
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
@@ -142,8 +142,8 @@ def _run_jobs(
 
     Without a champion, as where the gate refused the first version, there is no index; the summary says why.
     """
-    from hapvr.stages.training import tracker_of
-    from hapvr.tracking.registry import champion_of
+    from hapvr.registry.versions import champion_of
+    from hapvr.steps.training import tracker_of
 
     for job, steps in JOBS.items():
         name = project.config.tracking.registered_model
@@ -158,9 +158,9 @@ def _run_jobs(
 
 def print_summary(project: Project, console: Console) -> None:
     """One table of the current model's scores beside the baseline's, the registered version, what was lost, where to look."""
-    from hapvr.stages.evaluation import BASELINE, TRAINED, stored_scores
-    from hapvr.stages.summary import summarize
-    from hapvr.stages.training import current_run
+    from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
+    from hapvr.steps.summary import summarize
+    from hapvr.steps.training import current_run
 
     run = current_run(project)
     for name in project.config.evaluation.benchmarks:

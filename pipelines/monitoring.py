@@ -61,7 +61,7 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
         description="Marks the MLflow run of an ended training as failed where the training could not do so itself.",
     )
     def close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
-        from hapvr.stages.training import tracker_of
+        from hapvr.steps.training import tracker_of
 
         mlflow_run = context.dagster_run.tags.get("mlflow/run_id", "")
         going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
@@ -78,7 +78,7 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
     description="Posts watch matches that the webhook has not taken yet.",
 )
 def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    from hapvr.stages.alerts import deliver_alerts
+    from hapvr.steps.alerts import deliver_alerts
 
     opened = project.open()
     if opened.config.watch.webhook is None:

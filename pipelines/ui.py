@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from hapvr.errors import HapvrError
 from hapvr.serving.guard import is_loopback
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from pipelines.resources import CHECKOUT, project_resource
 
 LOOPBACK = "127.0.0.1"

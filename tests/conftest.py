@@ -19,7 +19,7 @@ from filelock import FileLock
 from hypothesis import settings
 
 from hapvr.seeding import numpy_rng
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,7 +185,7 @@ def write_sound(path: Path) -> Path:
 def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose data is made up to pseudo labels, by the library's own stages, and an empty registry; a copy for each
     test process."""
-    from tests.tracking.empty_store import new_store
+    from tests.registry.empty_store import new_store
 
     made = make_once("small project", lambda folder: make_data(open_small_project(clips_folder, folder)))
     folder = tmp_path_factory.mktemp("project")
@@ -196,8 +196,8 @@ def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pyt
 
 @pytest.fixture(scope="session")
 def searchable(make_once: MakeOnce) -> Path:
-    """The folder of a project with an index, made by `tests.stages.search_projects.searchable_project`; only to be read."""
-    from tests.stages.search_projects import searchable_project
+    """The folder of a project with an index, made by `tests.steps.search_projects.searchable_project`; only to be read."""
+    from tests.steps.search_projects import searchable_project
 
     return make_once("searchable project", searchable_project)
 
@@ -223,8 +223,8 @@ def open_pooled_project(clips: Path, folder: Path, **changes: Any) -> Project:
 
 def make_pooled(clips: Path, source: Path, folder: Path) -> None:
     """Copy a project and make its features and views again."""
-    from hapvr.stages.features import make_features
-    from hapvr.stages.views import make_training_views
+    from hapvr.steps.features import make_features
+    from hapvr.steps.views import make_training_views
 
     shutil.copytree(source, folder, dirs_exist_ok=True)
     project = open_pooled_project(clips, folder)
@@ -242,11 +242,11 @@ def open_small_project(clips: Path, folder: Path) -> Project:
 
 def make_feature_data(project: Project) -> list[str]:
     """All stages up to features; returns the shards of the training split."""
-    from hapvr.stages.features import make_features
-    from hapvr.stages.frames import make_frames
-    from hapvr.stages.manifest import make_manifest
-    from hapvr.stages.videos import make_videos
-    from hapvr.stages.whitening import make_whitening
+    from hapvr.steps.features import make_features
+    from hapvr.steps.frames import make_frames
+    from hapvr.steps.manifest import make_manifest
+    from hapvr.steps.videos import make_videos
+    from hapvr.steps.whitening import make_whitening
 
     manifest = make_manifest(project)
     for key in manifest.shards:
@@ -260,7 +260,7 @@ def make_feature_data(project: Project) -> list[str]:
 
 def make_data(project: Project) -> None:
     """All stages up to pseudo labels."""
-    from hapvr.stages.views import make_views_and_labels
+    from hapvr.steps.views import make_views_and_labels
 
     for key in make_feature_data(project):
         make_views_and_labels(project, key)

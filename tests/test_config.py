@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from hapvr.config import TrainConfig, digest
 from hapvr.config_file import dump_config, load_config, parse_config, read_mapping
 from hapvr.errors import ArgumentError, ConfigError
-from hapvr.features.backbone import region_vectors
-from hapvr.features.settings import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights
+from hapvr.networks.backbone import region_vectors
+from hapvr.networks.settings import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights
 from tests.conftest import CHECKOUT
 
 MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}]}

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import naming_full_disk, read_json_as, read_json_lines, write_atomic
-from tests.stages.data_projects import small_disk
+from tests.steps.data_projects import small_disk
 
 STEPS = TypeAdapter(dict[str, int])
 
@@ -82,7 +82,7 @@ def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     for name in ("a.json", "gone.json"):
         with pytest.raises(DamagedError, match=rf"{name} is .*; make it again"):
-            read_json_as(tmp_path / name, Keyed, remedy="make it again")
+            read_json_as(tmp_path / name, Keyed, hint="make it again")
 
 
 def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(tmp_path: Path, write: Callable[[Path], object]) -> None:
     """Plain files and safetensors alike; another error of the system passes as it is."""
     with small_disk(2000), pytest.raises(DataError, match=r"cannot write below .* Free space .*; run again"):  # noqa: SIM117
-        with naming_full_disk(tmp_path, remedy="run again"), write_atomic(tmp_path / "a") as part:
+        with naming_full_disk(tmp_path, hint="run again"), write_atomic(tmp_path / "a") as part:
             write(part)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, remedy="run again"):
+    with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, hint="run again"):
         (tmp_path / "gone").read_bytes()

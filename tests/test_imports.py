@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -49,19 +49,19 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
-        ("mlflow", {Path("hapvr/tracking")}),
-        ("dagster_pipes", {Path("hapvr/tracking")}),
+        ("mlflow", {Path("hapvr/registry")}),
+        ("dagster_pipes", {Path("hapvr/registry")}),
         ("decord", {Path("hapvr/video/decode.py")}),
         ("lance", {Path("hapvr/search/vectors.py")}),
         ("lance_ray", {Path("hapvr/search/vectors.py")}),
         ("fastapi", {Path("hapvr/serving")}),
         ("starlette", {Path("hapvr/serving")}),
         ("uvicorn", {Path("hapvr/serving")}),
-        ("openvino", {Path("hapvr/features/engine.py")}),
+        ("openvino", {Path("hapvr/networks/engine.py")}),
     ],
 )
 def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:
-    """MLflow is imported in tracking alone, decord, Lance and OpenVINO in one module each."""
+    """MLflow is imported in registry alone, decord, Lance and OpenVINO in one module each."""
     users = {path for path, names in roots("hapvr").items() if module in names}
     assert users
     assert {path for path in users if not any(path.is_relative_to(door) for door in allowed)} == set()
@@ -83,9 +83,9 @@ LAYERS = (
         "progress",
     },
     {"model", "augment", "video"},
-    {"labels", "losses", "features", "storage"},
-    {"train", "benchmark", "corpus", "scorer", "search", "tracking"},
-    {"stages"},
+    {"losses", "networks", "data"},
+    {"train", "benchmark", "demo", "scorer", "search", "registry"},
+    {"steps"},
     {"serving", "chain"},
     {"upkeep"},
     {"commands", "trainer"},
@@ -165,16 +165,16 @@ def imported_names(path: Path) -> set[str]:
     [
         ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
         (
-            "hapvr.stages.pending_training, hapvr.stages.evaluation",
+            "hapvr.steps.pending_training, hapvr.steps.evaluation",
             {"timm", "torchvision", "lightning_fabric", "torch._dynamo"},
         ),
-        ("hapvr.stages.sources, hapvr.stages.frames, hapvr.stages.quality", {"torch", "mlflow"}),
+        ("hapvr.steps.sources, hapvr.steps.frames, hapvr.steps.quality", {"torch", "mlflow"}),
         (
             "hapvr.commands.scoring, hapvr.scorer.bundle",
             {"torch", "polars", "pyarrow", "mlflow", "decord", "openvino"},
         ),
         (
-            "hapvr.stages.searcher, hapvr.stages.duplicates, hapvr.stages.marking, hapvr.serving.server",
+            "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.steps.marking, hapvr.serving.server",
             {"torch", "mlflow", "timm", "decord", "yt_dlp", "openvino", "matplotlib"},
         ),
         ("hapvr.train.loop, hapvr.trainer", {"timm", "torchvision", "mlflow", "matplotlib"}),
@@ -193,7 +193,7 @@ def test_the_check_of_a_shard_loads_neither_networks_nor_the_index(small_project
     """It follows every shard in a run of its own, so its imports count as often as there are shards."""
     folder = Path(small_project.config.data_root).parent
     code = (
-        "import sys; from pathlib import Path; from hapvr.stages.project import Project; from hapvr.stages import quality\n"
+        "import sys; from pathlib import Path; from hapvr.steps.project import Project; from hapvr.steps import quality\n"
         "project = Project.open(Path('config.yaml'), folder=Path('.'))\n"
         "for check in (quality.check_videos, quality.check_frames):\n"
         "    assert check(project, 'own-test-00000')\n"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hapvr.storage.filesystem import DATA_ERRORS, read_schema_metadata
+from hapvr.data.filesystem import DATA_ERRORS, read_schema_metadata
 from hapvr.tables import MAX_USER_BYTES, TABLE_ERRORS, read_frame, read_table, read_user_table, write_table
 
 FIELDS = [

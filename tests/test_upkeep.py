@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.stages.evaluation import make_benchmark_scores
-from hapvr.stages.frames import make_frames
-from hapvr.stages.manifest import make_manifest
-from hapvr.stages.project import Project
-from hapvr.stages.shard_check import FileCheck
-from hapvr.stages.training import close_training, finish_training, prepare_training, run_training
-from hapvr.stages.videos import make_videos
-from hapvr.storage.manifest import VIDEO_COLUMNS
+from hapvr.data.manifest import VIDEO_COLUMNS
+from hapvr.steps.evaluation import make_benchmark_scores
+from hapvr.steps.frames import make_frames
+from hapvr.steps.manifest import make_manifest
+from hapvr.steps.project import Project
+from hapvr.steps.shard_check import FileCheck
+from hapvr.steps.training import close_training, finish_training, prepare_training, run_training
+from hapvr.steps.videos import make_videos
 from hapvr.upkeep import KINDS, repair, verify_root
 from tests.conftest import open_small_project, write_clip, write_settings
-from tests.stages.data_projects import folder_settings, open_project
+from tests.steps.data_projects import folder_settings, open_project
 
 CUT = {".json", ".parquet"}
 MADE_FROM_OTHERS = {".md", ".png", ".csv", ".jsonl", ".lock", ".yaml"}
@@ -81,13 +81,13 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
     assert {check.state for check in repair(project, found)} == {"repaired"}
     assert {path: path.read_bytes() for path in files} == before
     assert damaged(project) == []
-    for name, remedy in (("corpus.json", "remove the folder"), ("benchmark.json", ""), ("segments.parquet", "")):
+    for name, hint in (("corpus.json", "remove the folder"), ("benchmark.json", ""), ("segments.parquet", "")):
         whole = (test / name).read_bytes()
         damage(test / name)
         found = damaged(project)
         assert len(found) == 1
         assert name in found[0].message
-        assert remedy in found[0].message
+        assert hint in found[0].message
         (test / name).write_bytes(whole)
     clip = tmp_path / "clips" / "clip 00.mp4"
     clip.unlink()

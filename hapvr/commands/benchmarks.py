@@ -67,7 +67,7 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found, and when."""
-    from hapvr.corpus.clips_benchmark import make_clips_benchmark
+    from hapvr.demo.clips_benchmark import make_clips_benchmark
 
     with progress_bar("copies") as progress:
         made, unusable = make_clips_benchmark(

@@ -51,14 +51,14 @@ def duplicates(
     """
     from hapvr.errors import ArgumentError
     from hapvr.search.duplicates import KINDS, group_rows
-    from hapvr.stages.duplicates import (
+    from hapvr.steps.duplicates import (
         duplicate_pairs,
         make_duplicate_groups,
         make_duplicate_pairs,
         pair_table,
     )
-    from hapvr.stages.project import Project
-    from hapvr.stages.searcher import Searcher
+    from hapvr.steps.project import Project
+    from hapvr.steps.searcher import Searcher
     from hapvr.tables import export_table
 
     unknown = sorted(set(kind or ()) - set(KINDS))

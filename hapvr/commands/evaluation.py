@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from hapvr.benchmark.definition import BenchmarkDefinition
     from hapvr.benchmark.result import EvaluationResult
     from hapvr.benchmark.scoring import EvaluationOptions
+    from hapvr.data.filesystem import DataRoot
     from hapvr.model.family import VideoNetwork
-    from hapvr.stages.benchmark_features import BenchmarkFeatures
-    from hapvr.stages.segment_scores import SegmentScores
-    from hapvr.storage.filesystem import DataRoot
+    from hapvr.steps.benchmark_features import BenchmarkFeatures
+    from hapvr.steps.segment_scores import SegmentScores
 
 RAW, NORMALIZED = "raw", "normalized"
 
@@ -96,7 +96,7 @@ def evaluate(
         results, found = {RAW: result}, None
     else:
         from hapvr.benchmark.scoring import EvaluationOptions, ScoringSettings
-        from hapvr.features.extract import choose_device
+        from hapvr.networks.extract import choose_device
 
         options = EvaluationOptions(
             policy=policy,
@@ -119,7 +119,7 @@ def evaluate(
     if NORMALIZED in results:
         content[NORMALIZED] = results[NORMALIZED].to_json()
     if found is not None:
-        from hapvr.stages.segment_scores import segments_markdown, write_matches
+        from hapvr.steps.segment_scores import segments_markdown, write_matches
 
         content["segments"] = found.to_json()
         text = f"{text}\n\n{segments_markdown(found)}"
@@ -140,9 +140,9 @@ def _from_features(
 ) -> tuple[dict[str, EvaluationResult], SegmentScores | None]:
     """Results of the raw and, with a background, of the normalised scores, and how well segments are found."""
     from hapvr.benchmark.scoring import evaluate_network
+    from hapvr.data.features import FeatureStore
     from hapvr.scorer.similarity_model import load_similarity_model
-    from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
-    from hapvr.storage.features import FeatureStore
+    from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 
     chosen = load_similarity_model(model)
     root = data_root(features, None, option="--features")
@@ -150,7 +150,7 @@ def _from_features(
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)
     if segments:
-        from hapvr.stages.segment_scores import score_segments, true_segments
+        from hapvr.steps.segment_scores import score_segments, true_segments
 
         true_segments(definition)  # refuses a benchmark without them before the long work
     results = {RAW: evaluate_network(chosen.network, definition, reader, out, options)}
@@ -175,7 +175,7 @@ def _normalized(
     """Results of scores less each query's similarity to the videos of a source."""
     from hapvr.benchmark.normalization import normalize_similarities
     from hapvr.benchmark.scoring import evaluate_similarities, score_benchmark
-    from hapvr.stages.benchmark_features import background_features
+    from hapvr.steps.benchmark_features import background_features
 
     features, videos = background_features(root, definition, source)
     device, settings = options.device, options.scoring
@@ -207,9 +207,9 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
     """The benchmark's own ids; rows whose status, if there is one, is not ok are left out."""
     import polars as pl
 
+    from hapvr.data.manifest import available_videos
     from hapvr.errors import DamagedError
-    from hapvr.stages.benchmark_features import stored_ids
-    from hapvr.storage.manifest import available_videos
+    from hapvr.steps.benchmark_features import stored_ids
     from hapvr.tables import TABLE_ERRORS, read_user_table
 
     try:

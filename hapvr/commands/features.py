@@ -32,7 +32,7 @@ def import_(
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
     from hapvr.benchmark.definitions.catalog import load_definition
-    from hapvr.stages.feature_import import import_features
+    from hapvr.steps.feature_import import import_features
 
     root = data_root(out, config, option="--out")
     wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
@@ -75,7 +75,7 @@ def stats(
     as_json: JsonOption = False,
 ) -> None:
     """Count shards, videos, frames and bytes; the data files are not read."""
-    from hapvr.storage.features import feature_statistics
+    from hapvr.data.features import feature_statistics
 
     root = data_root(features, config, option="--features")
     with progress_bar("shards") as progress:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hapvr.search.index import IndexStatus
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
 
 app = typer.Typer(no_args_is_help=True, help="The index of the collection, which searches look into.")
 ModelOption = Annotated[
@@ -54,8 +54,8 @@ def update(
 @exit_codes
 def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
+    from hapvr.data.features import finished_shards
     from hapvr.search.current import current_index
-    from hapvr.storage.features import finished_shards
 
     project = _open(config, set_)
     current = current_index(project.root)
@@ -94,14 +94,14 @@ def verify(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = F
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
 
     return Project.open(config, overrides=overrides(set_))
 
 
 def _update(project: Project, model: str | None, *, anew: bool, as_json: bool) -> None:
-    from hapvr.stages.search_index import update_index
-    from hapvr.stages.search_model import search_model
+    from hapvr.steps.search_index import update_index
+    from hapvr.steps.search_model import search_model
 
     chosen = search_model(project, model)
     with progress_bar("shards") as progress:

@@ -14,7 +14,7 @@ from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
 from hapvr.commands.terminal import JsonOption, exit_codes, show
 
 if TYPE_CHECKING:
-    from hapvr.tracking.registry import Lineage
+    from hapvr.registry.versions import Lineage
 
 
 def _model_name(name: str) -> str:
@@ -29,10 +29,10 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the ve
 
 def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
     """MLflow's client of an address, and what is done with it; the address is looked at first, since MLflow takes seconds."""
-    from hapvr.tracking.client import mlflow_client
+    from hapvr.registry.client import mlflow_client
 
     client = mlflow_client(tracking_uri, writing=writing)
-    from hapvr.tracking import registry
+    from hapvr.registry import versions as registry
 
     return client, registry
 
@@ -59,10 +59,10 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
+    from hapvr.data.filesystem import DataRoot
     from hapvr.model.checkpoint import save_network
     from hapvr.model.released import import_released
-    from hapvr.stages.whitening import import_whitening
-    from hapvr.storage.filesystem import DataRoot
+    from hapvr.steps.whitening import import_whitening
 
     result: dict[str, Any]
     if pca:

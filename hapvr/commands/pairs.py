@@ -34,8 +34,8 @@ def mark(
     as_json: JsonOption = False,
 ) -> None:
     """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
-    from hapvr.stages import marking
-    from hapvr.stages.project import Project
+    from hapvr.steps import marking
+    from hapvr.steps.project import Project
 
     verdict: Verdict = "match" if said is Said.match else "not_a_match"
     made = marking.mark(Project.open(config), one, other, verdict)
@@ -46,8 +46,8 @@ def mark(
 @exit_codes
 def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_json: JsonOption = False) -> None:
     """Take back what was said about two videos."""
-    from hapvr.stages import marking
-    from hapvr.stages.project import Project
+    from hapvr.steps import marking
+    from hapvr.steps.project import Project
 
     gone = marking.unmark(Project.open(config), one, other)
     text = f"{one} and {other} had no mark" if gone is None else f"{one} and {other} are no longer marked"
@@ -59,7 +59,7 @@ def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_js
 def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
 
     rows = read_marks(Project.open(config).root).rows()
     lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}" for row in rows]
@@ -70,8 +70,8 @@ def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
 @exit_codes
 def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
-    from hapvr.stages.marks_benchmark import marked_pairs, write_marks_benchmark
-    from hapvr.stages.project import Project
+    from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
+    from hapvr.steps.project import Project
 
     project = Project.open(config)
     marked = marked_pairs(project)

@@ -187,7 +187,7 @@ def _csv(pairs: list[dict[str, Any]]) -> str:
 
 def model_folder(model: str, tracking_uri: str) -> Path:
     """The local folder of a registered model, or the place itself."""
-    from hapvr.tracking.client import registered_bundle
+    from hapvr.registry.client import registered_bundle
 
     return registered_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
 

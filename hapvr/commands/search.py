@@ -65,7 +65,7 @@ def search(
     from hapvr.errors import ArgumentError
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import answer_table, answer_values
-    from hapvr.stages.searcher import Searcher, SearchOptions, answer_or_error
+    from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
     from hapvr.tables import export_table
 
     if not queries and not ids:

@@ -25,8 +25,8 @@ def serve(
 ) -> None:
     """Serve searches and their page until it is interrupted. The address is printed once it answers."""
     from hapvr.serving.server import Server
-    from hapvr.stages.project import Project
-    from hapvr.stages.search_model import check_model
+    from hapvr.steps.project import Project
+    from hapvr.steps.search_model import check_model
 
     project = Project.open(config, overrides=overrides(set_))
     if model is not None:  # what was typed is looked at now; what the index names may come later

@@ -25,7 +25,7 @@ from hapvr.commands.terminal import (
 from hapvr.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
 
 ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
 RetryOption = Annotated[
@@ -100,7 +100,7 @@ def extract(
 ) -> None:
     """Whitening, features of all shards, and views and pseudo labels of the training shards."""
     from hapvr.chain import CHAIN, shards_of
-    from hapvr.stages.views import make_views_and_labels
+    from hapvr.steps.views import make_views_and_labels
 
     project = _open(config, set_)
     rows = _run_steps(project, ["whitening", "features"], shard)
@@ -120,12 +120,12 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
-    from hapvr.stages.training import finish_training, prepare_training, run_training
+    from hapvr.steps.training import finish_training, prepare_training, run_training
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
     project = _open(config, set_)
     if seeds > 1:
-        from hapvr.stages.seeds import seeds_text, train_seeds
+        from hapvr.steps.seeds import seeds_text, train_seeds
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
         show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs))
@@ -140,7 +140,7 @@ def train(
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
 
     return Project.open(config, overrides=overrides(set_))
 
@@ -150,7 +150,7 @@ def _run_steps(
 ) -> list[dict[str, Any]]:
     """Run steps one after the other, each for its shards; returns a row per shard."""
     from hapvr.chain import CHAIN, shards_of
-    from hapvr.storage.manifest import shard_keys
+    from hapvr.data.manifest import shard_keys
 
     known = shard_keys(project.root)
     if not known and names[0] != "video_manifest":

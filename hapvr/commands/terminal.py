@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from hapvr.errors import ArgumentError, ConfigError, HapvrError, MissingPartError
-from hapvr.installed import is_installed, remedy
+from hapvr.installed import hint, is_installed
 from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
-    from hapvr.storage.filesystem import DataRoot
+    from hapvr.data.filesystem import DataRoot
 
 FAILED = 1
 WRONG_CALL = 2
@@ -82,7 +82,7 @@ def exit_codes(verb: Verb) -> Verb:
                 group = verb.__module__.rpartition(".")[2]  # of `hapvr index status` and the like
                 name = verb.__name__.strip("_")
                 said = f"{group} {name}" if group in VERB_GROUPS else name
-                sentence = f"`hapvr {said}` needs {package}, which is not installed; {remedy(package, said)}"
+                sentence = f"`hapvr {said}` needs {package}, which is not installed; {hint(package, said)}"
                 fail(sentence, WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)
         except BaseException as error:
@@ -151,13 +151,13 @@ def data_root(place: str | None, config: Path | None, *, option: str) -> DataRoo
 
     option: what `place` is called, for the ArgumentError where both or neither are given.
     """
-    from hapvr.storage.features import STAGE
-    from hapvr.storage.filesystem import DataRoot
+    from hapvr.data.features import STAGE
+    from hapvr.data.filesystem import DataRoot
 
     if (place is None) == (config is None):
         raise ArgumentError(f"{option} and --config: wanted one of the two, got {'none' if place is None else 'both'}")
     if config is not None:
-        from hapvr.stages.project import Project
+        from hapvr.steps.project import Project
 
         return Project.open(config).root
     root = DataRoot(str(place))

@@ -13,8 +13,8 @@ from hapvr.commands.terminal import FAILED, JsonOption, data_root, exit_codes, p
 from hapvr.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from hapvr.stages.shard_check import FileCheck
-    from hapvr.storage.filesystem import DataRoot
+    from hapvr.data.filesystem import DataRoot
+    from hapvr.steps.shard_check import FileCheck
 
 
 @exit_codes
@@ -32,7 +32,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
-    from hapvr.stages.project import Project
+    from hapvr.steps.project import Project
     from hapvr.upkeep import KINDS, verify_root
     from hapvr.upkeep import repair as make_again
 

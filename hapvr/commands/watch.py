@@ -23,10 +23,10 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
     from hapvr.errors import ConfigError
-    from hapvr.stages.alerts import deliver_alerts
-    from hapvr.stages.project import Project
-    from hapvr.stages.searcher import Searcher
-    from hapvr.stages.watch_lists import all_matches, make_watch_matches, unwatched_shards
+    from hapvr.steps.alerts import deliver_alerts
+    from hapvr.steps.project import Project
+    from hapvr.steps.searcher import Searcher
+    from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards
 
     project = Project.open(config, overrides=overrides(set_))
     if not project.config.watch.lists:

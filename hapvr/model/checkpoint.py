@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import write_atomic
-from hapvr.model.description import DESCRIPTION_FILE, REMEDY, WEIGHTS_FILE, read_description
+from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, read_description
 from hapvr.model.families import build_family
 from hapvr.model.family import VideoNetwork
 
@@ -52,11 +52,11 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
             wanted = build().state_dict()
         weights = load_file(weights_file)
     except (RuntimeError, ArgumentError) as error:
-        raise DamagedError(f"network: {folder / DESCRIPTION_FILE}: no network: {error!r:.200}; {REMEDY}") from error
+        raise DamagedError(f"network: {folder / DESCRIPTION_FILE}: no network: {error!r:.200}; {HINT}") from error
     except SafetensorError as error:
-        raise DamagedError(f"network: {weights_file} is damaged: {error}; {REMEDY}") from error
+        raise DamagedError(f"network: {weights_file} is damaged: {error}; {HINT}") from error
     if mismatches := describe_mismatches(wanted, weights):
-        raise DamagedError(f"network: {weights_file}: {'; '.join(mismatches[:MAX_MISMATCHES])}; {REMEDY}")
+        raise DamagedError(f"network: {weights_file}: {'; '.join(mismatches[:MAX_MISMATCHES])}; {HINT}")
     network = build(generator=torch.Generator())
     network.load_state_dict(weights)
     return network.eval(), found.metadata

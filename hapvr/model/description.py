@@ -15,7 +15,7 @@ from hapvr.provenance import safetensors_sha256
 
 WEIGHTS_FILE = "network.safetensors"
 DESCRIPTION_FILE = "network.json"
-REMEDY = "copy or train the network again"
+HINT = "copy or train the network again"
 
 
 class NetworkDescription(BaseModel):
@@ -40,14 +40,14 @@ class NetworkDescription(BaseModel):
 def read_description(folder: Path) -> NetworkDescription:
     """What network.json of a folder says. Raises DamagedError if it or the weights are missing, or it is damaged."""
     if not (folder / WEIGHTS_FILE).is_file():
-        raise DamagedError(f"network: {folder / WEIGHTS_FILE} is missing; {REMEDY}")
-    return read_json_as(folder / DESCRIPTION_FILE, NetworkDescription, remedy=REMEDY)
+        raise DamagedError(f"network: {folder / WEIGHTS_FILE} is missing; {HINT}")
+    return read_json_as(folder / DESCRIPTION_FILE, NetworkDescription, hint=HINT)
 
 
 def weights_sha256(folder: Path) -> str:
-    """Digest of the stored weights, as `hapvr.features.weights.state_sha256` gives it. Raises DamagedError."""
+    """Digest of the stored weights, as `hapvr.networks.weights.state_sha256` gives it. Raises DamagedError."""
     file = folder / WEIGHTS_FILE
     try:
         return safetensors_sha256(file.read_bytes())
     except (OSError, SafetensorError) as error:
-        raise DamagedError(f"network: {file} is damaged: {error}; {REMEDY}") from error
+        raise DamagedError(f"network: {file} is damaged: {error}; {HINT}") from error

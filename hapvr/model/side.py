@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.features.settings import NUM_REGIONS
+from hapvr.networks.settings import NUM_REGIONS
 
 
 @dataclass(frozen=True)

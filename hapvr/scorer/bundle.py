@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hapvr.errors import MissingPartError
-from hapvr.installed import FULL_REMEDY, has_gpu, is_installed
+from hapvr.installed import FULL_HINT, has_gpu, is_installed
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.description import Description, ONNXRecord, read_calibration, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks
@@ -37,7 +37,7 @@ def _networks(folder: Path, description: Description, *, device: str, dtype: Sco
         return ONNXNetworks(folder, onnx, precision=description.backbone.precision)
     if not is_installed("torch"):
         lack = "compares videos in bfloat16" if isinstance(onnx, ONNXRecord) else f"has no ONNX files ({onnx.reason})"
-        raise MissingPartError(f"model: {folder} {lack}, and torch, which that needs, is not installed; {FULL_REMEDY}")
+        raise MissingPartError(f"model: {folder} {lack}, and torch, which that needs, is not installed; {FULL_HINT}")
     from hapvr.scorer.torch_bundle import load_networks
 
     return load_networks(folder, description, device=device, dtype=dtype)

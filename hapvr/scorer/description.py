@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from hapvr.errors import DataError
-from hapvr.features.settings import Precision
 from hapvr.files import read_json_as
 from hapvr.model.settings import NetworkSettings
+from hapvr.networks.settings import Precision
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
@@ -35,7 +35,7 @@ CALIBRATION_FILE = "calibration.json"
 CARD_FILE = "model_card.md"
 FORMAT_VERSION = 3
 TORCHSCRIPT = "torchscript"
-REMEDY = "fetch the model again, or register it again with this version"
+HINT = "fetch the model again, or register it again with this version"
 
 ONNX_FOLDER = "onnx"
 ONNXName = Literal["backbone.onnx", "embed.onnx", "frames.onnx", "compare.onnx"]
@@ -87,13 +87,13 @@ def read_description(folder: Path) -> Description:
     """What scorer.json says. Raises DataError for a folder without one, DamagedError for one that cannot be used."""
     if not (folder / SCORER_FILE).exists():
         raise DataError(f"model: {folder} is no model bundle; wanted a folder with {SCORER_FILE}")
-    return read_json_as(folder / SCORER_FILE, Description, remedy=REMEDY)
+    return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
 
 
 def read_calibration(folder: Path) -> Calibration | None:
     """The calibration of a bundle, None if it has none. Raises DamagedError for one that cannot be used."""
     path = folder / CALIBRATION_FILE
-    return read_json_as(path, Calibration, remedy=REMEDY) if path.exists() else None
+    return read_json_as(path, Calibration, hint=HINT) if path.exists() else None
 
 
 def random_weights_warning(sources: Iterable[str]) -> str:

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError
-from hapvr.features.engine import CompiledNetwork, EngineError
-from hapvr.features.settings import Precision
+from hapvr.networks.engine import CompiledNetwork, EngineError
+from hapvr.networks.settings import Precision
 from hapvr.provenance import file_sha256
-from hapvr.scorer.description import ONNX_FOLDER, REMEDY, ONNXName, ONNXRecord
+from hapvr.scorer.description import HINT, ONNX_FOLDER, ONNXName, ONNXRecord
 
 Floats = NDArray[np.float32]
 
@@ -52,7 +52,7 @@ class ONNXNetworks:
         for name, file in record.files.items():
             path = self._folder / name
             if not path.is_file() or file_sha256(path) != file.sha256:
-                raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {REMEDY}")
+                raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {HINT}")
 
     needs_side = False
 
@@ -124,7 +124,7 @@ class ONNXNetworks:
         try:
             return network(*inputs)
         except EngineError as error:
-            raise DamagedError(f"model: the files in {self._folder} do not go together ({error}); {REMEDY}") from error
+            raise DamagedError(f"model: the files in {self._folder} do not go together ({error}); {HINT}") from error
 
     @cached_property
     def _backbone(self) -> CompiledNetwork:
@@ -146,7 +146,7 @@ class ONNXNetworks:
         try:
             return CompiledNetwork(self._folder / name, precision=precision)
         except EngineError as error:
-            raise DamagedError(f"model: {self._folder / name}: {error}; {REMEDY}") from error
+            raise DamagedError(f"model: {self._folder / name}: {error}; {HINT}") from error
 
 
 def topk_mean(values: Floats, rate: float) -> Floats:

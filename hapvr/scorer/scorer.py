@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import ArgumentError, VideoError
-from hapvr.features.settings import NUM_REGIONS
+from hapvr.networks.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration, frame_threshold

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
+from hapvr.data.side import without_side
 from hapvr.errors import DamagedError, DataError
 from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.provenance import Provenance, safetensors_sha256
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.description import (
+    HINT,
     NETWORK_FOLDER,
-    REMEDY,
     SCORER_FILE,
     WHITENING_FILE,
     read_calibration,
     read_description,
 )
-from hapvr.storage.side import without_side
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
@@ -59,9 +59,9 @@ def bundle_features(place: Path) -> BundleFeatures:
     try:
         whitening = safetensors_sha256((place / WHITENING_FILE).read_bytes(), names=WHITENING_TENSORS)
     except (OSError, SafetensorError) as error:
-        raise DamagedError(f"model: {place / WHITENING_FILE} is missing or damaged ({error}); {REMEDY}") from error
+        raise DamagedError(f"model: {place / WHITENING_FILE} is missing or damaged ({error}); {HINT}") from error
     settings = {
-        "sampling": description.sampling.content(),
+        "sampling": description.sampling.identity_fields(),
         "backbone": description.backbone.model_dump(exclude_defaults=True),
         "crop_px": description.crop_px,
         "whitening": whitening,

@@ -21,24 +21,24 @@ from torch import Tensor
 
 from hapvr import __version__
 from hapvr.errors import DamagedError, DataError
-from hapvr.features.backbone import Backbone, load_backbone, stored_backbone
-from hapvr.features.extract import choose_device, region_embedder
-from hapvr.features.settings import BackboneConfig
-from hapvr.features.weights import WeightsIdentity, state_sha256
-from hapvr.features.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import Limits
+from hapvr.networks.backbone import Backbone, load_backbone, stored_backbone
+from hapvr.networks.extract import choose_device, region_embedder
+from hapvr.networks.settings import BackboneConfig
+from hapvr.networks.weights import WeightsIdentity, state_sha256
+from hapvr.networks.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
     BACKBONE_FILE,
     CALIBRATION_FILE,
     CARD_FILE,
     FORMAT_VERSION,
+    HINT,
     NETWORK_FOLDER,
     ONNX_FOLDER,
-    REMEDY,
     SCORER_FILE,
     TORCHSCRIPT,
     WHITENING_FILE,
@@ -170,7 +170,7 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
             stated | {"weights": weights, "crop_px": description.crop_px, "batch_frames": description.batch_frames}
         )
     except ValidationError as error:
-        raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {REMEDY}") from error
+        raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
     if identity.source == TORCHSCRIPT:
         backbone = load_backbone(config)
         found = backbone.identity.sha256
@@ -180,7 +180,7 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
         backbone = stored_backbone(config, identity, state)
     if found != identity.sha256:
         raise DataError(
-            f"model: the backbone of {folder} has SHA-256 {found}, and {SCORER_FILE} says {identity.sha256}; {REMEDY}, or "
+            f"model: the backbone of {folder} has SHA-256 {found}, and {SCORER_FILE} says {identity.sha256}; {HINT}, or "
             f"correct {TORCHSCRIPT_VARIABLE}"
         )
     whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
@@ -188,7 +188,7 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
     if network.dims != whitening.dims:
         raise DamagedError(
             f"model: {folder / WHITENING_FILE} gives {whitening.dims} values per region, and the network takes "
-            f"{network.dims}; {REMEDY}"
+            f"{network.dims}; {HINT}"
         )
     settings = description.backbone.model_dump(exclude_defaults=True)
     return TorchNetworks(
@@ -205,7 +205,7 @@ def _read_part(path: Path, read: Callable[[Path], Part]) -> Part:
     try:
         return read(path)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise DamagedError(f"model: {path} is missing or damaged ({error}); {REMEDY}") from error
+        raise DamagedError(f"model: {path} is missing or damaged ({error}); {HINT}") from error
 
 
 def _torchscript_weights(folder: Path) -> dict[str, str]:

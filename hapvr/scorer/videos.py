@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
-from hapvr.installed import FULL_REMEDY, is_installed
+from hapvr.installed import FULL_HINT, is_installed
 from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import ComputeLock, Deadline
 from hapvr.scorer.pictures import read_picture
@@ -257,9 +257,7 @@ class RequestVideos(contextlib.ExitStack):
             return self._access.local_path(name)
         self._access.check_url(name)
         if not is_installed("yt_dlp"):
-            raise VideoError(
-                "unsupported", f"video: {name}: URLs need yt-dlp; {FULL_REMEDY}, or fetch the file yourself"
-            )
+            raise VideoError("unsupported", f"video: {name}: URLs need yt-dlp; {FULL_HINT}, or fetch the file yourself")
         from hapvr.video.download import Downloader  # yt-dlp is loaded only where a URL is asked for
 
         self._deadline.check()
@@ -303,7 +301,7 @@ def _too_long(path: Path, limits: ServingConfig) -> VideoError:
 
 
 def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
-    """`hapvr.features.backbone.center_crop`: [B, 3, H, W] -> [B, 3, size_px, size_px] uint8.
+    """`hapvr.networks.backbone.center_crop`: [B, 3, H, W] -> [B, 3, size_px, size_px] uint8.
 
     Frames whose short side differs from 8/7 size_px are resized to it first; of their values a few differ by 1 from torch's.
     """

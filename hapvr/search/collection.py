@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hapvr.data.features import STAGE, FeatureFile
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import VIDEOS_STAGE
+from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.scorer.segments import Clock
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.storage.features import STAGE, FeatureFile
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.manifest import VIDEOS_STAGE
-from hapvr.storage.shards import STATUS_OK, Shard
 from hapvr.video.sources import path_of_text
 
 MAX_OPEN_SHARDS = 256

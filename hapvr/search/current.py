@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load, save
 
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.model.description import read_description, weights_sha256
 from hapvr.search.index import FrameIndex, read_record
 from hapvr.search.settings import SearchSettings
 from hapvr.search.vectors import REBUILD
-from hapvr.storage.filesystem import DataRoot
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
@@ -97,7 +97,7 @@ def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
         return np.zeros((0, 0), np.float32)
     with root.open(name) as file:
         data = file.read()
-    with root.naming_damage(name, remedy=REBUILD):
+    with root.corruption_errors(name, hint=REBUILD):
         return np.asarray(load(data)[BLANK_FILE], np.float32)
 
 
@@ -122,7 +122,7 @@ def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> 
 
 def network_digest(network: VideoNetwork) -> str:
     """16 hex digits of everything that decides the scores of a network; equal for networks that score alike."""
-    from hapvr.features.weights import state_sha256
+    from hapvr.networks.weights import state_sha256
 
     return _digest(network.scoring_settings(), state_sha256(network.state_dict()))
 

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
+from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.search.collection import VideoMetadata
-from hapvr.storage.filesystem import DataRoot, read_schema_metadata
 from hapvr.tables import read_table, write_table
 from hapvr.video.sources import text_of_path
 
@@ -232,7 +232,7 @@ def read_pairs(root: DataRoot, place: str) -> StoredPairs | None:
     """What `write_pairs` wrote; None where nothing is. Raises DamagedError for a file that cannot be read."""
     if not root.exists(place):
         return None
-    with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr duplicates` again"):
+    with root.open(place) as file, root.corruption_errors(place, hint="run `hapvr duplicates` again"):
         table = read_table(pa.BufferReader(file.read()))
         pairs = tuple(DuplicatePair(**row) for row in table.select(PAIR_SCHEMA.names).to_pylist())
         fingerprint, network = (read_schema_metadata(table.schema, key) for key in (FINGERPRINT, NETWORK))
@@ -255,7 +255,7 @@ def groups_fingerprint(root: DataRoot, place: str) -> str:
     """The fingerprint of the groups that are there; empty where there are none. Raises DamagedError."""
     if not root.exists(place):
         return ""
-    with root.open(place) as file, root.naming_damage(place, remedy="run `hapvr duplicates` again"):
+    with root.open(place) as file, root.corruption_errors(place, hint="run `hapvr duplicates` again"):
         return read_schema_metadata(read_table(pa.BufferReader(file.read())).schema, FINGERPRINT)
 
 

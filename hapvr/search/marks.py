@@ -12,9 +12,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.settings import explain
-from hapvr.storage.filesystem import DataRoot
 
 PLACE = "marks/pairs.json"
 Verdict = Literal["match", "not_a_match"]

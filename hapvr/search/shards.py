@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.rows import places_of_videos
+from hapvr.data.shards import Columns, Shard
+from hapvr.data.tensors import decode_tensors, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.current import model_place
 from hapvr.search.descriptors import FrameDescriptors, video_descriptor
 from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS, ShardRows, vectors_of
 from hapvr.search.vectors import VECTOR
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.rows import places_of_videos
-from hapvr.storage.shards import Columns, Shard
-from hapvr.storage.tensors import decode_tensors, tensor_field
 
 ROW_GROUP_ROWS = 4096
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
@@ -51,9 +51,9 @@ def searchable(shard: Shard) -> ShardRows:
 
     Raises DataError where the shard is unfinished, DamagedError where its rows are not what was written.
     """
-    with shard.naming_damage():
+    with shard.corruption_errors():
         if shard.root.sha256(shard.data_name) != shard.data_digest():
-            raise DamagedError(f"storage: {shard.data_name} is not what was written; {shard.remedy}")
+            raise DamagedError(f"storage: {shard.data_name} is not what was written; {shard.hint}")
         table = shard.open_data().read()
     vectors = decode_tensors(table[VECTOR], table.schema.field(VECTOR))
     kept = np.asarray(table["reason"].to_numpy() == "")

@@ -266,7 +266,7 @@ class VectorTable:
 def _naming_damage(place: str) -> Iterator[None]:
     """Turn Lance's errors into a DamagedError that names the dataset, or a DataError where the disk is full."""
     try:
-        with naming_full_disk(place, remedy=REBUILD):
+        with naming_full_disk(place, hint=REBUILD):
             yield
     except HapvrError:
         raise

@@ -14,10 +14,10 @@ from hapvr.errors import HapvrError, VideoError
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.marks import read_marks
-from hapvr.stages.pictures import StoredPictures
-from hapvr.stages.project import Project
-from hapvr.stages.searcher import Searcher
-from hapvr.stages.watch_lists import all_matches
+from hapvr.steps.pictures import StoredPictures
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.watch_lists import all_matches
 
 REFRESH_S = 5.0
 """How long an index is taken to be unchanged."""

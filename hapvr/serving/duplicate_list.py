@@ -13,7 +13,7 @@ from hapvr.search.duplicates import KINDS, DuplicatePair, GroupMember, group_cop
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.requests import DuplicateFilter
-from hapvr.stages.duplicates import (
+from hapvr.steps.duplicates import (
     LEAST_PROBABILITY,
     MARKED_PLACE,
     PAIRS_STAGE,

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.duplicates import Kind
 from hapvr.search.query import Part
-from hapvr.stages.duplicates import LEAST_PROBABILITY
-from hapvr.stages.searcher import SearchOptions
+from hapvr.steps.duplicates import LEAST_PROBABILITY
+from hapvr.steps.searcher import SearchOptions
 
 MAX_TOP = 10_000
 

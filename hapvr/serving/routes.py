@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import FileResponse, JSONResponse
 
 from hapvr import __version__
+from hapvr.data.frames import thumbnail
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
 from hapvr.scorer.deadline import Deadline
@@ -38,9 +39,8 @@ from hapvr.serving.requests import (
     UploadSearch,
 )
 from hapvr.serving.uploads import is_json, receive, shown_name, temporary_file
-from hapvr.stages.marking import is_digest
-from hapvr.stages.project import Project
-from hapvr.storage.frames import thumbnail
+from hapvr.steps.marking import is_digest
+from hapvr.steps.project import Project
 
 READS_AT_ONCE = 4
 ANSWER_WITHIN_S = 2.0
@@ -277,8 +277,8 @@ def media(index: IndexOf, video_id: str) -> Response:
     elif metadata.num_bytes not in (0, metadata.path.stat().st_size):
         code, state = "replaced", "has another size than when it was indexed"
     if code:
-        remedy = "make its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
-        raise Refusal(410, code, f"media: the file of {video_id} {state}; {remedy}")
+        hint = "make its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
+        raise Refusal(410, code, f"media: the file of {video_id} {state}; {hint}")
     assert metadata.path is not None
     kind = MEDIA_TYPES.get(metadata.path.suffix.lower(), "application/octet-stream")
     return FileResponse(metadata.path, media_type=kind, headers={"cache-control": "private, max-age=60"})

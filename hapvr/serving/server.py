@@ -21,7 +21,7 @@ from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import refusals, routes
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.uploads import BoundedBody, upload_folder
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_HOST = "127.0.0.1"

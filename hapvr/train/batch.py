@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from hapvr.config import TrainConfig
 from hapvr.errors import DataError
-from hapvr.labels.pairs import NO_PAIRS, KnownPairs, positive_pairs, video_pair_labels
+from hapvr.networks.pairs import NO_PAIRS, KnownPairs, positive_pairs, video_pair_labels
 from hapvr.seeding import numpy_rng
 
 LOOK_AHEAD = 64

@@ -10,13 +10,9 @@ from torch import Tensor
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.config import Config
-from hapvr.errors import DataError
-from hapvr.labels.pseudo import pseudo_labels
-from hapvr.model.settings import needs_side
-from hapvr.seeding import numpy_rng
-from hapvr.storage.filesystem import DataRoot, allow_open_files
-from hapvr.storage.shards import Shard
-from hapvr.storage.views import (
+from hapvr.data.filesystem import DataRoot, allow_open_files
+from hapvr.data.shards import Shard
+from hapvr.data.views import (
     DRAWING_VERSION,
     EMBEDDINGS_STAGE,
     LABELS_STAGE,
@@ -25,6 +21,10 @@ from hapvr.storage.views import (
     ViewFile,
     ViewRow,
 )
+from hapvr.errors import DataError
+from hapvr.model.settings import needs_side
+from hapvr.networks.pseudo import pseudo_labels
+from hapvr.seeding import numpy_rng
 from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
 
 FILES_PER_SHARD = 3

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from hapvr.config import Config
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.features import FeatureFile, FeatureStore
+from hapvr.data.filesystem import DataRoot, allow_open_files
+from hapvr.data.rows import places_of_videos
+from hapvr.data.shards import Shard
 from hapvr.errors import DataError
-from hapvr.labels.pairs import KnownPairs
 from hapvr.model.settings import needs_side
+from hapvr.networks.pairs import KnownPairs
 from hapvr.seeding import numpy_rng
-from hapvr.storage.features import STAGE as FEATURES_STAGE
-from hapvr.storage.features import FeatureFile, FeatureStore
-from hapvr.storage.filesystem import DataRoot, allow_open_files
-from hapvr.storage.rows import places_of_videos
-from hapvr.storage.shards import Shard
 from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource, ClipRoles
 from hapvr.train.labelled_pairs import LabelledPairs
 

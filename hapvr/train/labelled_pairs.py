@@ -135,4 +135,4 @@ def write_labelled_pairs(folder: Path, found: LabelledPairs) -> None:
 
 def read_labelled_pairs(folder: Path) -> LabelledPairs:
     """The pairs of a training. Raises DamagedError."""
-    return read_json_as(folder / LABELLED_NAME, LabelledPairs, remedy="start the training again, which writes it")
+    return read_json_as(folder / LABELLED_NAME, LabelledPairs, hint="start the training again, which writes it")

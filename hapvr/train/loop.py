@@ -19,14 +19,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from hapvr.config import Config, digest
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DataError, HapvrError
-from hapvr.features.weights import state_sha256
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
+from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
 from hapvr.settings import first_line
-from hapvr.storage.filesystem import DataRoot
 from hapvr.train.batch import Batch, BatchSource
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.families import build_network, build_training

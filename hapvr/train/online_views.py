@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from hapvr.config import Config
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.frames import FrameFile, frames_digest
+from hapvr.data.shards import Shard
 from hapvr.errors import DataError
-from hapvr.features.backbone import load_backbone
-from hapvr.features.extract import region_embedder, teacher_embedder
-from hapvr.features.teacher import load_teacher
-from hapvr.features.views import Strength, ViewDrawer, ViewPlan, choose_donor
-from hapvr.features.whitening import load_whitening
-from hapvr.labels.pseudo import pseudo_labels
 from hapvr.model.settings import needs_side
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.extract import region_embedder, teacher_embedder
+from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.teacher import load_teacher
+from hapvr.networks.views import Strength, ViewDrawer, ViewPlan, choose_donor
+from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.frames import STAGE as FRAMES_STAGE
-from hapvr.storage.frames import FrameFile, frames_digest
-from hapvr.storage.shards import Shard
 from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
 from hapvr.train.gather import Gather
 
@@ -66,7 +66,7 @@ class OnlineViews(BatchSource):
         self._video_frames: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
-            if not frames.require({"sampling": config.sampling.content()}).settings.get("stored", True):
+            if not frames.require({"sampling": config.sampling.identity_fields()}).settings.get("stored", True):
                 raise DataError(
                     f"training: the frames of shard {key} are not stored, and train.source online reads them in every "
                     f"step; set sampling.store_frames and materialise frames again, or use cached_views"

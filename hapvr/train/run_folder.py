@@ -60,7 +60,7 @@ class _Record(BaseModel, extra="allow"):
 
 def read_record(folder: Path) -> dict[str, Any]:
     """What `prepare_training` wrote down of the run in a folder. Raises DamagedError if it cannot be read."""
-    return read_json_as(folder / RUN_NAME, _Record, remedy="train again, with another run key").model_dump()
+    return read_json_as(folder / RUN_NAME, _Record, hint="train again, with another run key").model_dump()
 
 
 def save_checkpoint(folder: Path, values: dict[str, Any], *, step: int) -> Path:

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from hapvr.config import TrainConfig
-from hapvr.labels.saliency import saliency_labels
 from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
 from hapvr.model.clips import check_clips
 from hapvr.model.side import Side, split_side
 from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
+from hapvr.networks.saliency import saliency_labels
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import Batch, ClipRoles
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes

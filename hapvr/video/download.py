@@ -213,7 +213,7 @@ def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
     """The file that our record says was fetched of a video, and the record; None where there is none, or it is a link."""
     stem = file_stem(video_id)
     try:
-        record = read_json_as(folder / f"{stem}.json", _Record, remedy="it is fetched again")
+        record = read_json_as(folder / f"{stem}.json", _Record, hint="it is fetched again")
     except DamagedError:
         return None
     path = folder / record.file

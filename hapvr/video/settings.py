@@ -91,7 +91,7 @@ class SamplingConfig(Settings):
         default=True, description="false: frames are decoded anew by each stage that needs them, and take no disk"
     )
 
-    def content(self) -> dict[str, Any]:
+    def identity_fields(self) -> dict[str, Any]:
         """What determines the frames; the rest only says how the work is done."""
         return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes", "store_frames"})
 
@@ -116,6 +116,6 @@ class DownloadConfig(Settings):
         description="where files are kept, if not in `downloads` of the data root; needed where that is an object store",
     )
 
-    def content(self) -> dict[str, Any]:
+    def identity_fields(self) -> dict[str, Any]:
         """What determines which file a video becomes; the rest only says how it is fetched."""
         return self.model_dump(mode="json", include={"max_height_px", "max_bytes"})

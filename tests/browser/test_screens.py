@@ -13,10 +13,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from assets.project import PROCESS_TAG
+from hapvr.registry.client import model_page
+from hapvr.registry.versions import champion_of
 from hapvr.search.current import CURRENT
-from hapvr.stages.training import tracker_of
-from hapvr.tracking.client import model_page
-from hapvr.tracking.registry import champion_of
+from hapvr.steps.training import tracker_of
 from pipelines.ui import GROUPS, LINEAGE
 from tests.browser.conftest import screenshot
 from tests.orchestration.conftest import ASSETS

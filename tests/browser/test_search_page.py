@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import ConsoleMessage, Page, Route, expect
 
-from hapvr.stages.searcher import Searcher
-from hapvr.stages.watch_lists import make_watch_matches
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.watch_lists import make_watch_matches
 from tests.browser.conftest import screenshot
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import GONE, Client, fill_collection, serving
-from tests.stages.search_projects import LONG, copied
+from tests.steps.search_projects import LONG, copied
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 

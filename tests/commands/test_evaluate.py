@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.features.backbone import load_backbone
-from hapvr.features.whitening import Whitening, load_whitening
+from hapvr.data.features import FeatureStore
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import write_availability
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
-from hapvr.stages.benchmark_features import BenchmarkFeatures, shards_with_features
-from hapvr.stages.project import Project
-from hapvr.storage.features import FeatureStore
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.manifest import write_availability
+from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
+from hapvr.steps.project import Project
 from tests.commands.conftest import Call, Outcome
 from tests.conftest import GOLDEN, golden_similarities
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from tests.commands.conftest import Call
-from tests.stages.search_projects import copied_project, network_folder
+from tests.steps.search_projects import copied_project, network_folder
 
 
 @pytest.fixture(scope="module")

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from hapvr.features.whitening import load_whitening
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import shard_keys
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.networks.whitening import load_whitening
+from hapvr.registry.runs import Tracker
+from hapvr.registry.versions import LINEAGE_FILE, promote, register
 from hapvr.scorer.description import CARD_FILE
 from hapvr.seeding import torch_rng
-from hapvr.stages.project import Project
-from hapvr.stages.whitening import make_whitening
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.manifest import shard_keys
-from hapvr.tracking.registry import LINEAGE_FILE, promote, register
-from hapvr.tracking.runs import Tracker
+from hapvr.steps.project import Project
+from hapvr.steps.whitening import make_whitening
 from tests.commands.conftest import Call
+from tests.registry.empty_store import new_store
 from tests.scorer.bundles import make_bundle
-from tests.tracking.empty_store import new_store
 
 DIGEST = "0123456789abcdef" * 4
 

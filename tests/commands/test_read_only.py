@@ -15,19 +15,19 @@ import h5py
 import numpy as np
 import pytest
 
+from hapvr.registry.versions import promote
 from hapvr.search.marks import mark_pair
-from hapvr.stages.duplicates import make_duplicate_groups, make_duplicate_pairs
-from hapvr.stages.project import Project
-from hapvr.stages.searcher import Searcher
-from hapvr.stages.training import tracker_of
-from hapvr.tracking.registry import promote
+from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Outcome
 from tests.commands.test_hostile_values import verbs
 from tests.commands.test_models import write_published
 from tests.conftest import CHECKOUT, MakeOnce, golden_similarities
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import fill_collection
-from tests.stages.search_projects import LONG, register_bundle
+from tests.steps.search_projects import LONG, register_bundle
 
 HEED_PERMISSIONS = """
 import ctypes, os, sys

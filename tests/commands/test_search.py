@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from hapvr.cli import app
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from tests.commands.test_hostile_values import HOSTILE
 from tests.scorer.bundles import write_scenes
-from tests.stages.search_projects import LONG, copied
+from tests.steps.search_projects import LONG, copied
 
 VSC_COLUMNS = ["query_id", "ref_id", "query_start", "query_end", "ref_start", "ref_end", "score"]
 

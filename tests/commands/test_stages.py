@@ -8,9 +8,9 @@ import pytest
 
 from hapvr import __version__
 from hapvr.chain import CHAIN
+from hapvr.data.manifest import shard_keys
 from hapvr.model.checkpoint import load_network
-from hapvr.stages.project import Project
-from hapvr.storage.manifest import shard_keys
+from hapvr.steps.project import Project
 from tests.commands.conftest import Call
 from tests.conftest import BAD_FILES, small_settings, write_settings
 

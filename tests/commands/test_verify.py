@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hapvr.stages.project import Project
-from hapvr.storage.manifest import shard_keys
+from hapvr.data.manifest import shard_keys
+from hapvr.steps.project import Project
 from tests.commands.conftest import Call
 from tests.conftest import write_settings
 

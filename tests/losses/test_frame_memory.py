@@ -15,9 +15,9 @@ import resource
 
 import torch
 
-from hapvr.labels.pairs import positive_pairs, video_pair_labels
-from hapvr.labels.pseudo import pseudo_labels
-from hapvr.labels.settings import PseudoLabelSettings
+from hapvr.networks.pairs import positive_pairs, video_pair_labels
+from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.settings import PseudoLabelSettings
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.network import SimilarityNetwork

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.labels.pairs import positive_pairs
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.quadlinear import quadlinear_ap
 from hapvr.losses.rows import without_self
+from hapvr.networks.pairs import positive_pairs
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "qlap_official_selfpositive": lambda s, labels: quadlinear_ap(s, labels, delta=0.05, rho=0.10),

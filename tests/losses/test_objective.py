@@ -8,9 +8,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.errors import ConfigError
-from hapvr.labels.pairs import positive_pairs, video_pair_labels
-from hapvr.labels.pseudo import pseudo_labels
-from hapvr.labels.settings import PseudoLabelSettings
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.objective import Objective
 from hapvr.losses.quadlinear import quadlinear_ap
@@ -20,6 +17,9 @@ from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.networks.pairs import positive_pairs, video_pair_labels
+from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.settings import PseudoLabelSettings
 from hapvr.seeding import torch_rng
 
 FRAMES = 6

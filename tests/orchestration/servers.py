@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, write_settings
 

@@ -22,12 +22,12 @@ import pytest
 import yaml
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 
+from hapvr.registry.versions import lineage_of, versions_from
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search.current import current_index
-from hapvr.stages.project import Project
-from hapvr.stages.summary import summarize
-from hapvr.stages.training import current_run, tracker_of
-from hapvr.tracking.registry import lineage_of, versions_from
+from hapvr.steps.project import Project
+from hapvr.steps.summary import summarize
+from hapvr.steps.training import current_run, tracker_of
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
 
@@ -238,7 +238,7 @@ def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
 
 
 def test_data_checks_ran_for_every_shard(chain: Chain) -> None:
-    """Each shard's findings are on the assets; files that are no videos fail their check with a remedy."""
+    """Each shard's findings are on the assets; files that are no videos fail their check with a hint."""
     for asset, check in (("videos", "failed_videos"), ("frames", "frame_rate"), ("features", "feature_norms")):
         key = dg.AssetCheckKey(dg.AssetKey(asset), check)
         history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
@@ -340,7 +340,7 @@ def test_an_unchanged_training_says_so_and_can_be_skipped(chain: Chain) -> None:
 
 
 def test_numbers_and_checks_are_for_people(chain: Chain) -> None:
-    """The best step counts as the curves do; a passed check has no remedy; where there was no champion, none is passed."""
+    """The best step counts as the curves do; a passed check has no hint; where there was no champion, none is passed."""
     shown = latest(chain, "similarity_model").metadata
     assert shown["best_step"].value in (4, 8)
     assert shown["minutes"].value == round(shown["minutes"].value, 1)
@@ -355,7 +355,7 @@ def test_numbers_and_checks_are_for_people(chain: Chain) -> None:
         assert record.event is not None
         evaluation = record.event.asset_check_evaluation
         assert evaluation is not None
-        assert "remedy" not in evaluation.metadata
+        assert "hint" not in evaluation.metadata
     assert "no champion" in (evaluation.description or "")
 
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from assets.project import PROCESS_TAG, process_tag
-from hapvr.stages.project import Project
-from hapvr.stages.training import tracker_of
+from hapvr.steps.project import Project
+from hapvr.steps.training import tracker_of
 from pipelines.monitoring import fail_lost_runs, is_lost, sensors
 from tests.conftest import small_settings, write_settings
 from tests.orchestration.conftest import Storage
-from tests.tracking.empty_store import new_store
+from tests.registry.empty_store import new_store
 
 
 @pytest.fixture

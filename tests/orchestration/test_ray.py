@@ -23,12 +23,12 @@ import pytest
 
 from assets.partitions import synchronize
 from assets.project import PROCESS_TAG
-from hapvr.stages.project import Project
-from hapvr.storage.filesystem import DataRoot
+from hapvr.data.filesystem import DataRoot
+from hapvr.steps.project import Project
 from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import NewDatabase
-from tests.stages.object_store import empty_bucket
+from tests.steps.object_store import empty_bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 MADE = ("videos", "frames", "features", "training_views", "teacher_embeddings", "pseudo_labels")

@@ -11,22 +11,22 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from hapvr.features.backbone import load_backbone
-from hapvr.features.whitening import load_whitening
 from hapvr.model.checkpoint import load_network
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.whitening import load_whitening
+from hapvr.registry.versions import log_model, promote, register, rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.current import current_index
-from hapvr.stages.duplicates import GROUPS_PLACE
-from hapvr.stages.marking import mark
-from hapvr.stages.project import Project
-from hapvr.stages.search_model import search_model
-from hapvr.stages.training import tracker_of
-from hapvr.tracking.registry import log_model, promote, register, rollback
+from hapvr.steps.duplicates import GROUPS_PLACE
+from hapvr.steps.marking import mark
+from hapvr.steps.project import Project
+from hapvr.steps.search_model import search_model
+from hapvr.steps.training import tracker_of
 from tests.conftest import write_settings
 from tests.orchestration.conftest import Storage, materialize
-from tests.stages.search_projects import copied_project, network_folder
-from tests.tracking.empty_store import new_store
+from tests.registry.empty_store import new_store
+from tests.steps.search_projects import copied_project, network_folder
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ import dagster as dg
 import psutil
 import pytest
 
-from hapvr.stages.project import Project
-from hapvr.stages.training import tracker_of
-from hapvr.tracking.registry import champion_of, history, rollback, version_tags
+from hapvr.registry.versions import champion_of, history, rollback, version_tags
+from hapvr.steps.project import Project
+from hapvr.steps.training import tracker_of
 from tests.conftest import small_settings, write_clip, write_settings
 from tests.orchestration.conftest import Storage, execute, materialize
 

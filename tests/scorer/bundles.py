@@ -9,12 +9,12 @@ import av
 import numpy as np
 import torch
 
-from hapvr.features.backbone import center_crop, load_backbone
-from hapvr.features.settings import BackboneConfig, RandomWeights
-from hapvr.features.whitening import fit_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.networks.backbone import center_crop, load_backbone
+from hapvr.networks.settings import BackboneConfig, RandomWeights
+from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hapvr.errors import DataError
-from hapvr.features.backbone import load_backbone
-from hapvr.features.settings import BackboneConfig, RandomWeights, TorchScriptWeights
-from hapvr.features.whitening import whitening_from_bytes
 from hapvr.model.checkpoint import load_network
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.settings import BackboneConfig, RandomWeights, TorchScriptWeights
+from hapvr.networks.whitening import whitening_from_bytes
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, read_description
 from hapvr.scorer.scorer import VideoScorer

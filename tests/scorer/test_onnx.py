@@ -14,13 +14,13 @@ import torch
 from torch.nn import functional as F
 
 from hapvr.errors import DataError, MissingPartError
-from hapvr.features.backbone import center_crop as torch_crop
-from hapvr.features.backbone import load_backbone
-from hapvr.features.whitening import fit_whitening
 from hapvr.model.families import build_family
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
+from hapvr.networks.backbone import center_crop as torch_crop
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import ONNXRecord, read_description
 from hapvr.scorer.onnx_export import NotExported, write_onnx
@@ -149,7 +149,7 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(tmp_path: Path, scenes: Path) -
 
 
 def test_a_bundle_without_onnx_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is loaded into torch; where torch is not installed the remedy is named."""
+    """It is loaded into torch; where torch is not installed the hint is named."""
     assert isinstance(load_bundle(bundle).networks, TorchNetworks)
     monkeypatch.setattr("hapvr.scorer.bundle.is_installed", lambda package: False)
     with pytest.raises(

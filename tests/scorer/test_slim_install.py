@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
+from hapvr.registry.runs import Tracker
+from hapvr.registry.versions import log_model, register
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search.current import current_index
 from hapvr.search.match import answer_values
-from hapvr.stages.duplicates import duplicate_pairs, make_duplicate_pairs
-from hapvr.stages.search_index import update_index
-from hapvr.stages.search_model import search_model
-from hapvr.stages.searcher import Searcher
-from hapvr.tracking.registry import log_model, register
-from hapvr.tracking.runs import Tracker
+from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_pairs
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
+from hapvr.steps.searcher import Searcher
+from tests.registry.empty_store import free_port, mlflow_server
 from tests.scorer.bundles import make_bundle, write_scenes
-from tests.stages.search_projects import LONG, bundle_of, copied, register_bundle
-from tests.tracking.empty_store import free_port, mlflow_server
+from tests.steps.search_projects import LONG, bundle_of, copied, register_bundle
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
@@ -148,10 +148,10 @@ def test_the_slim_installation_scores_as_the_full_one(
     done = run(slim / "hapvr", "score", clips[0], "http://127.0.0.1:9/b.mp4", "--model", onnx_bundle)
     assert "unsupported: video: http://127.0.0.1:9/b.mp4: URLs need yt-dlp; install the rest" in done.stdout
     (tmp_path / "config.yaml").write_text("name: x\n")
-    for words, remedy in ((["serve"], "what searches with `pip install 'hapvr[search]'`"), (["train"], "the rest")):
+    for words, hint in ((["serve"], "what searches with `pip install 'hapvr[search]'`"), (["train"], "the rest")):
         done = run(slim / "hapvr", *words, "--config", tmp_path / "config.yaml")
         assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1), done.stderr
-        assert f"which is not installed; install {remedy}" in done.stderr
+        assert f"which is not installed; install {hint}" in done.stderr
 
 
 @pytest.fixture(scope="module")

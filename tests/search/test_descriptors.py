@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import DataError
-from hapvr.features.backbone import center_crop, load_backbone
-from hapvr.features.extract import region_embedder
-from hapvr.features.whitening import fit_whitening
 from hapvr.model.checkpoint import save_network
 from hapvr.model.families import build_family
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
+from hapvr.networks.backbone import center_crop, load_backbone
+from hapvr.networks.extract import region_embedder
+from hapvr.networks.whitening import fit_whitening
 from hapvr.search.current import network_digest, stored_network_digest
 from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
 from hapvr.seeding import torch_rng

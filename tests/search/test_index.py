@@ -22,7 +22,7 @@ from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VECTOR
 from hapvr.seeding import numpy_rng
 from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descriptors, unit, vector_column, vectors_of
-from tests.stages.data_projects import small_disk
+from tests.steps.data_projects import small_disk
 
 
 def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, ExactIndex]) -> None:
@@ -220,7 +220,7 @@ def test_what_a_killed_writer_left_is_not_seen(copy: tuple[Path, ExactIndex]) ->
 
 @pytest.mark.parametrize("kind", ["manifest", "rows", "codes"])
 def test_files_that_are_cut_are_named(copy: tuple[Path, ExactIndex], kind: str) -> None:
-    """An error that names the place and the remedy, not a wrong answer or a crash."""
+    """An error that names the place and the hint, not a wrong answer or a crash."""
     folder, exact = copy
     for path in (folder / "frames.lance").glob(
         {"manifest": "_versions/*", "rows": "data/*", "codes": "_indices/*/*"}[kind]

@@ -14,7 +14,7 @@ from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VectorTable
 from hapvr.seeding import numpy_rng
 from tests.search.exact import DIMS, SMALL, ExactIndex, agree, descriptors, unit
-from tests.stages.object_store import empty_bucket
+from tests.steps.object_store import empty_bucket
 
 pytestmark = pytest.mark.slow
 QUERIES = unit(numpy_rng(7, "queries").standard_normal((3, DIMS)))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.search.marks import PLACE, mark_pair, read_marks, unmark_pair
-from hapvr.storage.filesystem import DataRoot
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 

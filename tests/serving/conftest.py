@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from tests.conftest import MakeOnce
 from tests.serving.served import Client, fill_collection, serving
-from tests.stages.search_projects import copied
+from tests.steps.search_projects import copied
 
 
 @pytest.fixture(scope="session")

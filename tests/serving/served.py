@@ -17,11 +17,11 @@ import pytest
 from hapvr.serving.routes import Service
 from hapvr.serving.server import Server
 from hapvr.serving.uploads import LOCK
-from hapvr.stages.duplicates import make_duplicate_pairs
-from hapvr.stages.project import Project
-from hapvr.stages.searcher import Searcher
+from hapvr.steps.duplicates import make_duplicate_pairs
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher
 from tests.scorer.bundles import write_scenes
-from tests.stages.search_projects import searchable_project
+from tests.steps.search_projects import searchable_project
 
 GONE = "in/gone.mp4"
 """A video that was deleted after it was indexed."""

@@ -18,7 +18,7 @@ import pytest
 from hapvr.serving.uploads import LOCK, PREFIX, upload_folder
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
-from tests.stages.search_projects import LONG, copied
+from tests.steps.search_projects import LONG, copied
 
 IDS = (
     "..",

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from hapvr.errors import DataError, RegistryError
+from hapvr.registry.client import pinned_uri
+from hapvr.registry.versions import promote
 from hapvr.search.current import current_index, write_current
-from hapvr.stages.search_model import registry_warnings
-from hapvr.stages.searcher import Searcher
-from hapvr.stages.training import tracker_of
-from hapvr.tracking.client import pinned_uri
-from hapvr.tracking.registry import promote
+from hapvr.steps.search_model import registry_warnings
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.training import tracker_of
+from tests.registry.empty_store import answering
 from tests.serving.served import Client, serving
-from tests.stages.search_projects import copied, register_bundle
-from tests.tracking.empty_store import answering
+from tests.steps.search_projects import copied, register_bundle
 
 SHORT = "in/short.mp4"
 

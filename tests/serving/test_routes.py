@@ -13,8 +13,8 @@ from PIL import Image
 from hapvr.serving.duplicate_list import after
 from tests.scorer.bundles import scene, write_scenes
 from tests.serving.served import GONE, REPLACED, Client, serving
-from tests.stages.search_projects import LONG, copied
-from tests.stages.test_searcher import black
+from tests.steps.search_projects import LONG, copied
+from tests.steps.test_searcher import black
 
 SHORT, COPY, PART = "in/short.mp4", "in/trips/copy of short.mp4", "in/trips/part.mp4"
 

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from hapvr.train.report import read_history
 from tests.train.runs import run
 

@@ -10,10 +10,10 @@ import torch
 from lightning_fabric import Fabric
 
 from hapvr.config import Config, LabelledPairsConfig
+from hapvr.data.features import FeatureStore
 from hapvr.model.checkpoint import load_network
-from hapvr.stages.project import Project
-from hapvr.stages.training import training_shards
-from hapvr.storage.features import FeatureStore
+from hapvr.steps.project import Project
+from hapvr.steps.training import training_shards
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.loop import Trainer, Validate

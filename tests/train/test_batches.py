@@ -20,20 +20,13 @@ from torchvision.io import encode_jpeg
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.config import Config
-from hapvr.errors import DataError
-from hapvr.features.views import GROUP_VIDEOS, ViewDrawer, ViewPlan, plan_cached_views
-from hapvr.losses.objective import Objective
-from hapvr.provenance import Provenance
-from hapvr.seeding import derive_seed
-from hapvr.stages.project import Project
-from hapvr.stages.training import prepare_training, training_shards
-from hapvr.storage.filesystem import DataRoot
-from hapvr.storage.frames import FrameFile, VideoFrames
-from hapvr.storage.manifest import read_manifest
-from hapvr.storage.shard_build import ShardRecipe, VideoEntry, build_shard
-from hapvr.storage.shards import Shard, index_row
-from hapvr.storage.tensors import tensor_field
-from hapvr.storage.views import (
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import FrameFile, VideoFrames
+from hapvr.data.manifest import read_manifest
+from hapvr.data.shard_build import ShardRecipe, VideoEntry, build_shard
+from hapvr.data.shards import Shard, index_row
+from hapvr.data.tensors import tensor_field
+from hapvr.data.views import (
     DRAWING_VERSION,
     EMBEDDINGS_STAGE,
     LABELS_STAGE,
@@ -42,6 +35,13 @@ from hapvr.storage.views import (
     view_columns,
     view_fields,
 )
+from hapvr.errors import DataError
+from hapvr.losses.objective import Objective
+from hapvr.networks.views import GROUP_VIDEOS, ViewDrawer, ViewPlan, plan_cached_views
+from hapvr.provenance import Provenance
+from hapvr.seeding import derive_seed
+from hapvr.steps.project import Project
+from hapvr.steps.training import prepare_training, training_shards
 from hapvr.train.batch import Batch, BatchSampler
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.families import build_network

@@ -14,8 +14,8 @@ from hapvr.errors import ConfigError, DataError
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.tca.network import video_vectors
 from hapvr.model.tca.settings import TcaSettings
-from hapvr.stages.project import Project
-from hapvr.stages.training import prepare_training, run_training
+from hapvr.steps.project import Project
+from hapvr.steps.training import prepare_training, run_training
 from hapvr.train.batch import Batch
 from hapvr.train.contrast import ContrastTraining, contrast_loss
 from hapvr.train.families import build_network, build_training

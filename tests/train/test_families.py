@@ -18,7 +18,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history
 from tests.conftest import write_settings

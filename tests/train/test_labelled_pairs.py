@@ -10,12 +10,12 @@ import torch
 
 from hapvr.config_file import parse_config
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.labels.pairs import KnownPairs
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
-from hapvr.stages.project import Project
-from hapvr.stages.training import training_shards
+from hapvr.networks.pairs import KnownPairs
+from hapvr.steps.project import Project
+from hapvr.steps.training import training_shards
 from hapvr.train.labelled_clips import LabelledClips
 from hapvr.train.labelled_pairs import (
     LABELLED_NAME,

@@ -15,8 +15,8 @@ import torch
 
 from hapvr.config_file import dump_config
 from hapvr.model.checkpoint import load_network
-from hapvr.stages.project import Project
-from hapvr.stages.training import (
+from hapvr.steps.project import Project
+from hapvr.steps.training import (
     fail_training,
     prepare_training,
     run_training,

@@ -15,8 +15,8 @@ from hapvr.errors import ArgumentError, ConfigError, DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.settings import InjectionSettings, VvsSettings
-from hapvr.stages.project import Project
-from hapvr.stages.training import prepare_training, run_training
+from hapvr.steps.project import Project
+from hapvr.steps.training import prepare_training, run_training
 from hapvr.train.batch import Batch
 from hapvr.train.families import build_network
 from hapvr.train.report import read_history

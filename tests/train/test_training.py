@@ -24,9 +24,9 @@ from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.stages.project import Project
-from hapvr.stages.training import prepare_training, tracker_of, training_shards
-from hapvr.stages.validation import benchmark_shards
+from hapvr.steps.project import Project
+from hapvr.steps.training import prepare_training, tracker_of, training_shards
+from hapvr.steps.validation import benchmark_shards
 from hapvr.train.families import build_network
 from hapvr.train.loop import TrainingError, is_out_of_memory
 from hapvr.train.report import read_history
@@ -227,7 +227,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from hapvr.errors import HapvrError
-from hapvr.stages.project import Project
+from hapvr.steps.project import Project
 from tests.train.runs import run
 torch.set_num_threads(1)
 project = Project.open(Path({str(tmp_path / "config.yaml")!r}), folder=Path({str(small_project.folder)!r}))

@@ -15,7 +15,7 @@ from hapvr.tables import TABLE_ERRORS, read_frame, read_user_table
 
 Value = TypeVar("Value")
 
-REMEDY = "is this the folder of the data set?"
+HINT = "is this the folder of the data set?"
 FORMAT_VERSION = 1
 
 
@@ -30,12 +30,12 @@ class _Head(BaseModel, extra="allow"):
 
 def read_head(path: Path) -> dict[str, Any]:
     """The benchmark.json of a folder."""
-    return read_json_as(path, _Head, remedy="write the benchmark again").model_dump(exclude_unset=True)
+    return read_json_as(path, _Head, hint="write the benchmark again").model_dump(exclude_unset=True)
 
 
 def read_json(path: Path, kind: type[Value]) -> Value:
     """The value in a JSON file that its authors published. kind: its type, as pydantic knows it."""
-    return read_json_as(path, kind, remedy=REMEDY)
+    return read_json_as(path, kind, hint=HINT)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -44,7 +44,7 @@ def read_lines(path: Path) -> list[str]:
         require_regular(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DamagedError(f"{path}: cannot be read as text ({error}); {REMEDY}") from error
+        raise DamagedError(f"{path}: cannot be read as text ({error}); {HINT}") from error
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -74,7 +74,7 @@ def read_csv(path: Path, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFram
         return table.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DamagedError(
-            f"{path}: cannot be read as CSV with columns {', '.join(schema)} ({error}); {REMEDY}"
+            f"{path}: cannot be read as CSV with columns {', '.join(schema)} ({error}); {HINT}"
         ) from error
 
 
@@ -95,5 +95,5 @@ def only_file(folder: Path, pattern: str) -> Path:
     """The one file of a folder whose name has this pattern."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise DataError(f"{folder}: {len(found)} files {pattern}, wanted one; {REMEDY}")
+        raise DataError(f"{folder}: {len(found)} files {pattern}, wanted one; {HINT}")
     return found[0]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hapvr.features.descriptors import imac, l3_irmac
-from hapvr.features.whitening import fit_whitening
 from hapvr.model.tca.network import video_vectors
+from hapvr.networks.descriptors import imac, l3_irmac
+from hapvr.networks.whitening import fit_whitening
 from tests.model.tca import release
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}

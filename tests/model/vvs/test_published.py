@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.published import import_pca
 from hapvr.model.released import import_released
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.stages.whitening import import_whitening
-from hapvr.storage.filesystem import DataRoot
+from hapvr.steps.whitening import import_whitening
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 

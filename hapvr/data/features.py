@@ -1,0 +1,198 @@
+"""Feature shards: one row of region features [9, D] fp16 per frame, the rows of a video contiguous and in time order.
+
+With `features.pooled` a row also has the frame's pooled vector before whitening, [C] fp16, and its magnitude, float32.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.rows import VideoRows, places_of_videos
+from hapvr.data.shards import STATUS_OK, Columns, Shard
+from hapvr.data.side import SIDE_COLUMNS, joined, side_fields, stored_side_dims
+from hapvr.data.tensors import tensor_field
+from hapvr.errors import DataError
+from hapvr.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STAGE = "features"
+ROW_GROUP_ROWS = 256
+MAX_OPEN_FILES = 64
+INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
+
+
+def fields(*, num_regions: int, dims: int, side_dims: int = 0) -> tuple[pa.Field, ...]:
+    """The columns for [num_regions, dims] features. side_dims: C of pooled vectors, 0 for features without them."""
+    return (
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("frame_index", pa.int32(), nullable=False),
+        pa.field("timestamp_s", pa.float64(), nullable=False),
+        tensor_field("regions", shape=(num_regions, dims), dtype="float16"),
+        *side_fields(side_dims),
+    )
+
+
+def feature_columns(
+    video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float], *side: npt.NDArray[np.floating]
+) -> Columns:
+    """The rows of one video, column by column in the order of `fields`.
+
+    regions: [T, R, D]; timestamps_s: T seconds; side: pooled [T, C] and magnitude [T], where the shard has them.
+    """
+    count = len(regions)
+    return [video_id] * count, range(count), timestamps_s, regions, *side
+
+
+class FeatureFile:
+    """The features of one shard, by video id. Memory holds at most one row group besides what was asked for."""
+
+    def __init__(self, shard: Shard, *, side: bool = False) -> None:
+        """side: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
+        file = shard.open_data()
+        dims = stored_side_dims(shard, file, required=side)
+        self.side_dims = dims if side else 0
+        """C of the pooled vectors that `regions` appends, 0 for none."""
+        self._times = VideoRows(shard, ["timestamp_s"], file=file)
+        self._regions = VideoRows(shard, ["regions", *(SIDE_COLUMNS if side else ())], file=file)
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos that have features, in file order."""
+        return self._times.video_ids
+
+    def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
+        """(regions [T, R, D] with their side, seconds [T]) of a video. Raises DataError if it has none."""
+        return self.regions(video_id), self.times(video_id)
+
+    def times(self, video_id: str) -> Sequence[float]:
+        """Seconds [T] of the frames of a video. Raises DataError if it has none."""
+        return self._times.times(video_id)
+
+    def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
+        """Regions of the frames from `first` to `last` - 1 of a video, with their side. Raises DataError if it has none."""
+        return joined(self._regions.tensors(video_id, first, last))
+
+
+class FeatureStore:
+    """Features of all shards of some sources, read by id.
+
+    Raises DataError if the shards were made from different settings (weights, sampling, whitening), saying which.
+    """
+
+    def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
+        self._shards = [Shard(root, STAGE, key) for key in shard_keys]
+        self._shard_of: dict[str, Shard] = {}
+        self._files: OrderedDict[tuple[str, bool], FeatureFile] = OrderedDict()
+        for shard in self._shards:
+            own = shard.require({}).settings
+            shard.require(dict.fromkeys(own) | self.settings)  # compares the union of both settings
+            self._shard_of |= dict.fromkeys(places_of_videos(shard), shard)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the features were made with. Raises DataError if there are no shards."""
+        if not self._shards:
+            raise DataError("storage: no shard of features was asked for; see the sources of the configuration")
+        return dict(self._shards[0].require({}).settings)
+
+    def available(self) -> set[str]:
+        """Ids of the videos that have features."""
+        return set(self._shard_of)
+
+    def digests(self) -> dict[str, str]:
+        """Shard key -> digest."""
+        return {shard.key: shard.digest() for shard in self._shards}
+
+    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each is read once.
+
+        side: append pooled vectors and magnitudes, see `hapvr.model.side`; DataError for features that have none.
+        """
+        import torch  # those who only decode or count need none
+
+        wanted = set(video_ids)
+        for video_id, shard in self._shard_of.items():
+            if video_id in wanted:
+                yield video_id, torch.from_numpy(self._open(shard, side=side).regions(video_id))
+
+    def times(self, video_id: str) -> Sequence[float]:
+        """Seconds [T] of the frames of a video. Raises DataError for one without features."""
+        if video_id not in self._shard_of:
+            raise DataError(f"features: there are none of {video_id!r}; extract them first")
+        return self._open(self._shard_of[video_id], side=False).times(video_id)
+
+    def _open(self, shard: Shard, *, side: bool) -> FeatureFile:
+        """A process may open about a thousand files, and a collection may have more shards."""
+        place = (shard.key, side)
+        if place not in self._files:
+            shard.require(self.settings)  # it may have been made again since
+            if len(self._files) == MAX_OPEN_FILES:
+                self._files.popitem(last=False)
+            self._files[place] = FeatureFile(shard, side=side)
+        return self._files[place]
+
+
+def finished_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Shards that have features, and those whose features are unfinished or damaged, sorted."""
+    keys = root.list_folders(STAGE)
+    finished = tuple(key for key in keys if Shard(root, STAGE, key).provenance() is not None)
+    return finished, tuple(key for key in keys if key not in finished)
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """What a data root holds of features, from the indexes alone.
+
+    num_videos: videos with features. failures: reason -> number of videos without. frames_per_video: fewest, median and
+    most frames. num_bytes: size of the data files. num_settings: more than 1 if shards were made with different settings.
+    """
+
+    num_shards: int
+    num_unfinished: int
+    num_videos: int
+    failures: dict[str, int]
+    num_frames: int
+    frames_per_video: tuple[int, int, int]
+    num_bytes: int
+    num_settings: int
+
+
+def feature_statistics(root: DataRoot, *, progress: Progress = no_progress) -> FeatureStatistics:
+    """Count what is stored. Raises DataError where no shard is finished."""
+    lengths: list[int] = []
+    failures: Counter[str] = Counter()
+    settings: list[str] = []
+    num_bytes = 0
+    keys = root.list_folders(STAGE)
+    for done, shard in enumerate((Shard(root, STAGE, key) for key in keys), start=1):
+        if (found := shard.finished_rows()) is not None:
+            lengths += [row["num_rows"] for row in found[1] if row["status"] == STATUS_OK]
+            failures.update(row["reason"] for row in found[1] if row["status"] != STATUS_OK)
+            settings.append(repr(sorted(found[0].settings.items())))
+            num_bytes += root.num_bytes(shard.data_name)
+        progress(done, len(keys))
+    if not settings:
+        raise DataError(
+            f"features: none of {len(keys)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
+        )
+    lengths.sort()
+    return FeatureStatistics(
+        num_shards=len(settings),
+        num_unfinished=len(keys) - len(settings),
+        num_videos=len(lengths),
+        failures=dict(sorted(failures.items())),
+        num_frames=sum(lengths),
+        frames_per_video=(lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0),
+        num_bytes=num_bytes,
+        num_settings=len(set(settings)),
+    )

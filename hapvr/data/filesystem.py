@@ -1,0 +1,228 @@
+"""One data root, local folder or object store URL, behind pyarrow's filesystems."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import resource
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
+from hapvr.errors import ConfigError, DamagedError, DataError
+from hapvr.files import PART_SUFFIX, write_atomic
+from hapvr.settings import first_line
+
+LOCKS_FOLDER = ".locks"
+
+SPARE_DESCRIPTORS = 64
+"""Files for everything but shards: libraries, connections, pipes."""
+
+DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
+"""What libraries raise for damaged Parquet, safetensors and JSON."""
+
+
+class DataRoot:
+    """Paths below one root. `url`: a local folder, or e.g. `s3://bucket/prefix`.
+
+    Every name given to the methods is relative to the root, with forward slashes; one that leaves the root is refused.
+    """
+
+    def __init__(self, url: str | Path) -> None:
+        self.url = str(url)
+        self.local: Path | None = None
+        try:
+            if "://" in self.url:
+                self.filesystem, self._base = pafs.FileSystem.from_uri(self.url)
+            else:
+                self.local = Path(self.url).resolve()
+                self.filesystem, self._base = pafs.LocalFileSystem(), self.local.as_posix()
+        except (pa.ArrowException, OSError, RuntimeError, ValueError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"data root: {self.url!r:.200} cannot be used ({problem}); wanted a folder, or e.g. s3://bucket/prefix"
+            ) from error
+
+    def path(self, name: str) -> str:
+        """The filesystem's path of `name`. Raises DataError for a name that leaves the root."""
+        parts = name.split("/")
+        if name.startswith("/") or ".." in parts or "" in parts:
+            raise DataError(f"storage: {name!r} is not a relative path below the data root {self.url}")
+        return posixpath.join(self._base, name)
+
+    def url_of(self, name: str) -> str:
+        """The local path or URL of `name`, which another root can be opened at. Raises DataError as `path` does."""
+        place = self.path(name)
+        if self.local is not None:
+            return place
+        base, mark, options = self.url.partition("?")
+        return f"{base.rstrip('/')}/{name}{mark}{options}"
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return bool(self._info(self.path(name)).type == pafs.FileType.File)
+
+    def list_folders(self, name: str) -> list[str]:
+        """Names of the folders directly below `name`, sorted; empty where it does not exist."""
+        return self._list(name, pafs.FileType.Directory)
+
+    def list_files(self, name: str) -> list[str]:
+        """Names of the files directly below `name`, sorted and without unfinished ones; empty where it does not exist."""
+        return [file for file in self._list(name, pafs.FileType.File) if not file.endswith(PART_SUFFIX)]
+
+    def _list(self, name: str, kind: Any) -> list[str]:
+        selector = pafs.FileSelector(self.path(name), allow_not_found=True)
+        return sorted(info.base_name for info in self._info(selector) if info.type == kind)
+
+    def _info(self, place: Any) -> Any:
+        with self._naming("the data root", " cannot be read", hint="See data_root"):
+            return self.filesystem.get_file_info(place)
+
+    @contextmanager
+    def _naming(self, what: str, problem: str, *, hint: str) -> Iterator[None]:
+        """Turn errors of the file system into a DataError that names what it was about."""
+        try:
+            yield
+        except OSError as error:
+            cause = " ".join(str(error).split())[:300]
+            raise DataError(f"storage: {what} {self.url}{problem}: {cause}. {hint}") from error
+
+    def open(self, name: str) -> Any:
+        """A random access file to read. Raises DataError where it does not exist."""
+        with self._naming(f"{name} below", " cannot be read", hint="Correct its permissions or the connection"):
+            try:
+                return self.filesystem.open_input_file(self.path(name))
+            except FileNotFoundError:
+                problem = f"storage: {name} is not below {self.url}; run the stage that makes it first"
+                raise DataError(problem) from None
+
+    @contextmanager
+    def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:
+        """A file that appears under its name only when the block ends well; a failed block leaves what was there before.
+
+        invalidates: a file that describes the old content; it is removed right before the new content appears. Raises
+        DataError where the root cannot be written or is full.
+        """
+        target = self.path(name)
+        hint = "Free space or correct the permissions and run again; what was finished before is kept"
+        with self._naming(f"cannot write {name} below", "", hint=hint):
+            if self.local is not None:
+                described = None if invalidates is None else Path(self.path(invalidates))
+                with write_atomic(Path(target), invalidates=described) as part, pa.OSFile(str(part), "wb") as stream:
+                    yield stream
+            else:
+                # An upload cannot be abandoned once begun: closing its stream would publish a part of the content.
+                with tempfile.TemporaryFile() as file:
+                    yield file
+                    file.seek(0)
+                    if invalidates is not None:
+                        self.delete(invalidates)
+                    with self.filesystem.open_output_stream(target) as stream:
+                        shutil.copyfileobj(file, stream, 1 << 20)
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Keep other processes of this machine from making `name` while the block runs; who comes second waits, with a warning.
+
+        A process that dies lets go. Object stores have no locks: there, two writers of equal content end in the same
+        bytes, because an object appears whole, and the index of a shard comes after its data.
+        """
+        if self.local is None:
+            yield
+            return
+        path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
+        with self._naming("the data root", " cannot be written", hint="Correct its permissions or set data_root"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path)
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                warnings.warn(f"{name} is being made by another process; waiting for it to end", stacklevel=3)
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def delete(self, name: str) -> None:
+        """Remove a file if it is there."""
+        if self.exists(name):
+            self.filesystem.delete_file(self.path(name))
+
+    def delete_folder(self, name: str) -> None:
+        """Remove a folder and all it holds if it is there."""
+        if self._info(self.path(name)).type == pafs.FileType.Directory:
+            self.filesystem.delete_dir(self.path(name))
+
+    def sha256(self, name: str) -> str:
+        """Hex SHA-256 of a file's bytes."""
+        digest = hashlib.sha256()
+        with self.open(name) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+
+    def num_bytes(self, name: str) -> int:
+        """Size of a file; 0 where it does not exist."""
+        return int(self.filesystem.get_file_info(self.path(name)).size or 0)
+
+    def write_json(self, name: str, value: Any) -> None:
+        with self.write(name) as stream:
+            stream.write(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str).encode())
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file. Raises DataError where it does not exist, DamagedError where it holds something else."""
+        with self.open(name) as file:
+            data = file.read()
+        with self.corruption_errors(name, hint="run the stage that makes it again"):
+            value = json.loads(data)
+            if not isinstance(value, dict):
+                raise ValueError("it holds no JSON object")
+        return value
+
+    @contextmanager
+    def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:
+        """Turn errors of a block that reads `name` into a DamagedError with its name. hint: what makes it again."""
+        try:
+            yield
+        except DATA_ERRORS as error:
+            raise DamagedError(f"storage: {name} below {self.url} is damaged ({first_line(error)}); {hint}") from error
+
+    def local_path(self, name: str) -> Path:
+        """The local path of a file or folder, for libraries that need one. Raises DataError on an object store."""
+        if self.local is None:
+            raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
+        return Path(self.path(name))
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process open as many files besides those that it has open; 1,024 in all is a usual limit.
+
+    Raises DataError if the system does not allow that.
+    """
+    wanted = max(map(int, os.listdir("/dev/fd")), default=0) + count + SPARE_DESCRIPTORS
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return
+    if most != resource.RLIM_INFINITY and most < wanted:
+        raise DataError(
+            f"storage: {count} files of shards have to be open at once, and the system allows {most}; raise that "
+            f"(`ulimit -Hn {wanted}` as root, or LimitNOFILE of a service), or make larger shards (shard_videos)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:
+    """A text of the schema's metadata, empty where it is absent."""
+    return ((schema.metadata or {}).get(key) or b"").decode()

@@ -1,0 +1,129 @@
+"""Frame shards: one JPEG per sampled frame, the rows of a video contiguous and in time order."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from hapvr.data.rows import VideoRows
+from hapvr.data.shards import Columns, Shard
+from hapvr.errors import DataError
+
+STAGE = "frames"
+ROW_GROUP_ROWS = 256
+THUMBNAIL_PX = (160, 90)
+SHEET_VIDEOS = 8
+FIELDS = (
+    pa.field("video_id", pa.string(), nullable=False),
+    pa.field("frame_index", pa.int32(), nullable=False),
+    pa.field("timestamp_s", pa.float64(), nullable=False),
+    pa.field("jpeg", pa.binary(), nullable=False),
+)
+INDEX_COLUMNS = (
+    pa.field("width_px", pa.int32(), nullable=False),
+    pa.field("height_px", pa.int32(), nullable=False),
+    pa.field("decoder", pa.string(), nullable=False),
+    pa.field("file_sha256", pa.string(), nullable=False),
+    pa.field("frames_sha256", pa.string(), nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class VideoFrames:
+    """The sampled frames of one video: N JPEGs and their timestamps in seconds."""
+
+    video_id: str
+    jpegs: tuple[bytes, ...]
+    timestamps_s: tuple[float, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of times and JPEGs."""
+        digest = hashlib.sha256()
+        for timestamp_s, jpeg in zip(self.timestamps_s, self.jpegs, strict=True):
+            digest.update(struct.pack("<dq", timestamp_s, len(jpeg)))
+            digest.update(jpeg)
+        return digest.hexdigest()
+
+
+class FrameReader(Protocol):
+    """Sampled frames of a shard's videos, stored or decoded when they are read; cheapest in the order of video_ids."""
+
+    @property
+    def video_ids(self) -> list[str]: ...
+
+    def read(self, video_id: str) -> VideoFrames: ...
+
+
+def frames_digest(shard: Shard) -> str:
+    """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
+    names = ("video_id", "status", "reason", "message", "frames_sha256")
+    rows = [tuple(row[name] for name in names) for row in shard.rows()]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+def frame_columns(video: VideoFrames) -> Columns:
+    """The rows of one video's frames, column by column in the order of FIELDS."""
+    count = len(video.jpegs)
+    return [video.video_id] * count, range(count), video.timestamps_s, video.jpegs
+
+
+class FrameFile:
+    """The stored frames of one shard, by video id; memory holds one row group.
+
+    Raises DataError where frames are not stored.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        if not shard.require({}).settings["stored"]:
+            raise DataError(
+                f"frames: those of shard {shard.key} are not stored, and this work needs them to be; set "
+                f"sampling.store_frames to true and run the stage frames again"
+            )
+        self._rows = VideoRows(shard, ["timestamp_s", "jpeg"])
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos that have frames, in file order."""
+        return self._rows.video_ids
+
+    def read(self, video_id: str) -> VideoFrames:
+        """The frames of a video. Raises DataError if it has none."""
+        table = self._rows.read(video_id)
+        return VideoFrames(
+            video_id, tuple(table.column("jpeg").to_pylist()), tuple(table.column("timestamp_s").to_pylist())
+        )
+
+
+def are_stored(shard: Shard) -> bool:
+    """Whether a shard's frames are on disk: it is finished, and they need not be decoded again."""
+    provenance = shard.provenance()
+    return provenance is not None and bool(provenance.settings["stored"])
+
+
+def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.Image:
+    """A frame as RGB picture that is no larger than (width, height)."""
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
+        frame.thumbnail(size_px)
+        return frame.convert("RGB")
+
+
+def contact_sheet(frames: FrameReader, *, num_frames: int = 6) -> Image.Image:
+    """A row for each of the first SHEET_VIDEOS videos, `num_frames` evenly spaced frames in each, padded to 160 x 90 px."""
+    video_ids = frames.video_ids[:SHEET_VIDEOS]
+    width, height = THUMBNAIL_PX
+    sheet = Image.new("RGB", (width * num_frames, height * max(1, len(video_ids))), "black")
+    for row, video_id in enumerate(video_ids):
+        jpegs = frames.read(video_id).jpegs
+        for column, index in enumerate(np.linspace(0, len(jpegs) - 1, num_frames).round().astype(int)):
+            frame = thumbnail(jpegs[index])
+            left = column * width + (width - frame.width) // 2
+            sheet.paste(frame, (left, row * height + (height - frame.height) // 2))
+    return sheet

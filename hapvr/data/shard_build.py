@@ -1,0 +1,222 @@
+"""How every stage makes a shard: lock, compare provenance, take over unchanged rows, write the data, write the index.
+
+A stage describes the shard in a `ShardRecipe` and supplies a generator that makes the entries of single videos. All
+other steps, and their order, are here:
+
+1. The shard is locked, so that two processes at once make it once.
+2. A shard that was made from the same settings and inputs is left alone.
+3. Rows of an earlier run that the stage's `reuse` accepts are copied from the old data file; only the other videos are
+   made.
+4. The data file is written beside the old one and replaces it in one step, which also removes the old index.
+5. The index is written last: a shard is finished exactly when its index is there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from hapvr.data.rows import VideoRows
+from hapvr.data.shards import STATUS_OK, Columns, RowWriter, Shard, index_row
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, environment
+
+IndexRow = dict[str, Any]
+"""A row of an index, see `hapvr.data.shards.index_row`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecipe:
+    """What a shard is made of and how it lies on disk.
+
+    settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
+    has an index alone. index_columns: the stage's own columns of the index. row_group_rows: rows per row group of the
+    data file, or None for a row group per video. compress: whether the data file is compressed. made_with: more about the
+    environment, asked for when the shard is made.
+    """
+
+    shard: Shard
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    columns: Sequence[pa.Field] = ()
+    index_columns: Sequence[pa.Field] = ()
+    row_group_rows: int | None = None
+    compress: bool = False
+    made_with: Callable[[], Mapping[str, str]] = dict
+
+    @property
+    def provenance(self) -> Provenance:
+        return Provenance(self.shard.stage, self.settings, self.inputs, environment() | dict(self.made_with()))
+
+
+@dataclass(frozen=True)
+class VideoEntry:
+    """What a stage made of one video.
+
+    index: its row in the index. data: its values of each column of the data file, in the recipe's order; None if it has
+    no rows there. num_frames: frames that were processed, for the progress report.
+    """
+
+    index: IndexRow
+    data: Columns | None = None
+    num_frames: int = 0
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The state of a shard after its stage ran. done: False if the shard was finished before and was left alone."""
+
+    shard: Shard
+    done: bool
+    num_ok: int
+    num_failed: int
+    num_rows: int
+
+    @staticmethod
+    def of(shard: Shard, rows: Sequence[IndexRow], *, done: bool) -> StageResult:
+        """rows: of the shard's index."""
+        num_ok = sum(row["status"] == STATUS_OK for row in rows)
+        return StageResult(shard, done, num_ok, len(rows) - num_ok, sum(row["num_rows"] for row in rows))
+
+
+def build_shard(
+    recipe: ShardRecipe,
+    *,
+    video_ids: Sequence[str],
+    make: Callable[[Sequence[str]], Generator[VideoEntry, None, None]],
+    lost: Sequence[IndexRow] = (),
+    reuse: Callable[[IndexRow, Provenance], bool] | None = None,
+    retry: bool = False,
+    before_index: Callable[[Sequence[IndexRow]], None] | None = None,
+    progress: Progress = no_progress,
+) -> StageResult:
+    """Make one shard, unless it is finished.
+
+    video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made,
+    and yields the entry of each, in their order. lost: index rows of videos that an earlier stage lost; they come last.
+    reuse: whether a row of an earlier run with the same settings still holds; it gets the row and that run's
+    provenance. retry: make the videos that `reuse` refuses although the shard is finished. before_index: is called with
+    all rows before the index is written. Raises DataError where the shard cannot be written.
+    """
+    shard, provenance = recipe.shard, recipe.provenance
+    with shard.lock():
+        finished = shard.is_finished(provenance)
+        if finished and not retry:
+            return StageResult.of(shard, shard.rows(), done=False)
+        kept = _unchanged_rows(shard, provenance, reuse) if reuse else {}
+        pending = [video_id for video_id in video_ids if video_id not in kept]
+        if finished and not pending:
+            return StageResult.of(shard, shard.rows(), done=False)
+        rows: list[IndexRow] = []
+        num_frames = 0
+        with ExitStack() as stack:
+            earlier = VideoRows(shard, [field.name for field in recipe.columns]) if kept and recipe.columns else None
+            writer = stack.enter_context(_data_writer(recipe))
+            made = stack.enter_context(closing(make(pending)))
+            for video_id in video_ids:
+                entry = _earlier_entry(kept[video_id], earlier) if video_id in kept else next(made)
+                _add(entry, rows, writer)
+                num_frames += entry.num_frames
+                progress(len(rows), len(video_ids), num_frames)
+        rows += lost
+        if before_index is not None:
+            before_index(rows)
+        _finish(recipe, rows, writer)
+        return StageResult.of(shard, rows, done=True)
+
+
+def build_shards(
+    recipes: Sequence[ShardRecipe],
+    *,
+    num_videos: int,
+    make: Callable[[Sequence[ShardRecipe]], Generator[Sequence[VideoEntry], None, None]],
+    lost: Sequence[IndexRow] = (),
+    progress: Progress = no_progress,
+) -> list[StageResult]:
+    """Make those of several shards that are unfinished, in one pass over their videos.
+
+    make: is called with the recipes of the unfinished shards, and yields for each video an entry per recipe. lost: as
+    for `build_shard`, the same rows for every shard. Returns the results in the order of `recipes`.
+    """
+    with ExitStack() as locks:
+        for shard in sorted((recipe.shard for recipe in recipes), key=lambda shard: shard.index_name):
+            locks.enter_context(shard.lock())
+        unfinished = [recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)]
+        if unfinished:
+            rows: list[list[IndexRow]] = [[] for _ in unfinished]
+            num_frames = 0
+            with ExitStack() as stack:
+                writers = [stack.enter_context(_data_writer(recipe)) for recipe in unfinished]
+                for entries in stack.enter_context(closing(make(unfinished))):
+                    for entry, of_shard, writer in zip(entries, rows, writers, strict=True):
+                        _add(entry, of_shard, writer)
+                    num_frames += entries[0].num_frames
+                    progress(len(rows[0]), num_videos, num_frames)
+            for recipe, of_shard, writer in zip(unfinished, rows, writers, strict=True):
+                _finish(recipe, [*of_shard, *lost], writer)
+        return [StageResult.of(recipe.shard, recipe.shard.rows(), done=recipe in unfinished) for recipe in recipes]
+
+
+def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
+    """The videos that an earlier stage lost, as rows of this stage, so that a loss stays visible to the end of the chain.
+
+    rows: of that stage's index. columns: values of the stage's own columns in these rows.
+    """
+    return [
+        index_row(row["video_id"], 0, status=row["status"], reason=row["reason"], message=row["message"], **columns)
+        for row in rows
+        if row["status"] != STATUS_OK
+    ]
+
+
+def _unchanged_rows(
+    shard: Shard, wanted: Provenance, reuse: Callable[[IndexRow, Provenance], bool]
+) -> dict[str, IndexRow]:
+    """Video id -> index row of those videos of an earlier run that need not be made again."""
+    earlier = shard.finished_rows()
+    if earlier is None:
+        return {}
+    found, rows = earlier
+    if found.differences(Provenance(wanted.stage, wanted.settings, found.inputs)):
+        return {}
+    kept = {row["video_id"]: row for row in rows if reuse(row, found)}
+    # Damaged rows must not be copied under a new digest.
+    digest = shard.data_digest()
+    if kept and digest and digest != shard.root.sha256(shard.data_name):
+        warnings.warn(f"{shard.data_name} is damaged; all its rows are made again", stacklevel=2)
+        return {}
+    return kept
+
+
+def _earlier_entry(row: IndexRow, earlier: VideoRows | None) -> VideoEntry:
+    if earlier is None or row["status"] != STATUS_OK:
+        return VideoEntry(row)
+    return VideoEntry(row, earlier.read(row["video_id"]).columns)
+
+
+@contextmanager
+def _data_writer(recipe: ShardRecipe) -> Iterator[RowWriter | None]:
+    if not recipe.columns:
+        yield None
+        return
+    with recipe.shard.write_data(
+        recipe.columns, row_group_rows=recipe.row_group_rows, compress=recipe.compress
+    ) as writer:
+        yield writer
+
+
+def _add(entry: VideoEntry, rows: list[IndexRow], writer: RowWriter | None) -> None:
+    if writer is not None and entry.data is not None:
+        writer.write(entry.data)
+    rows.append(entry.index)
+
+
+def _finish(recipe: ShardRecipe, rows: Sequence[IndexRow], writer: RowWriter | None) -> None:
+    if writer is None:
+        recipe.shard.delete_data()
+    recipe.shard.write_index(rows, provenance=recipe.provenance, fields=recipe.index_columns, data=writer)

@@ -1,0 +1,150 @@
+"""View shards: one row per augmented clip, the views of a video contiguous and one row group.
+
+`training_views` holds region features [T, 9, D]; `teacher_embeddings` [T, D'] of the same views, row for row;
+`pseudo_labels` the ternary labels [T, T] int8 of every pair of views of one video.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hapvr.data.shards import Columns, Shard
+from hapvr.data.side import SIDE_COLUMNS, joined, side_fields, stored_side_dims
+from hapvr.data.tensors import decode_tensors, tensor_field
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VIEWS_STAGE = "training_views"
+EMBEDDINGS_STAGE = "teacher_embeddings"
+LABELS_STAGE = "pseudo_labels"
+DRAWING_VERSION = 2
+"""Changes with the rules by which clips are drawn; views of another version are made again. 2: several windows of each
+video, donors in fixed groups."""
+
+
+ROW_COLUMNS = ("video_id", "view_index", "strength", "operations", "donor_id", "source_index")
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """What a view is: its index among the video's views, strength, operations, donor video ("" if none), source frames [T]."""
+
+    video_id: str
+    view_index: int
+    strength: str
+    operations: tuple[str, ...]
+    donor_id: str
+    source_index: tuple[int, ...]
+
+
+def view_fields(column: str, *, shape: Sequence[int], side_dims: int = 0) -> tuple[pa.Field, ...]:
+    """The columns of a view shard whose tensors are `column` of this shape, fp16.
+
+    side_dims: C of the pooled vectors of each frame, 0 for views without them; shape[0] is then the number of frames.
+    """
+    return (
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("view_index", pa.int32(), nullable=False),
+        pa.field("strength", pa.string(), nullable=False),
+        pa.field("operations", pa.string(), nullable=False),
+        pa.field("donor_id", pa.string(), nullable=False),
+        pa.field("source_index", pa.list_(pa.int32()), nullable=False),
+        tensor_field(column, shape=shape, dtype="float16"),
+        *side_fields(side_dims, shape=shape[:1]),
+    )
+
+
+def view_columns(rows: Sequence[ViewRow], *values: npt.NDArray[np.floating]) -> Columns:
+    """The views of one video, column by column in the order of `view_fields`.
+
+    values: [V, *shape], and pooled [V, T, C] and magnitude [V, T] where the shard has them.
+    """
+    return (
+        [row.video_id for row in rows],
+        [row.view_index for row in rows],
+        [row.strength for row in rows],
+        [json.dumps(row.operations) for row in rows],
+        [row.donor_id for row in rows],
+        [row.source_index for row in rows],
+        *values,
+    )
+
+
+class _VideoGroups:
+    """A data file of one row group per video, in file order."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._file: pq.ParquetFile = shard.open_data()
+        with shard.corruption_errors():
+            ids = self._file.read(columns=["video_id"]).column(0).to_pylist()
+        self._group_of = {video_id: group for group, video_id in enumerate(dict.fromkeys(ids))}
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos in file order."""
+        return list(self._group_of)
+
+    def _tensors(self, video_id: str, columns: Sequence[str]) -> list[npt.NDArray[np.generic]]:
+        with self._shard.corruption_errors():
+            table = self._file.read_row_group(self._group_of[video_id], columns=list(columns))
+            return [np.array(decode_tensors(table[name], self._file.schema_arrow.field(name))) for name in columns]
+
+
+class ViewFile(_VideoGroups):
+    """The views of one shard: a row group is a video, so one read gives all its views."""
+
+    def __init__(self, shard: Shard, *, side: bool = False) -> None:
+        """side: `read` appends pooled vectors and magnitudes, see `hapvr.model.side`; DataError where there are none."""
+        super().__init__(shard)
+        self.side_dims = stored_side_dims(shard, self._file, required=side)
+        """C of the pooled vectors, 0 without any."""
+        schema = self._file.schema_arrow
+        [column] = [name for name in schema.names if name not in ROW_COLUMNS and name not in SIDE_COLUMNS]
+        self._columns = [column, *(SIDE_COLUMNS if side else ())]
+        with shard.corruption_errors():
+            self.rows = [
+                ViewRow(
+                    **row
+                    | {"operations": tuple(json.loads(row["operations"])), "source_index": tuple(row["source_index"])}
+                )
+                for row in self._file.read(columns=list(ROW_COLUMNS)).to_pylist()
+            ]
+
+    def read(self, video_id: str) -> Tensor:
+        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with side."""
+        import torch  # those who only verify files need none
+
+        return torch.from_numpy(joined(self._tensors(video_id, self._columns)))
+
+
+class LabelFile(_VideoGroups):
+    """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
+
+    def read(self, video_id: str) -> Tensor:
+        """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""
+        import torch
+
+        [values] = self._tensors(video_id, ["labels"])
+        views = round(len(values) ** 0.5)
+        return torch.from_numpy(values).reshape(views, views, *values.shape[1:])
+
+
+def operations_table(shard: Shard) -> pl.DataFrame:
+    """How often each augmentation was drawn: operation, num_views, rate among the strong views."""
+    rows = [row for row in ViewFile(shard).rows if row.strength == "strong"]
+    counts = Counter(operation for row in rows for operation in set(row.operations))
+    counts["video_in_video"] = sum(bool(row.donor_id) for row in rows)
+    table = [(operation, count, count / max(1, len(rows))) for operation, count in sorted(counts.items())]
+    return pl.DataFrame(table, schema={"operation": pl.String, "num_views": pl.Int64, "rate": pl.Float64}, orient="row")

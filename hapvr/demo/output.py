@@ -1,0 +1,75 @@
+"""Where generated videos go: a folder that knows what it was made from, and H.264 files with reproducible bytes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+from hapvr.demo.edits import NORMAL_CRF
+from hapvr.demo.scene import Pixels
+from hapvr.errors import DataError
+from hapvr.files import read_json_as, write_atomic
+
+MIN_SIDE_PX = 16
+_STATE_FILE = "corpus.json"
+
+
+@dataclass(frozen=True)
+class _State:
+    fingerprint: str
+
+
+def prepare_folder(folder: Path, *, fingerprint: str) -> None:
+    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did.
+
+    What was generated with another fingerprint is removed. Raises DataError if the folder holds anything else.
+    """
+    state = folder / _STATE_FILE
+    if state.exists():
+        if read_json_as(state, _State, hint="remove the folder").fingerprint == fingerprint:
+            return
+        (folder / "benchmark.json").unlink(missing_ok=True)
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path != state:
+                path.unlink()
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
+    with write_atomic(state) as part:
+        part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise DataError where the folder does not say what it was made from."""
+    if not (folder / _STATE_FILE).exists():
+        raise DataError(f"generated videos: {folder / _STATE_FILE} is missing; remove the folder")
+    read_json_as(folder / _STATE_FILE, _State, hint="remove the folder")
+
+
+def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
+    """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
+
+    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. An odd last row or column is repeated,
+    since 4:2:0 video has even sides. There is one encoder thread, since the bytes depend on the number of threads.
+    """
+    pad = [(0, max(side + side % 2, MIN_SIDE_PX) - side) for side in frames.shape[1:3]]
+    padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge")
+    with (
+        write_atomic(path) as part,
+        av.open(str(part), "w", format="mp4", options={"fflags": "+bitexact"}) as container,
+    ):
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+        stream.height, stream.width = padded.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.thread_count = 1
+        stream.options = {"preset": "superfast", "crf": str(crf)}
+        for picture in padded:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())

@@ -1,0 +1,235 @@
+"""The backbone g: frames to nine region vectors each (method 1.2; ViSiL, HAP-VR 3.1).
+
+Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt, Swin) gives L3-iMAC over
+its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens. A
+TorchScript file that gives one vector per picture is run on nine windows of each frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hapvr.errors import ArgumentError, ConfigError
+from hapvr.model.side import Side
+from hapvr.networks.descriptors import imac, l3_irmac
+from hapvr.networks.settings import (
+    NUM_REGIONS,
+    BackboneConfig,
+    Precision,
+    TorchScriptWeights,
+    region_kernel,
+)
+from hapvr.networks.weights import (
+    WeightsIdentity,
+    create_embedding_network,
+    create_network,
+    load_torchscript,
+    normalize_pixels,
+    pixel_statistics,
+    run_network,
+    state_sha256,
+    stated_settings,
+)
+from hapvr.video.jpeg import decode_jpegs
+
+GRID = (3, 3)
+LAST_FOUR = (-4, -3, -2, -1)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen network and what it is.
+
+    network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. mean, std: of pixels in [0, 1]. settings: what determines the
+    maps of a crop (weights, precision and what the configuration changes), as features and models record it.
+    """
+
+    section: ClassVar[str] = "backbone"
+
+    network: nn.Module
+    identity: WeightsIdentity
+    settings: dict[str, Any]
+    crop_px: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    precision: Precision = "float32"
+    descriptor: str = "regions"
+    batch_frames: int = 32
+
+    def regions(self, frames: Tensor) -> Tensor:
+        """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
+
+        With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
+        """
+        return DESCRIPTORS[self.descriptor](self._maps(frames))
+
+    def regions_and_means(self, frames: Tensor) -> Tensor:
+        """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
+        maps = self._maps(frames)
+        means = torch.cat([pooled.flatten(2).mean(-1) for pooled in pooled_maps(maps)], dim=1)
+        return torch.cat([region_vectors(maps), means[:, None]], dim=1)
+
+    def _maps(self, frames: Tensor) -> Sequence[Tensor]:
+        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
+        maps: Sequence[Tensor] = run_network(self.network, pixels, self.precision)
+        return maps
+
+
+class PatchTokens(nn.Module):
+    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3."""
+
+    def __init__(self, transformer: nn.Module) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """[B, 3, H, W] -> one map [B, C, 3, 3]."""
+        (tokens,) = self.transformer.forward_intermediates(  # type: ignore[operator]
+            pixels, indices=1, norm=True, intermediates_only=True
+        )
+        return [average_regions(tokens)]
+
+
+class WindowVectors(nn.Module):
+    """A network that gives one vector per picture, run on nine windows of half the frame's side, a quarter apart."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """[B, 3, H, H] -> one map [B, C, 3, 3]."""
+        side = pixels.shape[-1]
+        windows = pixels.unfold(2, side // 2, side // 4).unfold(3, side // 2, side // 4)[:, :, :3, :3]
+        pictures = windows.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        vectors = self.network(F.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True))
+        return [vectors.unflatten(0, (-1, *GRID)).permute(0, 3, 1, 2)]
+
+
+def load_backbone(config: BackboneConfig) -> Backbone:
+    """The backbone of a configuration.
+
+    Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
+    crop that gives no 3 x 3 regions.
+    """
+    if isinstance(config.weights, TorchScriptWeights):
+        scripted, identity = load_torchscript(config.weights)
+        network: nn.Module = WindowVectors(scripted)
+    else:
+        network, identity = _timm_backbone(config)
+    network.to(memory_format=torch.channels_last)
+    mean, std = pixel_statistics(config)
+    settings = stated_settings(config, identity)
+    settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
+    backbone = Backbone(
+        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor, config.batch_frames
+    )
+    _require_regions(backbone, config)
+    return backbone
+
+
+def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: dict[str, Tensor]) -> Backbone:
+    """The backbone of a stored model: `state` has its weights, `config` says the rest.
+
+    Raises RuntimeError if the tensors do not fit the architecture, and what `load_backbone` raises.
+    """
+    backbone = load_backbone(config)
+    backbone.network.load_state_dict(state)
+    return replace(backbone, identity=identity)
+
+
+def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
+    """A network of four scales as it is, one of a single scale as `PatchTokens`."""
+    network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
+    if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
+        return network, identity
+    tokens = PatchTokens(create_embedding_network(config)[0])
+    return tokens, replace(identity, sha256=state_sha256(tokens.state_dict()))
+
+
+@torch.inference_mode()
+def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
+    """Run one black frame, so that a network or crop without 3 x 3 regions is refused before any work is done."""
+    try:
+        backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8))
+    except (ArgumentError, AssertionError, AttributeError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"backbone: {backbone.identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
+            f"({str(error).splitlines()[0][:200]}); set backbone.crop_px to 224 or to what the network was made for"
+        ) from error
+
+
+def region_vectors(maps: Sequence[Tensor]) -> Tensor:
+    """L3-iMAC: feature maps to unit region vectors.
+
+    maps: [B, C_l, H_l, W_l], see `pooled_maps`. All are L2-normalised over channels, concatenated, and L2-normalised.
+    Returns [B, 9, sum C_l]. Raises ArgumentError as `pooled_maps` does.
+    """
+    vectors = torch.cat([F.normalize(regions, dim=1) for regions in pooled_maps(maps)], dim=1)
+    return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
+
+
+DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
+    "regions": region_vectors,
+    "imac": lambda maps: imac(maps)[:, None],
+    "l3_irmac": lambda maps: l3_irmac(maps)[:, None],
+}
+"""Maps [B, C_l, H_l, W_l] to [B, 9 or 1, C], by the name that `backbone.descriptor` gives it."""
+
+
+def frame_side(vectors: Tensor) -> Side:
+    """Of `Backbone.regions_and_means` [B, 10, C] the pooled vector [B, C] and the magnitude [B]."""
+    regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
+    return Side(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
+
+
+def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
+    """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
+
+    maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
+    half its size and half that stride to 3 x 3. Raises ArgumentError if a map does not give 3 x 3 regions.
+    """
+    pooled = []
+    for stage, feature_map in enumerate(maps):
+        regions = feature_map
+        if regions.shape[-2:] != GRID:
+            kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
+            regions = F.max_pool2d(feature_map, kernel, stride=stride)
+        if regions.shape[-2:] != GRID:
+            raise ArgumentError(
+                f"regions: map {stage} of size {tuple(feature_map.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, "
+                f"wanted {GRID}; use square frames of 224 px or a similar multiple of 32"
+            )
+        pooled.append(regions.float())
+    return pooled
+
+
+def average_regions(tokens: Tensor) -> Tensor:
+    """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
+    kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
+    return F.avg_pool2d(tokens, kernel, stride=stride)
+
+
+def decode_frames(jpegs: Sequence[bytes]) -> Tensor:
+    """Stored JPEG frames as a tensor, [N, 3, H, W] uint8 RGB."""
+    return torch.from_numpy(decode_jpegs(jpegs)).contiguous()
+
+
+def center_crop(frames: Tensor, size_px: int) -> Tensor:
+    """[B, 3, H, W] -> [B, 3, size_px, size_px]; frames whose short side differs from 8/7 size_px are resized to it first."""
+    short_side = round(size_px * 256 / 224)
+    height, width = frames.shape[-2:]
+    if min(height, width) != short_side:
+        scale = short_side / min(height, width)
+        size = (max(size_px, round(height * scale)), max(size_px, round(width * scale)))
+        resized = F.interpolate(frames.float(), size=size, mode="bilinear", antialias=True)
+        frames = resized.round().clamp(0, 255).to(frames.dtype)
+        height, width = size
+    top, left = (height - size_px) // 2, (width - size_px) // 2
+    return frames[..., top : top + size_px, left : left + size_px]

@@ -1,0 +1,165 @@
+"""The engine that runs networks on processors: OpenVINO, for frozen networks and for the ONNX files of bundles.
+
+It needs a third to a half of torch's processor time, and runs any length of batch or video. It is imported here alone,
+where it is first used, and without torch. Its telemetry stays off: with the package `openvino-telemetry`, which it depends
+on, merely importing it would send a message to its makers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.networks.settings import Precision
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+TELEMETRY = "openvino_telemetry"
+LEAST_COSINE = 0.95
+"""Of a conversion's vectors to torch's; half precision gives 0.99 and more."""
+
+MAX_KEPT = 4
+"""Compiled frozen networks that a process keeps, e.g. backbone and teacher for all of its shards."""
+
+KEPT_OPERATIONS = "64"
+"""Operations prepared for sizes seen before. By default it keeps 5000 of them, which is a megabyte more for each new pair of
+lengths of videos; 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own."""
+
+_cores: list[Any] = []
+_kept: OrderedDict[str, CompiledNetwork] = OrderedDict()
+_one_at_a_time = threading.RLock()
+
+
+class EngineError(Exception):
+    """The engine cannot run this network here; the message says why, as the end of a sentence."""
+
+
+class CompiledNetwork:
+    """A network ready to run: arrays in, its first output out. Any thread may call it; one at a time runs.
+
+    It pins no thread to a processor: other processes work at the same time.
+    """
+
+    def __init__(self, model: Path | Any, *, num_threads: int | None = None, precision: Precision = "float32") -> None:
+        """model: an ONNX file, or what `convert` gives. num_threads: None for all processors that this process may use.
+
+        precision: bfloat16 is taken where the processor multiplies it. Raises EngineError for a file that cannot be read.
+        """
+        core = _core()
+        self.precision = precision if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "float32"
+        properties = {
+            "INFERENCE_PRECISION_HINT": "bf16" if self.precision == "bfloat16" else "f32",
+            "INFERENCE_NUM_THREADS": num_threads or len(os.sched_getaffinity(0)),
+            "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,
+            "CPU_RUNTIME_CACHE_CAPACITY": KEPT_OPERATIONS,
+        }
+        try:
+            self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
+        except RuntimeError as error:
+            raise EngineError(f"OpenVINO cannot load it ({str(error).splitlines()[-1][:200]})") from error
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Raises EngineError for inputs that the network does not take."""
+        with self._lock:
+            try:
+                self._request.infer([np.ascontiguousarray(values) for values in inputs], share_inputs=True)
+            except RuntimeError as error:
+                raise EngineError(f"OpenVINO cannot run it ({str(error).splitlines()[-1][:200]})") from error
+            found: NDArray[np.float32] = self._request.get_output_tensor(0).data.copy()
+            return found
+
+
+def compile_frozen(
+    network: nn.Module, run: Callable[[Tensor], Tensor], *, key: str, crop_px: int, precision: Precision
+) -> CompiledNetwork:
+    """A frozen network with what comes before and after it, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B.
+
+    run: the function in float32 torch, which uses `network`. key: all that determines its result; the same one is
+    converted once in a process. Takes seconds. Raises EngineError for a network that OpenVINO cannot convert.
+    """
+    with _one_at_a_time:
+        if key not in _kept:
+            import torch
+
+            model = _convert(network, run, crop_px)
+            made = CompiledNetwork(model, num_threads=torch.get_num_threads(), precision=precision)
+            probe = torch.randint(0, 256, (3, 3, crop_px, crop_px), dtype=torch.uint8, generator=torch.Generator())
+            with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+                wanted, found = run(probe), torch.from_numpy(made(probe.numpy()))
+            # a network whose code takes the batch for a constant would give something else, without a word
+            if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < LEAST_COSINE:
+                raise EngineError("OpenVINO gives other vectors than torch")
+            _kept[key] = made
+            while len(_kept) > MAX_KEPT:
+                _kept.popitem(last=False)
+        _kept.move_to_end(key)
+        return _kept[key]
+
+
+def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) -> Any:
+    import torch
+
+    class FrameFunction(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network  # so that its weights are known
+
+        def forward(self, frames: Tensor) -> Tensor:
+            return run(frames)
+
+    openvino = _openvino()
+    example = torch.zeros(2, 3, crop_px, crop_px, dtype=torch.uint8)
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
+            model = openvino.convert_model(FrameFunction().eval(), example_input=example)
+        model.reshape([-1, 3, crop_px, crop_px])
+    except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
+        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+        raise EngineError(f"OpenVINO cannot convert it ({said.strip()[:200]})") from error
+    return model
+
+
+def engine_version() -> str:
+    """Of OpenVINO, for the provenance."""
+    return str(_openvino().__version__).split("-")[0]
+
+
+def _core() -> Any:
+    """The one `Core` of this process, which keeps it for ever.
+
+    The CPU plugin that a Core loads gives its thread a signal stack, and puts back the former one when it goes. If two of
+    them go in the order in which they came, the thread is left with a stack that was freed, and the next signal that
+    Python handles ends the process.
+    """
+    with _one_at_a_time:
+        if not _cores:
+            _cores.append(_openvino().Core())
+        return _cores[0]
+
+
+def _openvino() -> ModuleType:
+    """The library, imported as if its telemetry package were not installed: it then has a stand-in that sends nothing."""
+    if "openvino" not in sys.modules:
+        absent = TELEMETRY not in sys.modules
+        if absent:
+            sys.modules[TELEMETRY] = None  # type: ignore[assignment]
+        try:
+            import openvino  # noqa: F401
+        finally:
+            if absent:
+                del sys.modules[TELEMETRY]
+    return sys.modules["openvino"]

@@ -1,0 +1,226 @@
+"""Frames to features: batches across videos through a frozen network, results back per video."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hapvr.model.side import join_side, split_side
+from hapvr.networks.backbone import Backbone, frame_side
+from hapvr.networks.engine import EngineError, compile_frozen, engine_version
+from hapvr.networks.settings import NUM_REGIONS
+from hapvr.networks.teacher import Teacher
+from hapvr.networks.whitening import Whitening
+
+Item = TypeVar("Item")
+
+READ_AHEAD = 2
+"""Clips decoded while the network is busy; this bounds memory."""
+
+
+def separate_side(values: Tensor, side_dims: int) -> list[npt.NDArray[np.float32]]:
+    """What `region_embedder` made, as stored columns: regions [B, 9, D], and with side_dims > 0 pooled [B, C], magnitude [B]."""
+    if not side_dims:
+        return [values.numpy()]
+    regions, side = split_side(values, side_dims=side_dims)
+    return [regions.numpy(), side.pooled.numpy(), side.magnitude.numpy()]
+
+
+class Embedder:
+    """Frames to vectors by a frozen network: [B, 3, S, S] uint8 -> [B, ...] float32 on the CPU.
+
+    A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to
+    rounding.
+    """
+
+    def __init__(
+        self,
+        frozen: Backbone | Teacher,
+        method: str,
+        device: torch.device | str,
+        *,
+        before: Callable[[Tensor], Tensor] | None = None,
+        after: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """Moves the network to `device`. method: of `frozen`, that runs. before: what is done to the frames, and after: to
+        the vectors, both on the device."""
+        self.device = torch.device(device)
+        frozen.network.to(self.device)
+        self._frozen = frozen
+        self._method = method
+        self._before = before
+        self._after = after
+        self._used = ""
+
+    def __call__(self, frames: Tensor) -> Tensor:
+        given = frames.to(self.device)
+        vectors = self._run(given if self._before is None else self._before(given))
+        return (vectors if self._after is None else self._after(vectors)).cpu()
+
+    def environment(self) -> dict[str, str]:
+        """What ran the network, for the provenance; empty if nothing did. It is no part of what the vectors are."""
+        return {f"{self._frozen.section}.executor": self._used} if self._used else {}
+
+    @cached_property
+    def _run(self) -> Callable[[Tensor], Tensor]:
+        frozen = self._frozen
+        in_torch: Callable[[Tensor], Tensor] = getattr(frozen, self._method)
+        self._used = f"torch {frozen.precision}"
+        if self.device.type != "cpu":
+            return in_torch
+        exact = getattr(replace(frozen, precision="float32"), self._method)
+        content = replace(frozen, network=None)  # type: ignore[arg-type]
+        try:
+            network = compile_frozen(
+                frozen.network,
+                exact,
+                key=f"{self._method} {content}",
+                crop_px=frozen.crop_px,
+                precision=frozen.precision,
+            )
+        except EngineError as error:
+            warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=4)
+            return in_torch
+        self._used = f"openvino {engine_version()} {network.precision}"
+        return lambda frames: torch.from_numpy(network(frames.numpy()))
+
+
+def region_embedder(
+    backbone: Backbone, whitening: Whitening | None, device: torch.device | str, *, side: bool = False
+) -> Embedder:
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions on the CPU; moves the network to `device` once.
+
+    whitening: none gives regions as the network has them. side: append the pooled vector and magnitude of each frame, see
+    `hapvr.model.side`.
+    """
+    moved = None if whitening is None else whitening.to(device)
+
+    def whitened(regions: Tensor) -> Tensor:
+        return regions if moved is None else moved.apply(regions)
+
+    def with_side(vectors: Tensor) -> Tensor:
+        return join_side(whitened(vectors[:, :NUM_REGIONS]), frame_side(vectors))
+
+    if side:
+        return Embedder(backbone, "regions_and_means", device, after=with_side)
+    return Embedder(backbone, "regions", device, after=whitened)
+
+
+def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
+    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings on the CPU; moves the network to `device` once."""
+    return Embedder(teacher, "embed", device, before=teacher.resized)
+
+
+@dataclass(frozen=True)
+class FrameNetwork:
+    """A frozen network and the size of its batches. embed: [B, 3, H, W] uint8 -> [B, ...] on the CPU; batch_frames: B."""
+
+    embed: Callable[[Tensor], Tensor]
+    batch_frames: int
+
+
+def embed_in_batches(
+    clips: Iterable[tuple[str, Tensor]], embed: Callable[[Tensor], Tensor], *, batch_frames: int
+) -> Iterator[tuple[str, Tensor]]:
+    """As `embed_by_networks`, with one network: yields (key, [N, ...]) in order."""
+    for key, (values,) in embed_by_networks(clips, [FrameNetwork(embed, batch_frames)]):
+        yield key, values
+
+
+@torch.inference_mode()
+def embed_by_networks(
+    clips: Iterable[tuple[str, Tensor]], networks: Sequence[FrameNetwork]
+) -> Iterator[tuple[str, list[Tensor]]]:
+    """Run each network over the frames of many clips, a full batch at a time whatever the clips' lengths.
+
+    The clips are made in a thread, READ_AHEAD of them in advance, so that decoding and networks overlap.
+
+    clips: (key, [N, 3, H, W] uint8), all of one size. Yields (key, [N, ...] of each network) in order. For each network
+    memory holds one batch and the results of the clips in it, and beside them the clips made in advance.
+    """
+    keys: deque[str] = deque()
+    batchers = [_Batcher(network) for network in networks]
+
+    def finished() -> Iterator[tuple[str, list[Tensor]]]:
+        while all(batcher.finished for batcher in batchers):
+            yield keys.popleft(), [batcher.finished.popleft() for batcher in batchers]
+
+    for key, frames in read_ahead(clips):
+        keys.append(key)
+        for batcher in batchers:
+            batcher.add(frames)
+        yield from finished()
+    for batcher in batchers:
+        batcher.flush()
+    yield from finished()
+
+
+class _Batcher:
+    """Collects the frames of clips into batches, and the batches' results into those of clips."""
+
+    def __init__(self, network: FrameNetwork) -> None:
+        self._network = network
+        self._waiting: deque[int] = deque()
+        """Frames of each clip that is not finished."""
+        self._pending = torch.empty(0)
+        self._results: list[Tensor] = []
+        self._num_results = 0
+        self.finished: deque[Tensor] = deque()
+        """[N, ...] of each finished clip, in order."""
+
+    def add(self, frames: Tensor) -> None:
+        """Take the frames of one clip, and run all batches that are full."""
+        self._waiting.append(len(frames))
+        self._pending = torch.cat([self._pending, frames]) if len(self._pending) else frames
+        size = self._network.batch_frames
+        while len(self._pending) >= size:
+            self._run(self._pending[:size])
+            self._pending = self._pending[size:]
+
+    def flush(self) -> None:
+        """Run the last batch, which need not be full."""
+        if len(self._pending):
+            self._run(self._pending)
+
+    def _run(self, batch: Tensor) -> None:
+        self._results.append(self._network.embed(batch))
+        self._num_results += len(batch)
+        while self._waiting and self._num_results >= self._waiting[0]:
+            count = self._waiting.popleft()
+            joined = torch.cat(self._results)
+            self.finished.append(joined[:count])
+            self._results, self._num_results = [joined[count:]], self._num_results - count
+
+
+def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
+    """The same items, made in a thread READ_AHEAD of them in advance; an exception comes after the items before it."""
+    iterator = iter(items)
+    end: Any = object()
+    with ThreadPoolExecutor(1, "read ahead") as thread:
+        made = deque(thread.submit(next, iterator, end) for _ in range(READ_AHEAD))
+        try:
+            while (item := made.popleft().result()) is not end:
+                made.append(thread.submit(next, iterator, end))
+                yield item
+        finally:
+            for waiting in made:
+                waiting.cancel()
+            if isinstance(iterator, Generator):
+                thread.submit(iterator.close)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first CUDA device where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

@@ -1,0 +1,94 @@
+"""The teacher g': frames to one embedding each (DINO ViT-S/16, [CLS] of the last block; HAP-VR 3.4).
+
+Any network of timm, or a TorchScript file, that gives one vector per picture can be the teacher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hapvr.errors import ConfigError
+from hapvr.networks.settings import Precision, TeacherConfig, TorchScriptWeights
+from hapvr.networks.weights import (
+    WeightsIdentity,
+    create_embedding_network,
+    load_torchscript,
+    normalize_pixels,
+    pixel_statistics,
+    run_network,
+    stated_settings,
+)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A frozen network and what it is.
+
+    input: `imagenet` (mean and deviation taken out), or `raw` (pixels 0..255, as the release feeds it). crop_px: the side
+    that the network sees; frames of another side are resized. settings: what determines the embeddings of an input.
+    """
+
+    section: ClassVar[str] = "teacher"
+
+    network: nn.Module
+    identity: WeightsIdentity
+    settings: dict[str, Any]
+    input: str
+    crop_px: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    dims: int
+    precision: Precision = "float32"
+
+    def resized(self, frames: Tensor) -> Tensor:
+        """[B, 3, S, S] uint8 -> the same frames with sides of crop_px."""
+        if frames.shape[-1] == self.crop_px:
+            return frames
+        size = (self.crop_px, self.crop_px)
+        resized = F.interpolate(frames.float(), size=size, mode="bilinear", antialias=True)
+        return resized.round().clamp(0, 255).to(frames.dtype)
+
+    def embed(self, frames: Tensor) -> Tensor:
+        """frames: [B, 3, crop_px, crop_px] uint8. Returns [B, D'] float32, not normalised."""
+        pixels = normalize_pixels(frames, self.mean, self.std) if self.input == "imagenet" else frames.float()
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        embeddings: Tensor = run_network(self.network, pixels, self.precision)
+        return embeddings.float()
+
+
+def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
+    """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
+
+    Raises WeightsUnavailableError for weights that cannot be had or do not
+    fit, ConfigError for an architecture that timm does not know or that gives no single vector.
+    """
+    if isinstance(config.weights, TorchScriptWeights):
+        network, identity = load_torchscript(config.weights)
+    else:
+        network, identity = create_embedding_network(config)
+    network.to(memory_format=torch.channels_last)
+    mean, std = pixel_statistics(config)
+    settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
+    side = config.crop_px or crop_px
+    dims = _embedding_dims(network, identity, side)
+    return Teacher(network, identity, settings, config.input, side, mean, std, dims, config.precision)
+
+
+@torch.inference_mode()
+def _embedding_dims(network: nn.Module, identity: WeightsIdentity, crop_px: int) -> int:
+    """Run one black frame, so that a network without one vector per picture is refused before any work is done."""
+    try:
+        output, said = network(torch.zeros(1, 3, crop_px, crop_px)), ""
+    except (AssertionError, RuntimeError, ValueError) as error:
+        output, said = None, f": {str(error).splitlines()[0][:200]}"
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        raise ConfigError(
+            f"teacher: {identity.architecture} gives no single vector for a crop of {crop_px} px{said}; set teacher.crop_px to "
+            "what the network was made for, name another architecture, or give teacher.options such as {global_pool: avg}"
+        )
+    return int(output.shape[1])

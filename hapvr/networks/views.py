@@ -1,0 +1,111 @@
+"""Views of sampled frames: which ones a video gets, and their clips. Cached and online views are both drawn here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from hapvr.augment.policy import View, strong_view, takes_donor, video_in_video, weak_view
+from hapvr.augment.settings import ViewsConfig
+from hapvr.augment.temporal import draw_window
+from hapvr.data.frames import VideoFrames
+from hapvr.data.views import ViewRow
+from hapvr.networks.backbone import decode_frames
+from hapvr.seeding import numpy_rng
+
+Strength = Literal["weak", "strong"]
+
+GROUP_VIDEOS = 4
+"""Cached views take their donors within fixed groups of so many videos, which training keeps in one batch."""
+
+
+@dataclass(frozen=True)
+class ViewPlan:
+    """What determines a view, beside `views.seed`: equal plans give equal clips.
+
+    index: seeds the augmentations. window: seeds the stretch of 2T frames that the clip is cut from. window_part:
+    (number, count), the stretch starts in this one of `count` equal parts of the video. donor_id: the video that is
+    combined with it (video-in-video), "" for none.
+    """
+
+    video_id: str
+    index: int
+    strength: Strength
+    window: int
+    window_part: tuple[int, int] = (0, 1)
+    donor_id: str = ""
+
+
+def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str, list[ViewPlan]]:
+    """The views of each video of a shard, weak ones first; their windows are spread over the video."""
+    group_of = _donor_groups(video_ids, seed=config.seed)
+    plans: dict[str, list[ViewPlan]] = {}
+    for video_id in video_ids:
+        others = [other for other in group_of[video_id] if other != video_id]
+        plans[video_id] = []
+        for index in range(config.num_weak + config.num_strong):
+            strength: Strength = "weak" if index < config.num_weak else "strong"
+            window = config.window_of(index)
+            donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, config)
+            part = (window, config.num_windows)
+            plans[video_id].append(ViewPlan(video_id, index, strength, window, part, donor_id))
+    return plans
+
+
+def choose_donor(video_id: str, index: int, others: Sequence[str], config: ViewsConfig) -> str:
+    """The one of `others` that is combined with this strong view (S2VS 3.2), or "" for none."""
+    if not others or not takes_donor(config=config.augment, seed=config.seed, video_id=video_id, view_index=index):
+        return ""
+    return others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
+
+
+class ViewDrawer:
+    """Draws the clips of plans.
+
+    read: the sampled frames of a video. size_px: side of the square frames of a clip. Memory holds the decoded frames
+    of the video that was drawn last.
+    """
+
+    def __init__(self, read: Callable[[str], VideoFrames], *, config: ViewsConfig, size_px: int) -> None:
+        self._read = read
+        self._config = config
+        self._size_px = size_px
+        self._last: tuple[str, Tensor] | None = None
+
+    def draw(self, plan: ViewPlan) -> tuple[ViewRow, View]:
+        """The clip of a plan and the row that describes it. The donor shows its own strong view of the same index."""
+        if self._last is None or self._last[0] != plan.video_id:
+            self._last = (plan.video_id, decode_frames(self._read(plan.video_id).jpegs))
+        view = self._view(self._last[1], plan)
+        if plan.donor_id:
+            frames = decode_frames(self._read(plan.donor_id).jpegs)
+            donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
+            view = video_in_video(view, donor, **self._seeds(plan))
+        source = tuple(view.source_index.tolist())
+        return ViewRow(plan.video_id, plan.index, view.strength, view.operations, plan.donor_id, source), view
+
+    def _view(self, frames: Tensor, plan: ViewPlan) -> View:
+        num_frames = self._config.num_frames
+        rng = numpy_rng(self._config.seed, plan.video_id, "window", plan.window)
+        window = draw_window(len(frames), num_frames=num_frames, rng=rng, part=plan.window_part)
+        make = strong_view if plan.strength == "strong" else weak_view
+        return make(frames, window, num_frames=num_frames, size_px=self._size_px, **self._seeds(plan))
+
+    def _seeds(self, plan: ViewPlan) -> dict[str, Any]:
+        return {
+            "config": self._config.augment,
+            "seed": self._config.seed,
+            "video_id": plan.video_id,
+            "view_index": plan.index,
+        }
+
+
+def _donor_groups(video_ids: Sequence[str], *, seed: int) -> dict[str, list[str]]:
+    """Video id -> the videos of its group, itself included; the last group may be smaller."""
+    ordered = sorted(video_ids)
+    shuffled = [ordered[index] for index in numpy_rng(seed, "donor groups", len(ordered)).permutation(len(ordered))]
+    groups = [shuffled[start : start + GROUP_VIDEOS] for start in range(0, len(shuffled), GROUP_VIDEOS)]
+    return {video_id: group for group in groups for video_id in group}

@@ -1,0 +1,345 @@
+"""The registered model: versions of a run's bundle with their cards and data, the champion among them, and its history.
+
+A version's files are a pyfunc model, which brings this package's code, its requirements, a signature and an example.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import AnyType, Array, Object, Property
+from pydantic import TypeAdapter, ValidationError
+
+import hapvr
+from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.registry.client import is_absent, list_again
+from hapvr.registry.runs import Tracker
+from hapvr.scorer.calibration import SERVED_PRECISION
+from hapvr.scorer.description import CARD_FILE
+from hapvr.settings import explain
+
+CHALLENGER = "challenger"
+CHAMPION = "champion"
+TARGET_TAG = "hapvr.target_mean"
+HISTORY_TAG = "hapvr.champions"
+DECISION_TAG = "hapvr.gate.decision"
+REASON_TAG = "hapvr.gate.reason"
+LINEAGE_FILE = "data/lineage.json"
+DESCRIPTION = (
+    "How similar are two videos, and where? (HAP-VR). The alias `champion` is the version in use, `challenger` the newest; a "
+    "version's description says why it was promoted or not."
+)
+MAX_HISTORY = 40
+MAX_CHARACTERS = 5000
+"""The longest tag and description that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
+
+MIN_DIGEST = 8
+"""The shortest prefix of a digest, in characters, that can be searched for."""
+
+REQUIREMENTS = (
+    "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
+    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
+)  # fmt: skip
+SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")
+TEXT, NUMBER = DataType.string, DataType.double
+
+_HISTORY_ROWS = TypeAdapter(list[tuple[int, str, str]])
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The version with the alias champion, and the MLflow run it came from."""
+
+    version: int
+    run_id: str
+
+
+@dataclass(frozen=True)
+class ChampionEntry:
+    """A version that was made champion: since when (ISO 8601, UTC) and how: gate, hand or rollback."""
+
+    version: int
+    since: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where a version comes from. data: part (`whitening`, `<stage>/<shard>`) -> SHA-256 of what the training read.
+
+    weights: frozen network -> its source. mlflow_run, dagster_run, revision: ids and commit, "" if unknown. lost: why
+    there is no data, "" if there is.
+    """
+
+    version: int
+    aliases: list[str]
+    mlflow_run: str
+    dagster_run: str
+    revision: str = ""
+    weights: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    lost: str = ""
+
+
+def signature() -> ModelSignature:
+    """Columns of request and answer, and the parameters of a request. A limit of 0 keeps the model's own.
+
+    `references` may hold anything: as a list of texts MLflow would cut every name to one character if one of them is null.
+    """
+    inputs = [ColSpec(TEXT, "query"), ColSpec(TEXT, "reference", required=False)]
+    inputs.append(ColSpec(AnyType(), "references", required=False))
+    columns = {"query": TEXT, "reference": TEXT, "similarity": NUMBER, "probability": NUMBER, "threshold": NUMBER}
+    segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
+    outputs = [ColSpec(kind, name) for name, kind in (columns | {"error": TEXT, "warning": TEXT}).items()]
+    limits = [ParamSpec(name, DataType.long, 0) for name in ("max_pairs", "max_bytes", "max_frames")]
+    limits += [ParamSpec(name, NUMBER, 0.0) for name in ("video_timeout_s", "request_timeout_s")]
+    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, SERVED_PRECISION), *limits]
+    return ModelSignature(
+        inputs=Schema(inputs),
+        outputs=Schema([*outputs, ColSpec(Array(segment), "segments", required=False)]),
+        params=ParamSchema(params),
+    )
+
+
+def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
+    """Log the bundle as a pyfunc model of the run, with this package's code and requirements; returns its `models:/` URI."""
+    mlflow.set_tracking_uri(tracker.uri)
+    mlflow.set_registry_uri(tracker.uri)
+    with mlflow.start_run(run_id=run_id):
+        info = mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(Path(__file__).with_name("pyfunc_model.py")),
+            artifacts={"bundle": str(bundle)},
+            code_paths=[str(Path(hapvr.__file__).parent)],
+            pip_requirements=[f"{package}=={installed_version(package)}" for package in REQUIREMENTS],
+            signature=signature(),
+            input_example=pd.DataFrame(
+                {"query": ["clips/a.mp4", "clips/a.mp4"], "reference": ["clips/b.mp4", "https://example.org/c.mp4"]}
+            ),
+        )
+    return str(info.model_uri)
+
+
+def register(
+    tracker: Tracker, name: str, *, run_id: str, model_uri: str, target: float, tags: Mapping[str, str]
+) -> int:
+    """Make a version of a run's logged model and give it the alias challenger; returns its number.
+
+    target: mean target metric, in [0, 1]. A run that has a version already keeps it.
+    """
+    client = tracker.client
+    try:
+        client.create_registered_model(name, description=DESCRIPTION)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    existing = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
+    if existing:
+        number = int(existing[0].version)
+    else:
+        # A server refuses the address of a logged model without its id. A client on a database looks the id up.
+        logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
+        made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags), model_id=logged)
+        number = int(made.version)
+    client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
+    client.set_registered_model_alias(name, CHALLENGER, str(number))
+    list_again(client.tracking_uri)
+    return number
+
+
+def find_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
+    """A version by its number or an alias such as champion. Raises DataError if there is none."""
+    try:
+        if version.isdigit():
+            return client.get_model_version(name, version)
+        return client.get_model_version_by_alias(name, version)
+    except MlflowException as error:
+        raise DataError(
+            f"model: the registry at {client.tracking_uri} has no {name} version {version}; "
+            "`hapvr models list` shows those it has"
+        ) from error
+
+
+def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str]:
+    """Tags of a version. Raises DataError if there is none."""
+    return dict(find_version(client, name, str(version)).tags)
+
+
+def headline(description: str | None) -> str:
+    """The line of a version's description that states the gate's decision."""
+    return (description or "").partition("\n")[0]
+
+
+def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
+    """Version, aliases, first line of the description, run id and tags of every version, newest first.
+
+    Raises DataError if there is none.
+    """
+    versions = client.search_model_versions(f"name = '{name}'")
+    if not versions:
+        raise DataError(
+            f"model: the registry at {client.tracking_uri} has no model named {name}; `make demo` registers one"
+        )
+    aliases = client.get_registered_model(name).aliases
+    rows = [
+        {
+            "version": int(row.version),
+            "aliases": sorted(alias for alias, number in aliases.items() if int(number) == int(row.version)),
+            "description": headline(row.description),
+            "run_id": row.run_id,
+            "tags": dict(row.tags),
+        }
+        for row in versions
+    ]
+    return sorted(rows, key=lambda row: -int(row["version"]))
+
+
+def describe(tracker: Tracker, name: str, version: int, *, run_id: str, decision: str, tags: Mapping[str, str]) -> None:
+    """Write the gate's decision and the place of the run's card on a version; tags without a value are left out."""
+    text = f"{decision}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models card {version}`"
+    for key, value in tags.items():
+        if value:
+            tracker.client.set_model_version_tag(name, str(version), key, value[:MAX_CHARACTERS])
+    tracker.client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
+
+
+def read_card(client: MlflowClient, name: str, version: str) -> str:
+    """The model card of a version, given by its number or an alias. Raises DataError if there is no such version or card."""
+    found = find_version(client, name, version)
+    try:
+        return str(_run_text(client, found.run_id, CARD_FILE))
+    except (MlflowException, OSError) as error:
+        raise DataError(f"model: {name} version {found.version} has no model card ({error})") from error
+
+
+def champion_of(client: MlflowClient, name: str) -> Champion | None:
+    """The version with the alias champion; None if there is no such model, alias or version."""
+    try:
+        found = client.get_model_version_by_alias(name, CHAMPION)
+    except MlflowException as error:
+        if is_absent(error):
+            return None
+        raise
+    return Champion(int(found.version), str(found.run_id))
+
+
+def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
+    """Champions so far, oldest first. Raises DamagedError if the tag that holds them cannot be read."""
+    text = client.get_registered_model(name).tags.get(HISTORY_TAG, "[]")
+    try:
+        return [ChampionEntry(*row) for row in _HISTORY_ROWS.validate_json(text)]
+    except ValidationError as error:
+        raise DamagedError(
+            f"model: the tag {HISTORY_TAG} of {name} in the registry is damaged ({explain(error)}); delete the tag to begin "
+            "a new history"
+        ) from error
+
+
+def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
+    """Give a version the alias champion, and write down when and why. Raises DataError if there is no such version."""
+    find_version(client, name, str(version))
+    entries = [*history(client, name), ChampionEntry(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
+    client.set_registered_model_alias(name, CHAMPION, str(version))
+    rows = [[entry.version, entry.since, entry.how] for entry in entries[-MAX_HISTORY:]]
+    client.set_registered_model_tag(name, HISTORY_TAG, json.dumps(rows))
+    client.set_model_version_tag(name, str(version), DECISION_TAG, f"champion by {how}")
+    client.set_model_version_tag(name, str(version), REASON_TAG, reason[:MAX_CHARACTERS])
+    list_again(client.tracking_uri)
+
+
+def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:
+    """Make a version champion by hand. Returns the version that was champion before, None if none was.
+
+    Raises DataError if there is no such version, ArgumentError if it is the champion already.
+    """
+    before = champion_of(client, name)
+    if before is not None and before.version == version:
+        raise ArgumentError(f"model: version {version} of {name} is champion already")
+    set_champion(client, name, version, how="hand", reason=reason)
+    return before.version if before else None
+
+
+def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
+    """Make the champion before this one champion again; returns its version.
+
+    Versions that were deleted are passed over. Repeated rollbacks go further back. Raises DataError if there is none.
+    """
+    existing = {row["version"] for row in list_versions(client, name)}
+    current = champion_of(client, name)
+    # A rollback drops the champions that came after the version it restores. `stack` holds those that are left.
+    stack: list[int] = []
+    for entry in history(client, name):
+        if entry.how == "rollback" and entry.version in stack:
+            del stack[stack.index(entry.version) + 1 :]
+        else:
+            stack.append(entry.version)
+    while stack and (stack[-1] not in existing or (current is not None and stack[-1] == current.version)):
+        stack.pop()
+    if not stack:
+        raise DataError(
+            f"model: {name} has no earlier champion to go back to; `hapvr models promote VERSION` chooses one by hand"
+        )
+    set_champion(client, name, stack[-1], how="rollback", reason=reason)
+    return stack[-1]
+
+
+def data_digest(data: Mapping[str, str]) -> str:
+    """SHA-256 of all parts together: the tag `data.digest` of a version."""
+    return hashlib.sha256(json.dumps(dict(data), sort_keys=True).encode()).hexdigest()
+
+
+def lineage_of(client: MlflowClient, name: str, version: str) -> Lineage:
+    """Of a version by its number or an alias. Raises DataError if there is none."""
+    number = int(find_version(client, name, version).version)
+    return next(lineage for lineage in _lineages(client, name) if lineage.version == number)
+
+
+def versions_from(client: MlflowClient, name: str, data: str) -> list[Lineage]:
+    """Versions whose training read this data, newest first, each with only the parts that match.
+
+    data: a shard, a part (`<stage>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that
+    lost their lineage are listed too, without parts, because nobody knows what they read. Raises DataError if the registry has
+    no such model.
+    """
+    found = []
+    for lineage in _lineages(client, name):
+        parts = {
+            part: digest
+            for part, digest in lineage.data.items()
+            if data in (part, part.partition("/")[2]) or (len(data) >= MIN_DIGEST and digest.startswith(data.lower()))
+        }
+        if parts or lineage.lost:
+            found.append(replace(lineage, data=parts))
+    return found
+
+
+def _lineages(client: MlflowClient, name: str) -> Iterator[Lineage]:
+    for row in list_versions(client, name):
+        run_id = str(row["run_id"])
+        known = Lineage(row["version"], row["aliases"], run_id, row["tags"].get("dagster.run_id", ""))
+        try:
+            revision = client.get_run(run_id).data.tags.get("git.revision", "")
+            record = json.loads(_run_text(client, run_id, LINEAGE_FILE))
+        except (MlflowException, OSError) as error:
+            yield replace(known, lost=f"MLflow run {run_id} has no {LINEAGE_FILE} ({error})")
+            continue
+        weights = {part: str(weights["source"]) for part, weights in record["weights"].items()}
+        yield replace(known, revision=revision, weights=weights, data=record["data_digests"])
+
+
+def _run_text(client: MlflowClient, run_id: str, path: str) -> str:
+    return Path(client.download_artifacts(run_id, path)).read_text(encoding="utf-8")

@@ -1,0 +1,185 @@
+"""Matches of watch lists, posted to a webhook: kept in an outbox until it has said yes.
+
+watch/outbox.db     SQLite: a row per message, for ever: its id, its text, how often it was tried, and when it was delivered
+"""
+
+from __future__ import annotations
+
+import http.client
+import math
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from hapvr.config import WebhookConfig
+from hapvr.data.filesystem import DataRoot
+from hapvr.errors import DamagedError
+from hapvr.steps.project import Project
+
+OUTBOX_PLACE = "watch/outbox.db"
+MAX_DOUBLINGS = 60
+"""Of the wait, so that it stays a number however long a server is away."""
+_TABLE = """CREATE TABLE IF NOT EXISTS messages (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+    next_s REAL NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', delivered_s REAL)"""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """id: the same for the same event. body: JSON. attempts: so far, all in vain."""
+
+    id: str
+    body: str
+    attempts: int
+
+
+class AlertOutbox:
+    """The messages of a data root. Raises DataError on an object store, DamagedError for a file that is no database.
+
+    It survives a kill at any moment.
+    """
+
+    def __init__(self, root: DataRoot) -> None:
+        self._path = root.local_path(OUTBOX_PLACE)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def put(self, messages: Mapping[str, str]) -> int:
+        """Keep messages (id -> text) until they are delivered; returns how many were new. An id that was ever put is
+        passed over, delivered or not."""
+        with self._open() as database:
+            before = database.total_changes
+            database.executemany("INSERT OR IGNORE INTO messages (id, body) VALUES (?, ?)", list(messages.items()))
+            return database.total_changes - before
+
+    def due(self, now_s: float, *, max_wait_s: float = math.inf) -> list[Alert]:
+        """Undelivered messages whose wait is over, the oldest first.
+
+        max_wait_s: no wait is longer; a message that is due later than that was put off before the clock was set back.
+        """
+        with self._open() as database:
+            rows = database.execute(
+                "SELECT id, body, attempts FROM messages WHERE delivered_s IS NULL AND "
+                "(next_s <= ? OR next_s > ?) ORDER BY number",
+                (now_s, now_s + max_wait_s),
+            ).fetchall()
+        return [Alert(*row) for row in rows]
+
+    def delivered(self, message_id: str, now_s: float) -> None:
+        """Never give this message again."""
+        self._update("delivered_s = ?, problem = ''", (now_s, message_id))
+
+    def failed(self, message_id: str, problem: str, *, next_s: float) -> None:
+        """Give this message again from `next_s` on."""
+        self._update("attempts = attempts + 1, problem = ?, next_s = ?", (problem[:500], next_s, message_id))
+
+    def counts(self) -> tuple[int, int]:
+        """How many messages were delivered, and how many wait."""
+        with self._open() as database:
+            delivered, total = database.execute("SELECT COUNT(delivered_s), COUNT(*) FROM messages").fetchone()
+        return int(delivered), int(total) - int(delivered)
+
+    def check(self) -> None:
+        """Read the whole file. Raises DamagedError for one that is damaged."""
+        with self._open() as database:
+            (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+
+    def _update(self, change: str, values: tuple[object, ...]) -> None:
+        with self._open() as database:
+            database.execute(f"UPDATE messages SET {change} WHERE id = ?", values)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, on the disk when the block ends."""
+        try:
+            database = sqlite3.connect(self._path, timeout=60)
+            try:
+                database.execute("PRAGMA synchronous = FULL")
+                with database:
+                    database.execute(_TABLE)
+                    yield database
+            finally:
+                database.close()
+        except sqlite3.DatabaseError as error:
+            raise DamagedError(
+                f"watch: {self._path} cannot be used ({error}); restore it from a copy, or remove it: then every match is "
+                "announced again"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """delivered: in this call. waiting: messages that are still to be delivered. problem: of the last one that failed."""
+
+    delivered: int
+    waiting: int
+    problem: str = ""
+
+
+def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
+    """Post what is due to `watch.webhook.url`, oldest first, and stop at the first that fails; it is tried again later.
+
+    A message is done when the answer is 2xx, and this is on the disk before the next one goes out. A message that was under
+    way when the process was killed goes out again with the same header `Idempotency-Key`, by which a receiver knows it.
+    Two processes do not deliver at once. Nothing is sent without a webhook. limit_s: after so long no other message is begun.
+    """
+    webhook = project.config.watch.webhook
+    if webhook is None:
+        return Delivery(0, 0)
+    outbox, number, problem, began = AlertOutbox(project.root), 0, "", time.monotonic()
+    with project.root.lock("watch-outbox"):
+        for message in outbox.due(time.time(), max_wait_s=webhook.max_wait_s):
+            if time.monotonic() - began > limit_s:
+                break
+            problem = _post(webhook, message)
+            if problem:
+                wait_s = min(webhook.retry_wait_s * 2.0 ** min(message.attempts, MAX_DOUBLINGS), webhook.max_wait_s)
+                outbox.failed(message.id, problem, next_s=time.time() + wait_s)
+                break
+            outbox.delivered(message.id, time.time())
+            number += 1
+    return Delivery(number, outbox.counts()[1], problem)
+
+
+def _post(webhook: WebhookConfig, message: Alert) -> str:
+    """Why the message was not taken; empty if it was. The whole exchange, from the name of the server to the last header of
+    its answer, has `timeout_s`: what comes byte by byte, or is put off by `100 Continue` for ever, is given up."""
+    ended: list[str] = []
+    opened: list[http.client.HTTPConnection] = []
+    exchange = threading.Thread(
+        target=lambda: ended.append(_exchange(webhook, message, opened)), name="webhook", daemon=True
+    )
+    exchange.start()
+    exchange.join(webhook.timeout_s)
+    if ended:
+        return ended[0]
+    for connection in opened:
+        if connection.sock is not None:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+    return f"{webhook.url} cannot be reached (no answer within {webhook.timeout_s:g} s)"
+
+
+def _exchange(webhook: WebhookConfig, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
+    """As `_post`, without an end. opened: gets the connection. It follows no redirect and uses no proxy."""
+    try:
+        url = urlsplit(webhook.url)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(url.hostname or "", url.port, timeout=webhook.timeout_s)
+        opened.append(connection)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        try:
+            connection.request("POST", target, body=message.body.encode(), headers=headers)
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return f"{webhook.url} cannot be reached ({error})"
+    return "" if 200 <= status < 300 else f"{webhook.url} answered {status}"

@@ -1,0 +1,107 @@
+"""Stored features under the ids of a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from torch import Tensor
+
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.data.features import STAGE, FeatureStore
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.shards import Shard
+from hapvr.errors import DataError
+from hapvr.seeding import numpy_rng
+from hapvr.video.sources import VIDEO_SUFFIXES
+
+
+class BenchmarkFeatures:
+    """The features in `store` of a benchmark's videos, by the benchmark's own ids."""
+
+    def __init__(self, store: FeatureStore, definition: BenchmarkDefinition, *, others: Sequence[str] = ()) -> None:
+        """others: further videos of the store that can be read, by the ids that they have there."""
+        self._store = store
+        self._stored_ids = stored_ids(definition, store.available()) | dict(zip(others, others, strict=True))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the features were made with."""
+        return self._store.settings
+
+    def available(self) -> set[str]:
+        """Ids of the benchmark's videos that have features."""
+        return set(self._stored_ids)
+
+    def times(self, video_id: str) -> Sequence[float]:
+        """Seconds [T] of the sampled frames of a video that has features."""
+        return self._store.times(self._stored_ids[video_id])
+
+    def digests(self) -> dict[str, str]:
+        """Shard key -> digest."""
+        return self._store.digests()
+
+    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(benchmark's id, [T, R, D] fp16) of those ids that are there, in the order of the files; side: as `FeatureStore`."""
+        own_ids = {self._stored_ids[video]: video for video in video_ids if video in self._stored_ids}
+        for stored_id, features in self._store.read(list(own_ids), side=side):
+            yield own_ids[stored_id], features
+
+
+def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dict[str, str]:
+    """Benchmark's id -> id in the store, of those in `available`.
+
+    A video is stored under its own id (imported features, generated benchmarks) or, where a source ingested it, as
+    `<source>/<id>`, with a video file's suffix if it came from a folder; the source of the benchmark's name wins.
+    """
+    wanted = set(definition.video_ids)
+    prefix = f"{definition.name}/"
+    found: dict[str, str] = {}
+    for stored_id in sorted(available, key=lambda name: (not name.startswith(prefix), name)):
+        for candidate in own_names(stored_id):
+            if candidate in wanted:
+                found.setdefault(candidate, stored_id)
+                break
+    return found
+
+
+def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> list[str]:
+    """Finished feature shards below `root` that hold a video of the benchmark. Raises DataError if none does."""
+    shards = [Shard(root, STAGE, key) for key in root.list_folders(STAGE)]
+    finished = [shard for shard in shards if root.exists(shard.index_name)]
+    chosen = [shard.key for shard in finished if stored_ids(definition, shard.index()["video_id"].to_list())]
+    if not chosen:
+        raise DataError(
+            f"features: none of {len(finished)} finished shards below {root.url}/{STAGE} holds a video of "
+            f"{definition.name}; its ids are e.g. {definition.queries[0]!r}. See `hapvr extract` and `hapvr features import`"
+        )
+    return chosen
+
+
+def background_features(
+    root: DataRoot, definition: BenchmarkDefinition, source: str, *, max_videos: int = 1000
+) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
+    """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed seed, and their ids.
+
+    Videos of the benchmark are no background. Raises DataError where the source has no features, or has others than the
+    benchmark's.
+    """
+    keys = sorted(key for key in root.list_folders(STAGE) if key.rpartition("-")[0] == source)
+    if not keys:
+        raise DataError(f"{root.url}/{STAGE} has no shards of a source {source!r}; extract its features first")
+    available = FeatureStore(root, keys).available()
+    usable = sorted(available - set(stored_ids(definition, available).values()))
+    order = numpy_rng(0, "normalization background").permutation(len(usable))[:max_videos]
+    background = tuple(usable[number] for number in sorted(order.tolist()))
+    store = FeatureStore(root, dict.fromkeys([*shards_with_features(root, definition), *keys]))
+    return BenchmarkFeatures(store, definition, others=background), background
+
+
+def own_names(stored_id: str) -> Iterator[str]:
+    """Names by which others know a stored video: its id, that without the source, and both without a video's suffix."""
+    _, _, name = stored_id.partition("/")
+    for candidate in (stored_id, name):
+        yield candidate
+        if PurePosixPath(candidate).suffix.lower() in VIDEO_SUFFIXES:
+            yield candidate[: -len(PurePosixPath(candidate).suffix)]

@@ -1,0 +1,182 @@
+"""Calibration of a trained model on the validation benchmark: similarity to probability, and the segments' threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+import torch
+from matplotlib.figure import Figure
+
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.ranking import Floats
+from hapvr.benchmark.report import BLUE, GREY, ORANGE
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.data.features import FeatureStore
+from hapvr.model.checkpoint import load_network
+from hapvr.model.family import VideoNetwork
+from hapvr.networks.extract import choose_device
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
+from hapvr.scorer.segments import best_run, relative_frame_matrix
+from hapvr.seeding import numpy_rng
+from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.evaluation import stored_similarities
+from hapvr.steps.marks_benchmark import marked_pairs, score_marks, similarities_of_marks
+from hapvr.steps.project import Project
+from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.training import TrainingRun
+from hapvr.steps.validation import benchmark_shards
+from hapvr.tables import read_frame
+
+FRAME_PAIRS = 200
+"""Irrelevant pairs whose frame similarities are looked at."""
+
+PAIRS_AT_ONCE = 20
+"""Pairs whose features are in memory together."""
+
+FRAME_QUANTILE = 0.95
+"""Part of the irrelevant pairs that have no consecutive frames above the segments' threshold."""
+
+MAX_FRAME_THRESHOLD = 0.98
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCalibration:
+    """calibration, figure: None if there is no calibration, and then the reason says why."""
+
+    calibration: Calibration | None
+    figure: Figure | None
+    reason: str
+
+
+def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
+    """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
+
+    A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or other footage of the same
+    scene or incident, as far as the labels go. Pairs that people marked join them once there are enough
+    (`evaluation.min_marks`), but for videos of test sources.
+    """
+    name = project.config.evaluation.validation
+    if name is None:
+        return ModelCalibration(None, None, "the configuration names no validation benchmark")
+    definition = load_definition(str(benchmark_folder(project, name) or name))
+    features = BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition)
+    task = broadest_task(definition)
+    network, _ = load_network(run.network_folder)
+    device = choose_device(project.config.device)
+    with TemporaryDirectory(prefix="hapvr-calibration-") as folder:
+        path = score_benchmark(network, definition, features, Path(folder) / "similarities.parquet", device=device)
+        scores = read_frame(path)
+    matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
+    if min(len(matches), len(others)) < MIN_PAIRS:
+        return ModelCalibration(
+            None,
+            None,
+            f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed",
+        )
+    said, marks = _marks(project, network, device)
+    calibration = fit_calibration(
+        np.concatenate([matches, said[0]]),
+        np.concatenate([others, said[1]]),
+        source={
+            "benchmark": name,
+            "marks": marks,
+            "task": task.name,
+            "labels": sorted(task.positives),
+            "shards": features.digests(),
+            "run_key": run.key,
+        },
+        frame_threshold=_frame_threshold(network.to(device), definition, task, features, scores, device=device),
+    )
+    return ModelCalibration(calibration, reliability_figure(calibration), "")
+
+
+def _marks(
+    project: Project, network: VideoNetwork, device: torch.device
+) -> tuple[tuple[Floats, Floats], dict[str, int | bool]]:
+    """Similarities of marked matches and of other marked pairs, none where they are too few; and how many there are."""
+    marked = marked_pairs(project, tests=False)
+    used = marked.suffice(project)
+    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
+    if not used:
+        return (np.zeros(0), np.zeros(0)), counts
+    with TemporaryDirectory(prefix="hapvr-marks-") as folder:
+        scores = score_marks(network, project, marked, Path(folder) / "similarities.parquet", device=device)
+    return similarities_of_marks(marked, scores), counts
+
+
+def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:
+    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on.
+
+    Raises DataError if a benchmark has no stored similarities.
+    """
+    checks = []
+    for name in project.config.evaluation.benchmarks:
+        definition = load_definition(str(benchmark_folder(project, name) or name))
+        if name == calibration.source.get("benchmark"):
+            continue
+        path = stored_similarities(run, definition.name)
+        matches, others = relevant_and_irrelevant(definition, path, task=broadest_task(definition).name)
+        if len(matches) and len(others):
+            checks.append(check_calibration(name, calibration, matches, others))
+    return tuple(checks)
+
+
+def broadest_task(definition: BenchmarkDefinition) -> Task:
+    """The task with the most kinds of relevant labels, the first of equals."""
+    return max(definition.tasks, key=lambda task: len(task.positives))
+
+
+def reliability_figure(calibration: Calibration) -> Figure:
+    """Observed against predicted rate of matches, and how many pairs each point stands for."""
+    figure = Figure(figsize=(5, 5.5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+    predicted = [row.predicted for row in calibration.reliability]
+    upper.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
+    upper.plot(predicted, [row.observed for row in calibration.reliability], "o-", color=BLUE, label="validation pairs")
+    upper.set(ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
+    upper.set_title(
+        f"{calibration.num_matches:,} matches, {calibration.num_others:,} others; Brier score {calibration.brier:.4f}",
+        fontsize=10,
+    )
+    upper.legend(loc="upper left", fontsize="small")
+    upper.grid(alpha=0.3)
+    lower.bar(predicted, [row.num_pairs for row in calibration.reliability], width=0.04, color=ORANGE)
+    lower.set(xlabel="predicted probability", ylabel="pairs", yscale="log")
+    return figure
+
+
+def _frame_threshold(
+    network: VideoNetwork,
+    definition: BenchmarkDefinition,
+    task: Task,
+    features: BenchmarkFeatures,
+    scores: pl.DataFrame,
+    *,
+    device: torch.device,
+) -> float:
+    """What FRAME_QUANTILE of the irrelevant pairs stay below with their most similar consecutive frames.
+
+    A single frame would not do: unrelated videos share black frames and titles.
+    """
+    relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives)))
+    others = scores.filter(pl.col("query_id") != pl.col("reference_id")).join(
+        relevant, on=["query_id", "reference_id"], how="anti"
+    )
+    others = others.sort("query_id", "reference_id")
+    chosen = numpy_rng(0, "frame threshold").permutation(len(others))[:FRAME_PAIRS]
+    pairs = list(others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows())
+    runs = []
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        part = pairs[start : start + PAIRS_AT_ONCE]
+        videos = dict(features.read(sorted({video for pair in part for video in pair}), side=network.needs_side))
+        with torch.inference_mode():
+            for query, reference in part:
+                first, second = (network.embed(videos[video].float().to(device)) for video in (query, reference))
+                runs.append(best_run(relative_frame_matrix(network, first, second)))
+    return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)

@@ -1,0 +1,308 @@
+"""Stages 13 and 14: pairs of videos that share footage, shard by shard, and groups of copies.
+
+duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others (asset `duplicate_pairs`)
+duplicate_groups/marked.parquet          pairs that people marked as a match and that no search found
+duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, product
+
+import pyarrow as pa
+
+from hapvr.data.filesystem import DataRoot
+from hapvr.errors import DamagedError
+from hapvr.progress import Progress, no_progress
+from hapvr.scorer.segments import Segment
+from hapvr.search.current import CURRENT, CurrentIndex, current_index
+from hapvr.search.duplicates import (
+    DuplicatePair,
+    GroupMember,
+    StoredPairs,
+    best_of_each,
+    group_copies,
+    groups_fingerprint,
+    pair_rows,
+    read_pairs,
+    write_groups,
+    write_pairs,
+)
+from hapvr.search.fine import ScoredCandidate
+from hapvr.search.marks import Marks, read_marks
+from hapvr.search.match import coverage
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher, search_fingerprint
+
+PAIRS_STAGE = "duplicate_pairs"
+MARKED_PLACE = "duplicate_groups/marked.parquet"
+GROUPS_PLACE = "duplicate_groups/groups.parquet"
+LEAST_PROBABILITY = 0.5
+"""Pairs below it are not stored, so a threshold above it can be changed without searching again."""
+
+
+@dataclass(frozen=True)
+class ShardPairs:
+    """pairs: of one shard's videos with all others. place: of their file. done: False if they were there already."""
+
+    key: str
+    pairs: tuple[DuplicatePair, ...]
+    place: str
+    done: bool
+
+
+@dataclass(frozen=True)
+class OutdatedDuplicates:
+    """What is to be done after a change of the collection, the model, the settings or the marks.
+
+    uncompared: shards of the index whose videos have to be searched for, each with a digest of what asks for it, which is
+    another one if a champion comes back. groups: a digest of what they have to be made from, if those that are there were
+    made from something else; else "".
+    """
+
+    uncompared: dict[str, str]
+    groups: str
+
+
+def make_duplicate_pairs(
+    project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
+) -> ShardPairs:
+    """Look for every video of a shard in the whole collection; a shard that is unchanged is left alone.
+
+    A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again,
+    and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
+    model without calibration.
+    """
+    root, place, wanted = project.root, _place(key), searcher.fingerprint(PAIRS_STAGE, key)
+
+    def finished() -> ShardPairs | None:
+        stored = _undamaged(root, place)
+        return ShardPairs(key, stored.pairs, place, done=False) if stored and stored.fingerprint == wanted else None
+
+    if there := finished():  # a data root that is only read has no locks
+        return there
+    with root.lock(f"{PAIRS_STAGE}/{key}"):
+        if there := finished():  # another process has made them meanwhile
+            return there
+        pairs: list[DuplicatePair] = []
+        video_ids = searcher.collection.video_ids(key)
+        for number, video_id in enumerate(video_ids):
+            progress(number, len(video_ids))
+            found = searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY)
+            pairs += [_pair(video_id, candidate, segments, searcher) for candidate, segments in found]
+        progress(len(video_ids), len(video_ids))
+        made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest)
+        write_pairs(root, place, made)
+    return ShardPairs(key, made.pairs, place, done=True)
+
+
+def duplicate_pairs(
+    project: Project, searcher: Searcher, *, min_probability: float, rejected: bool = False
+) -> list[DuplicatePair]:
+    """All stored pairs of the model that answers searches, and files of the same bytes; marks of people come first.
+
+    Left out are videos that the index has no more or whose file is another one now. A pair that is marked as no match is
+    left out, or with `rejected` kept with its mark. One that is marked as a match stays, whatever its probability; where no
+    search found it, `make_duplicate_groups` adds it.
+    """
+    marks = read_marks(project.root)
+    contents = _contents(searcher)
+    known: list[DuplicatePair] = []
+    for place in (*map(_place, project.root.list_folders(PAIRS_STAGE)), MARKED_PLACE):
+        found = read_pairs(project.root, place)
+        if found is not None and found.network == searcher.current.digest:
+            known += [pair for pair in found.pairs if _is_current(pair, contents)]
+    said = [
+        replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
+        for pair in best_of_each([*known, *_equal_files(contents)])
+    ]
+    return [
+        pair
+        for pair in said
+        if pair.mark == "match" or (pair.probability >= min_probability and (rejected or pair.mark != "not_a_match"))
+    ]
+
+
+def make_duplicate_groups(project: Project, searcher: Searcher, *, min_probability: float) -> list[GroupMember]:
+    """Groups of copies over all pairs, written to `duplicate_groups/groups.parquet`. No file is touched.
+
+    Pairs that people marked as a match and that no search found are compared first. Two videos that are marked as no match
+    come into no group together.
+    """
+    root, inputs = project.root, (searcher.current, searcher.indexed, min_probability)
+    if _stored_groups(root) == _groups_fingerprint(root, _group_inputs(root, *inputs)):
+        return _groups(project, searcher, min_probability)
+    with root.lock("duplicate_groups"):
+        wanted = _group_inputs(root, *inputs)
+        _compare_marked(project, searcher)
+        members = _groups(project, searcher, min_probability)
+        write_groups(root, GROUPS_PLACE, members, fingerprint=_groups_fingerprint(root, wanted))
+    return members
+
+
+def outdated_duplicates(project: Project) -> OutdatedDuplicates:
+    """Compare pairs and groups with the index, without opening the model. Nothing is outdated where there is no index."""
+    root = project.root
+    if not root.exists(CURRENT):
+        return OutdatedDuplicates({}, "")
+    current = current_index(root)
+    shards = current.open(root, project.config.search).status().shards
+    indexed = {key: entry.digest for key, entry in shards.items()}
+    wanted = {key: search_fingerprint(PAIRS_STAGE, project, current, key, digest) for key, digest in indexed.items()}
+    uncompared = {
+        key: _digest([one, current.since]) for key, one in wanted.items() if _fingerprint(root, _place(key)) != one
+    }
+    least = project.config.search.duplicates.min_probability
+    groups = _groups_fingerprint(root, _group_inputs(root, current, indexed, least))
+    return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
+
+
+def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:
+    """A row per pair, with its kind."""
+    pairs = list(pairs)
+    return pair_rows(pairs).append_column("kind", pa.array([pair.kind for pair in pairs], pa.string()))
+
+
+def _groups(project: Project, searcher: Searcher, min_probability: float) -> list[GroupMember]:
+    """The groups over the pairs that are stored."""
+    pairs = duplicate_pairs(project, searcher, min_probability=min_probability)
+    known = searcher.collection.metadata
+    metadata = {video_id: known.of(video_id) for pair in pairs for video_id in (pair.first, pair.second)}
+    marks = read_marks(project.root)
+    return group_copies(
+        pairs,
+        metadata,
+        apart=lambda one, other: marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match",
+    )
+
+
+def _place(key: str) -> str:
+    return f"{PAIRS_STAGE}/{key}/rows.parquet"
+
+
+def _undamaged(root: DataRoot, place: str) -> StoredPairs | None:
+    """Stored pairs; damaged ones are as if they were not there, for the stage that makes them."""
+    try:
+        return read_pairs(root, place)
+    except DamagedError:
+        return None
+
+
+def _fingerprint(root: DataRoot, place: str) -> str:
+    stored = _undamaged(root, place)
+    return "" if stored is None else stored.fingerprint
+
+
+def _group_inputs(root: DataRoot, current: CurrentIndex, indexed: Mapping[str, str], min_probability: float) -> str:
+    """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
+    keys = {key: _fingerprint(root, _place(key)) for key in root.list_folders(PAIRS_STAGE)}
+    return _digest([current.digest, dict(indexed), keys, read_marks(root).verdicts(), min_probability])
+
+
+def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
+    """Of groups that were made from these inputs and the marked pairs that are stored."""
+    return _digest([inputs, _fingerprint(root, MARKED_PLACE)])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _stored_groups(root: DataRoot) -> str:
+    try:
+        return groups_fingerprint(root, GROUPS_PLACE)
+    except DamagedError:  # they are made again
+        return ""
+
+
+def _compare_marked(project: Project, searcher: Searcher) -> None:
+    """Compare the pairs that are marked as a match and in no shard's pairs; what was compared before is kept."""
+    if searcher.scorer.calibration is None:
+        return
+    root, contents, network = project.root, _contents(searcher), searcher.current.digest
+    before = _undamaged(root, MARKED_PLACE)
+    if before is None:
+        root.delete(MARKED_PLACE)
+    known = {(pair.first, pair.second): pair for pair in before.pairs} if before and before.network == network else {}
+    pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
+    found = {(pair.first, pair.second) for pair in pairs}
+    made = []
+    for first, second in _marked_ids(read_marks(root), contents):
+        if (first, second) in known and _is_current(known[first, second], contents):
+            made.append(known[first, second])
+        elif (first, second) not in found:
+            made.append(_pair(first, *searcher.compare(first, second), searcher))
+    if made or before is not None:
+        fingerprint = _digest([asdict(pair) for pair in made])
+        write_pairs(root, MARKED_PLACE, StoredPairs(tuple(made), fingerprint, network))
+
+
+def _marked_ids(marks: Marks, contents: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Pairs of ids, in order, of the contents that are marked as a match."""
+    ids = _ids_of(contents)
+    for mark in marks.rows():
+        if mark.verdict == "match":
+            for one, other in product(ids.get(mark.first, ()), ids.get(mark.second, ())):
+                yield min(one, other), max(one, other)
+
+
+def _contents(searcher: Searcher) -> dict[str, str]:
+    """Video id -> SHA-256, of all that can be found."""
+    known = searcher.collection.metadata
+    return {video_id: known.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
+
+
+def _ids_of(contents: Mapping[str, str]) -> dict[str, list[str]]:
+    """SHA-256 -> the videos of that content."""
+    found: dict[str, list[str]] = {}
+    for video_id, sha256 in contents.items():
+        found.setdefault(sha256, []).append(video_id)
+    return found
+
+
+def _is_current(pair: DuplicatePair, contents: Mapping[str, str]) -> bool:
+    """Whether both videos are there, with the files that were compared."""
+    return contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
+
+
+def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], searcher: Searcher) -> DuplicatePair:
+    covered = coverage(segments, query_s=searcher.seconds_of(query), reference_s=found.seconds)
+    starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
+    if found.video_id < query:
+        covered, starts = covered[::-1], starts[::-1]
+    first, second = sorted((query, found.video_id))
+    metadata = searcher.collection.metadata
+    return DuplicatePair(
+        first=first,
+        second=second,
+        first_sha256=metadata.of(first).sha256,
+        second_sha256=metadata.of(second).sha256,
+        similarity=found.similarity,
+        probability=searcher.calibration.probability(found.similarity),
+        first_covered=covered[0],
+        second_covered=covered[1],
+        first_start_s=starts[0],
+        second_start_s=starts[1],
+    )
+
+
+def _equal_files(contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
+    """Files of the same bytes, which need no model."""
+    for sha256, ids in _ids_of(contents).items():
+        for first, second in combinations(sorted(ids), 2):
+            yield DuplicatePair(
+                first=first,
+                second=second,
+                first_sha256=sha256,
+                second_sha256=sha256,
+                similarity=1.0,
+                probability=1.0,
+                first_covered=1.0,
+                second_covered=1.0,
+                first_start_s=0.0,
+                second_start_s=0.0,
+            )

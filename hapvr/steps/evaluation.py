@@ -1,0 +1,257 @@
+"""Stage 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from matplotlib.figure import Figure
+from PIL.Image import Image
+from pydantic import BaseModel, Field
+
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.report import (
+    metrics_markdown,
+    per_query_figure,
+    pr_curve_figure,
+    similarity_distribution_figure,
+    similarity_matrix_figure,
+)
+from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
+from hapvr.data.features import FeatureStore
+from hapvr.data.manifest import available_videos, read_availability
+from hapvr.errors import DataError
+from hapvr.files import read_json_as, write_atomic
+from hapvr.model.checkpoint import load_network
+from hapvr.model.family import VideoNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.networks.extract import choose_device
+from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids
+from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.thumbnails import thumbnails
+from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
+from hapvr.steps.validation import benchmark_shards, target_mean
+from hapvr.tables import read_frame, write_frame
+from hapvr.train.run_folder import read_record
+
+BASELINE = "untrained baseline"
+TRAINED = "trained model"
+SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
+Pictures = Callable[..., dict[str, list[Image]]]
+"""`thumbnails` of one benchmark."""
+
+
+@dataclass(frozen=True)
+class BenchmarkScores:
+    """results: of BASELINE and TRAINED. folder: where similarities, JSON and Markdown lie; figures: by name."""
+
+    run: TrainingRun
+    folder: Path
+    results: dict[str, EvaluationResult]
+    target_means: dict[str, float]
+    figures: dict[str, Figure]
+    markdown: str
+    digest: str
+
+
+@full_disk_is_named("materialise benchmark_scores again")
+def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
+    """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
+
+    Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
+    """
+    definition = load_definition(str(benchmark_folder(project, name) or name))
+    store = FeatureStore(project.root, benchmark_shards(project, name))
+    _refuse_other_features(run, store)
+    features = BenchmarkFeatures(store, definition)
+    trained, _ = load_network(run.network_folder)
+    networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
+    folder = run.folder / "benchmarks" / definition.name
+    policy, available = project.config.evaluation.policy, None
+    if policy == "frozen":
+        had = available_videos(read_availability(project.root, definition.name))
+        available = frozenset(stored_ids(definition, had))
+    options = EvaluationOptions(
+        policy=policy, available=available, bootstrap_samples=1000, device=choose_device(project.config.device)
+    )
+    files = {row: folder / file for row, file in SIMILARITIES.items()}
+    results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
+    shown = partial(thumbnails, project, definition, list(store.digests()))
+    scores = BenchmarkScores(
+        run=run,
+        folder=folder,
+        results=results,
+        target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
+        figures={
+            **_figures(definition, results, files[TRAINED]),
+            **_heat_maps(definition, trained, features, files[TRAINED], shown),
+        },
+        markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
+        digest=definition_digest(definition),
+    )
+    _write(scores)
+    _log(project, definition.name, scores)
+    return scores
+
+
+def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
+    """TopK-Chamfer similarity of the frozen features, with the rates of the trained network where it has such."""
+    rates = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
+    frozen = NetworkSettings(
+        spatial_rate=rates.spatial_rate, temporal_rate=rates.temporal_rate, attention=False, comparator=False
+    )
+    return SimilarityNetwork(frozen, dims=trained.dims)
+
+
+def definition_digest(definition: BenchmarkDefinition) -> str:
+    """Changes when queries, database or labels do."""
+    hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
+    text = json.dumps([definition.name, definition.queries, definition.database, hashes.to_list()])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+"""A metric, which may be rounded."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class StoredTask(BaseModel, extra="allow"):
+    metric: str
+    num_queries: Count
+    num_relevant: Count
+
+
+class StoredResult(BaseModel, extra="allow"):
+    """What is read again of `EvaluationResult.to_json`."""
+
+    policy: str
+    metrics: dict[str, Share]
+    intervals: dict[str, tuple[Share, Share]]
+    tasks: dict[str, StoredTask]
+
+
+class StoredDigest(BaseModel, extra="allow"):
+    """Of which edition of the benchmark a scores.json is, see `definition_digest`."""
+
+    digest: str
+
+
+class StoredScores(StoredDigest):
+    """scores.json."""
+
+    target_means: dict[str, Share]
+    results: dict[str, StoredResult]
+
+
+def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:
+    """What `make_benchmark_scores` wrote for a run. Raises DamagedError if it has not been run."""
+    hint = f"materialise benchmark_scores for model {run.key}"
+    return read_json_as(run.folder / "benchmarks" / name / "scores.json", StoredScores, hint=hint).model_dump()
+
+
+def stored_similarities(run: TrainingRun, name: str) -> Path:
+    """The run's own similarities on a benchmark, as Parquet. Raises DataError if it has not been evaluated on it."""
+    path = run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
+    if not path.is_file():
+        raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
+    return path
+
+
+def _refuse_other_features(run: TrainingRun, store: FeatureStore) -> None:
+    """The model must have been trained on views of the same features."""
+    trained_on, found = read_record(run.folder)["data_digests"]["whitening"], store.settings
+    if found["whitening"] != trained_on:
+        raise DataError(
+            f"evaluation: model {run.key} was trained with whitening {trained_on[:12]}, the features have "
+            f"{found['whitening'][:12]}; train again, or restore the features"
+        )
+    require_trained_backbone(run, found["backbone"], what="the features were made")
+
+
+def _figures(
+    definition: BenchmarkDefinition, results: dict[str, EvaluationResult], similarities: Path
+) -> dict[str, Figure]:
+    figures = {}
+    for task in definition.tasks:
+        figures[f"precision-recall-{task.name}"] = pr_curve_figure(results, task=task.name)
+        if task.metric == "mAP":
+            figures[f"per-query-{task.name}"] = per_query_figure(
+                results[BASELINE], results[TRAINED], task=task.name, names=(BASELINE, TRAINED)
+            )
+    task_name = definition.tasks[0].name
+    relevant, irrelevant = relevant_and_irrelevant(definition, similarities, task=task_name)
+    if len(relevant) and len(irrelevant):
+        figures[f"similarities-{task_name}"] = similarity_distribution_figure(relevant, irrelevant, title=task_name)
+    return figures
+
+
+def _heat_maps(
+    definition: BenchmarkDefinition,
+    network: VideoNetwork,
+    features: BenchmarkFeatures,
+    similarities: Path,
+    shown: Pictures,
+) -> dict[str, Figure]:
+    """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
+    labelled = definition.labels.unique(["query_id", "reference_id"], keep="first", maintain_order=True)
+    pairs = read_frame(similarities).join(labelled, on=["query_id", "reference_id"])
+    pairs = pairs.sort("similarity", "query_id", "reference_id")
+    figures = {}
+    for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
+        for query, reference in row.select("query_id", "reference_id").iter_rows():
+            found = dict(features.read([query, reference], side=network.needs_side))
+            with torch.inference_mode():
+                frame = network.frame_similarity(*(network.embed(found[video].float()) for video in (query, reference)))
+            pictures = shown([query, reference], count=6)
+            figures[f"frame-similarity-{title}-similar"] = similarity_matrix_figure(
+                frame,
+                query=query,
+                reference=reference,
+                title=f"{title} similar of the relevant pairs",
+                query_frames=pictures.get(query, ()),
+                reference_frames=pictures.get(reference, ()),
+            )
+    return figures
+
+
+def _write(scores: BenchmarkScores) -> None:
+    data = {
+        "digest": scores.digest,
+        "target_means": scores.target_means,
+        "results": {row: result.to_json() for row, result in scores.results.items()},
+    }
+    for row, result in scores.results.items():
+        with write_atomic(scores.folder / f"per-query-{row.split()[0]}.parquet") as part:
+            write_frame(result.per_query, part)
+    with write_atomic(scores.folder / "scores.md") as part:
+        part.write_text(scores.markdown, encoding="utf-8")
+    with write_atomic(scores.folder / "scores.json") as part:  # last: the others are complete where it is there
+        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+
+def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
+    tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
+    counts = asdict(scores.results[TRAINED].availability)
+    kept = ("queries", "queries_scored", "references", "references_scored")
+    profile = {count: counts[f"num_{count}"] for count in kept}
+    place = project.root.url
+    tracker.dataset(run_id, name=name, digest=scores.digest, place=place, profile=profile, context="evaluation")
+    for row, result in scores.results.items():
+        values = {**result.metrics, "mean": scores.target_means[row]}
+        tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})
+    for figure_name, figure in scores.figures.items():
+        tracker.figure(run_id, figure, f"{name}/{figure_name}")
+    for path in sorted(scores.folder.iterdir()):
+        if path.suffix in (".json", ".md", ".parquet"):
+            tracker.file(run_id, path, f"benchmarks/{name}")

@@ -1,0 +1,161 @@
+"""Stage 3: sampled frames as JPEG rows (asset `frames`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.frames import (
+    FIELDS,
+    INDEX_COLUMNS,
+    ROW_GROUP_ROWS,
+    STAGE,
+    FrameFile,
+    FrameReader,
+    VideoFrames,
+    frame_columns,
+)
+from hapvr.data.manifest import VIDEOS_STAGE
+from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
+from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.errors import DataError
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance
+from hapvr.steps.project import Project
+from hapvr.video.pool import RETRYABLE, SampledVideo, VideoSampler, sample_videos
+from hapvr.video.settings import SamplingConfig
+from hapvr.video.sources import path_of_text
+
+CHANGED = "changed_file"
+NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": "", "frames_sha256": ""}
+
+
+def make_frames(
+    project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
+) -> StageResult:
+    """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
+
+    Videos whose bytes and sampling are those of an earlier run are not decoded again; with retry_failed, those that
+    timed out or crashed are. Raises DataError where features of another sampling would be left behind.
+    """
+    sampling = project.config.sampling
+    shard = project.shard(STAGE, key)
+    _refuse_other_sampling(project, shard)
+    videos = project.shard(VIDEOS_STAGE, key).rows()
+    good = [row for row in videos if row["status"] == STATUS_OK]
+    digests = {row["video_id"]: row["sha256"] for row in good}
+    paths = {row["video_id"]: row["path"] for row in good}
+
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
+        for video in sample_videos(pending, config=sampling, digest=True):
+            yield _entry(video, digests[video.video_id], sampling)
+
+    def reuse(row: IndexRow, _: Provenance) -> bool:
+        passing = row["reason"] in {*RETRYABLE, "missing_file", CHANGED}
+        return digests.get(row["video_id"]) == row["file_sha256"] and not (retry_failed and passing)
+
+    recipe = ShardRecipe(
+        shard=shard,
+        settings={"sampling": sampling.identity_fields(), "stored": sampling.store_frames},
+        inputs={"videos": _content_digest(videos)},
+        columns=FIELDS if sampling.store_frames else (),
+        index_columns=INDEX_COLUMNS,
+        row_group_rows=ROW_GROUP_ROWS,
+    )
+    return build_shard(
+        recipe,
+        video_ids=list(digests),
+        make=make,
+        lost=failed_rows(videos, file_sha256="", **NO_FRAMES),
+        reuse=reuse,
+        retry=retry_failed,
+        progress=progress,
+    )
+
+
+@contextmanager
+def open_frames(project: Project, key: str) -> Iterator[FrameReader]:
+    """The frames of a finished shard: read from disk, or decoded where they are not stored. Raises DataError."""
+    shard = project.shard(STAGE, key)
+    if shard.require({"sampling": project.config.sampling.identity_fields()}).settings["stored"]:
+        yield FrameFile(shard)
+        return
+    digests = {row["video_id"]: row["frames_sha256"] for row in shard.rows() if row["status"] == STATUS_OK}
+    paths = {row["video_id"]: row["path"] for row in project.shard(VIDEOS_STAGE, key).rows()}
+    items = {video_id: path_of_text(paths[video_id]) for video_id in digests}
+    with VideoSampler(items, config=project.config.sampling) as sampler:
+        yield _DecodedFrames(sampler, digests)
+
+
+class _DecodedFrames:
+    """Frames that are decoded when they are read, and must be those that `make_frames` saw."""
+
+    def __init__(self, sampler: VideoSampler, digests: dict[str, str]) -> None:
+        self._sampler = sampler
+        self._digests = digests
+
+    @property
+    def video_ids(self) -> list[str]:
+        return list(self._digests)
+
+    def read(self, video_id: str) -> VideoFrames:
+        """Frames of a video. Raises DataError if its file changed or cannot be decoded any more."""
+        video = self._sampler.sample(video_id)
+        frames = VideoFrames(video_id, video.jpegs, video.timestamps_s)
+        if frames.sha256 != self._digests[video_id]:
+            raise DataError(
+                f"frames: {video_id} does not decode as it did ({video.message or 'other frames'}); run the stages videos "
+                f"and frames again, or set sampling.store_frames"
+            )
+        return frames
+
+
+def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> VideoEntry:
+    """file_sha256: digest of the file when `make_videos` looked into it."""
+    reason, message = video.reason, video.message
+    num_frames = len(video.jpegs)
+    if video.file_sha256 not in ("", file_sha256):
+        reason = CHANGED
+        message = (
+            f"the file is not the one that the stage videos looked into: its SHA-256 is {video.file_sha256[:16]}..., "
+            f"recorded is {file_sha256[:16]}...; run the stages videos and frames again"
+        )
+    elif not reason and num_frames < sampling.min_frames:
+        reason = "too_short"
+        message = f"{num_frames} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
+    if reason:
+        columns = {"file_sha256": file_sha256, **NO_FRAMES}
+        return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **columns))
+    frames = VideoFrames(video.video_id, video.jpegs, video.timestamps_s)
+    columns = {
+        "width_px": video.width_px,
+        "height_px": video.height_px,
+        "decoder": video.decoder,
+        "file_sha256": file_sha256,
+        "frames_sha256": frames.sha256,
+    }
+    row = index_row(video.video_id, num_frames, message=message, **columns)
+    return VideoEntry(row, frame_columns(frames), num_frames)
+
+
+def _refuse_other_sampling(project: Project, frames: Shard) -> None:
+    features = project.shard(FEATURES_STAGE, frames.key)
+    if frames.provenance() is None or features.provenance() is None:
+        return
+    try:
+        frames.require({"sampling": project.config.sampling.identity_fields()})
+    except DataError as error:
+        raise DataError(
+            f"{error}; or, to keep what is there, set another data_root. {features.index_name} was made from these frames: "
+            f"delete it first if all of the shard is to be made again"
+        ) from error
+
+
+def _content_digest(videos: Sequence[IndexRow]) -> str:
+    """Changes when a video's bytes or fate do, not when a file is only touched or moved."""
+    rows = [(row["video_id"], row["status"], row["sha256"], row["reason"]) for row in videos]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()

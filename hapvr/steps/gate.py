@@ -1,0 +1,243 @@
+"""The promotion gate: is the new version better than the champion, on the same benchmarks and the same videos?"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from filelock import FileLock
+
+from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definitions.marks import MARKS
+from hapvr.benchmark.definitions.marks import TASK as MARKS_TASK
+from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.data.features import FeatureStore
+from hapvr.errors import DamagedError, HapvrError
+from hapvr.files import read_json_as
+from hapvr.model.checkpoint import load_network
+from hapvr.networks.extract import choose_device
+from hapvr.registry.client import registered_bundle
+from hapvr.registry.runs import Tracker
+from hapvr.registry.versions import (
+    DECISION_TAG,
+    REASON_TAG,
+    Champion,
+    champion_of,
+    describe,
+    set_champion,
+    version_tags,
+)
+from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
+from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.evaluation import (
+    BASELINE,
+    SIMILARITIES,
+    TRAINED,
+    StoredDigest,
+    definition_digest,
+    stored_scores,
+    stored_similarities,
+)
+from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs, score_marks
+from hapvr.steps.project import Project
+from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.training import MODELS, TrainingRun, tracker_of
+from hapvr.steps.validation import benchmark_shards
+from hapvr.tables import read_frame
+
+CHAMPION_TAG = "hapvr.gate.champion"
+CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
+MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Decision:
+    """promoted: the version is champion now; champion, champion_run: what it was compared with, "" if with nothing;
+    verdict: the numbers, None where there was nothing to compare."""
+
+    promoted: bool
+    reason: str
+    champion: str = ""
+    champion_run: str = ""
+    verdict: Verdict | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a file."""
+        return vars(self) | {"verdict": self.verdict.to_json() if self.verdict else None}
+
+
+def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
+    """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
+
+    Two runs that decide at once wait for each other; a champion that changed meanwhile, by hand or from another machine, is
+    compared with again.
+    """
+    tracker = tracker_of(project)
+    name = project.config.tracking.registered_model
+    lock = project.root.local_path(f"{MODELS}/promotion.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
+        earlier = _earlier(tracker, name, version)
+        if earlier is not None:
+            return earlier
+        for _ in range(MAX_ATTEMPTS):
+            champion = champion_of(tracker.client, name)
+            decision = _decide(project, run, version, champion)
+            if champion_of(tracker.client, name) == champion:
+                break
+        if decision.promoted:
+            set_champion(tracker.client, name, version, how="gate", reason=decision.reason)
+        _record(tracker, name, run, version, decision)
+    return decision
+
+
+def _earlier(tracker: Tracker, name: str, version: int) -> Decision | None:
+    """The decision on a version that was decided on before: a repeated run does not undo what people did since."""
+    champion = champion_of(tracker.client, name)
+    tags = version_tags(tracker.client, name, version)
+    if champion is None or DECISION_TAG not in tags:
+        return None
+    return Decision(
+        champion.version == version,
+        f"decided before: {tags.get(REASON_TAG, '')}",
+        tags.get(CHAMPION_TAG, ""),
+        tags.get(CHAMPION_RUN_TAG, ""),
+    )
+
+
+def _decide(project: Project, run: TrainingRun, version: int, champion: Champion | None) -> Decision:
+    evaluation, by_hand = project.config.evaluation, f"`hapvr models promote {version}`"
+    if champion is None:
+        return _first(project, run, by_hand)
+    number, champion_run = str(champion.version), champion.run_id
+    gate = evaluation.gate
+    if not gate.enabled:
+        reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
+        return Decision(False, reason, number, champion_run)
+    try:
+        differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
+        marked = marked_pairs(project)
+        if marked.suffice(project):
+            measured = [name for name in evaluation.target_metrics if any(name in one for one in differences)]
+            differences.append(_compare_marks(project, run, champion, marked))
+            required = (*(gate.required_metrics or measured), MARKS_TASK)
+            gate = gate.model_copy(update={"required_metrics": tuple(dict.fromkeys(required))})
+        verdict = decide(differences, target_metrics=evaluation.target_metrics, config=gate)
+    except HapvrError as error:
+        reason = (
+            f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
+            f"with `hapvr evaluate`, then {by_hand}"
+        )
+        return Decision(False, reason, number, champion_run)
+    word = "promoted" if verdict.passed else "not promoted"
+    reason = f"{word}: against champion version {number}, {verdict.reason}"
+    return Decision(verdict.passed, reason, number, champion_run, verdict)
+
+
+def _first(project: Project, run: TrainingRun, by_hand: str) -> Decision:
+    """Where there is no champion, the untrained baseline of the same evaluation stands for it."""
+    evaluation = project.config.evaluation
+    means = [stored_scores(project, run, name)["target_means"] for name in evaluation.benchmarks]
+    trained, baseline = (sum(mean[row] for mean in means) for row in (TRAINED, BASELINE))
+    if trained >= baseline or not evaluation.gate.enabled:
+        return Decision(True, "promoted: there is no champion to compare with")
+    numbers = f"{100 * trained / len(means):.2f} against {100 * baseline / len(means):.2f}"
+    return Decision(
+        False,
+        f"not promoted: there is no champion, and this model is below the untrained baseline (mean of the target metrics {numbers}); "
+        f"{by_hand} makes it champion all the same",
+    )
+
+
+def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
+    definition = load_definition(str(benchmark_folder(project, name) or name))
+    challenger = read_frame(stored_similarities(run, definition.name))
+    return _differences(project, definition, _champion_similarities(project, run, champion, definition), challenger)
+
+
+def _compare_marks(
+    project: Project, run: TrainingRun, champion: Champion, marked: MarkedPairs
+) -> dict[str, Difference]:
+    """Both networks on the pairs that people marked; they are scored here, since marks change between two trainings."""
+    model = _champion_model(project, champion, list(marked.shards))
+    trained, _ = load_network(run.network_folder)
+    folder = run.folder / "benchmarks" / MARKS
+    folder.mkdir(parents=True, exist_ok=True)
+    other, challenger = (
+        score_marks(
+            network,
+            project,
+            marked,
+            folder / f"similarities-{name}.parquet",
+            device=choose_device(project.config.device),
+        )
+        for name, network in ((f"champion-{champion.version}", model.network), ("trained", trained))
+    )
+    return _differences(project, marked.definition, other, challenger)
+
+
+def _differences(
+    project: Project, definition: BenchmarkDefinition, champion: pl.DataFrame, challenger: pl.DataFrame
+) -> dict[str, Difference]:
+    """On the videos that both have scores of."""
+    first, second = (
+        frozenset(scores["query_id"].unique()) | frozenset(scores["reference_id"].unique())
+        for scores in (champion, challenger)
+    )
+    config = project.config.evaluation.gate
+    return compare(definition, champion, challenger, available=first & second, config=config)
+
+
+def _champion_model(project: Project, champion: Champion, shards: list[str]) -> SimilarityModel:
+    """Raises DataError if it does not go with the features of these shards."""
+    uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
+    model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
+    model.require_features(FeatureStore(project.root, shards).settings)
+    return model
+
+
+def _champion_similarities(
+    project: Project, run: TrainingRun, champion: Champion, definition: BenchmarkDefinition
+) -> pl.DataFrame:
+    """What the champion's own evaluation stored, if it was of the same benchmark; else its network is scored here."""
+    stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
+    if stored is None:
+        shards = benchmark_shards(project, definition.name)
+        model = _champion_model(project, champion, shards)
+        features = BenchmarkFeatures(FeatureStore(project.root, shards), definition)
+        stored = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
+        score_benchmark(model.network, definition, features, stored, device=choose_device(project.config.device))
+    return read_frame(stored)
+
+
+def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDefinition) -> Path | None:
+    """Similarities among a run's artifacts; None if it has none, or those of another version of the benchmark."""
+    folder = f"benchmarks/{definition.name}"
+    scores, similarities = (
+        tracker.artifact(run_id, f"{folder}/{name}") for name in ("scores.json", SIMILARITIES[TRAINED])
+    )
+    if scores is None or similarities is None:
+        return None
+    try:
+        stored = read_json_as(scores, StoredDigest, hint="the champion is scored again")
+    except DamagedError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return None
+    return similarities if stored.digest == definition_digest(definition) else None
+
+
+def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decision: Decision) -> None:
+    tags = {
+        DECISION_TAG: "promoted" if decision.promoted else "not promoted",
+        REASON_TAG: decision.reason,
+        CHAMPION_TAG: decision.champion,
+        CHAMPION_RUN_TAG: decision.champion_run,
+    }
+    describe(tracker, name, version, run_id=run.mlflow_run_id, decision=decision.reason, tags=tags)
+    tracker.text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

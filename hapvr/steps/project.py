@@ -1,0 +1,65 @@
+"""A configuration together with its data root: what every stage works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from hapvr.config import Config
+from hapvr.config_file import load_config
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.shards import Shard
+from hapvr.files import naming_full_disk
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Project:
+    """config; root: where the data lies; folder: what relative paths of the configuration start from."""
+
+    config: Config
+    root: DataRoot
+    folder: Path
+
+    @staticmethod
+    def open(config_path: Path, *, folder: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Project:
+        """Read a configuration. folder: default is the working directory. Raises ConfigError."""
+        config = load_config(config_path, overrides=overrides)
+        base = (folder or Path.cwd()).resolve()
+        url = config.data_root if "://" in config.data_root else base / config.data_root
+        return Project(config, DataRoot(url), base)
+
+    def path(self, path: Path) -> Path:
+        """A path of the configuration, made absolute."""
+        return path if path.is_absolute() else self.folder / path
+
+    def shard(self, stage: str, key: str) -> Shard:
+        return Shard(self.root, stage, key)
+
+    @property
+    def tracking_uri(self) -> str:
+        """The MLflow server of the configuration, or a SQLite file in the data root."""
+        return self.config.tracking.uri or f"sqlite:///{self.root.local_path('mlflow/mlflow.db')}"
+
+
+def full_disk_is_named(
+    hint: str,
+) -> Callable[[Callable[Concatenate[Project, Given], Result]], Callable[Concatenate[Project, Given], Result]]:
+    """For a stage that writes by several libraries: a full disk becomes a DataError. hint: what to do after making space."""
+
+    def decorate(
+        stage: Callable[Concatenate[Project, Given], Result],
+    ) -> Callable[Concatenate[Project, Given], Result]:
+        @wraps(stage)
+        def call(project: Project, /, *given: Given.args, **named: Given.kwargs) -> Result:
+            with naming_full_disk(project.root.url, hint=hint):
+                return stage(project, *given, **named)
+
+        return call
+
+    return decorate

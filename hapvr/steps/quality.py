@@ -1,0 +1,162 @@
+"""What is wrong with the data of a shard: losses, duplicates, rates, values. The asset checks show these findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.features import FeatureFile
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.manifest import VIDEOS_STAGE, shard_keys
+from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.steps.project import Project
+from hapvr.steps.shard_check import check_shard
+
+MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check. severity: error where what follows would be wrong, warn where it would be less; values: what was measured;
+    hint: what to do, "" where it passed."""
+
+    name: str
+    passed: bool
+    severity: Literal["warn", "error"]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    hint: str = ""
+
+
+def check_videos(project: Project, key: str) -> list[Finding]:
+    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all shards that are there."""
+    limits = project.config.quality
+    index = project.shard(VIDEOS_STAGE, key).index()
+    unavailable = index.filter(pl.col("status") == "unavailable")
+    failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
+    usable = index.filter(pl.col("status") == STATUS_OK)
+    indexes = [project.shard(VIDEOS_STAGE, other).finished_index() for other in shard_keys(project.root)]
+    everywhere = pl.concat([found[1].select("status", "sha256") for found in indexes if found is not None])
+    repeated = (
+        everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique("sha256")
+    )
+    return [
+        _share(
+            "unavailable_videos",
+            unavailable,
+            index,
+            limits.max_unavailable_rate,
+            "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
+            "download.proxy, then materialise the shard again; or raise quality.max_unavailable_rate.",
+        ),
+        _share(
+            "failed_videos",
+            failed,
+            index,
+            limits.max_failed_rate,
+            "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or "
+            "leave them out.",
+        ),
+        _share(
+            "duplicate_videos",
+            usable.join(repeated, on="sha256", how="semi").sort("video_id"),
+            usable,
+            limits.max_duplicate_rate,
+            "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
+            "that copies are negatives: remove all but one of each.",
+        ),
+    ]
+
+
+def check_frames(project: Project, key: str) -> list[Finding]:
+    """undecodable_videos, frame_rate and stored_bytes of a shard."""
+    limits, sampling = project.config.quality, project.config.sampling
+    shard = project.shard(FRAMES_STAGE, key)
+    index, before = shard.index(), project.shard(VIDEOS_STAGE, key).index()
+    usable = before.filter(pl.col("status") == STATUS_OK)
+    lost = index.filter(pl.col("status") != STATUS_OK).join(usable, on="video_id", how="semi")
+    # Of one-second clips a frame more or less is nothing to worry about.
+    expected = (pl.col("duration_s") * sampling.fps).clip(upper_bound=sampling.max_frames)
+    rates = (
+        index.filter(pl.col("status") == STATUS_OK)
+        .join(before.select("video_id", "duration_s"), on="video_id")
+        .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
+    )
+    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > limits.max_frame_rate_error * expected)
+    unstored = Finding("stored_bytes", True, "error", {"state": "not stored"})
+    return [
+        _share(
+            "undecodable_videos",
+            lost,
+            index,
+            limits.max_failed_rate,
+            "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
+            "sampling.max_memory_bytes; the other files are damaged.",
+        ),
+        _share(
+            "frame_rate",
+            off,
+            rates,
+            limits.max_failed_rate,
+            "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
+            "of them; if the frames are right, raise quality.max_frame_rate_error.",
+        ),
+        check_stored(shard) if sampling.store_frames else unstored,
+    ]
+
+
+def check_features(project: Project, key: str) -> list[Finding]:
+    """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
+    shard = project.shard(FEATURES_STAGE, key)
+    stored = FeatureFile(shard)
+    bad_values, bad_norms, worst = [], [], 0.0
+    for video_id in stored.video_ids:
+        norms = np.linalg.norm(stored.regions(video_id).astype(np.float32), axis=-1)
+        error = float(np.abs(norms - 1).max())
+        if not np.isfinite(norms).all() or (norms == 0).any():
+            bad_values.append(video_id)
+        else:
+            worst = max(worst, error)
+            if error > project.config.quality.max_norm_error:
+                bad_norms.append(video_id)
+    return [
+        Finding(
+            "feature_values",
+            not bad_values,
+            "error",
+            {"videos": len(bad_values), "examples": bad_values[:MAX_NAMED]},
+            "Features hold NaN, infinity or zero vectors. Weights or whitening are damaged, or half precision overflowed: "
+            "delete the shard's features and materialise them again; if it stays, fit the whitening again.",
+        ),
+        Finding(
+            "feature_norms",
+            not bad_norms,
+            "error",
+            {"videos": len(bad_norms), "largest_error": worst, "examples": bad_norms[:MAX_NAMED]},
+            "Region vectors are not of unit length, so similarities leave [-1, 1]: they were imported without "
+            "normalisation, or are damaged.",
+        ),
+        check_stored(shard),
+    ]
+
+
+def check_stored(shard: Shard) -> Finding:
+    """stored_bytes: whether the data file still has the digest that was written down."""
+    found = check_shard(shard)
+    return Finding("stored_bytes", found.state == "ok", "error", {"state": found.state}, found.message)
+
+
+def _share(name: str, rows: pl.DataFrame, of: pl.DataFrame, limit: float, hint: str) -> Finding:
+    rate = len(rows) / max(len(of), 1)
+    values = {
+        "rate": rate,
+        "limit": limit,
+        "videos": len(rows),
+        "of": len(of),
+        "examples": rows["video_id"].head(MAX_NAMED).to_list(),
+    }
+    return Finding(name, rate <= limit, "warn", values, hint)

@@ -1,0 +1,102 @@
+"""Stage 10: a trained model as a version in MLflow's registry (asset `registered_model`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.whitening import load_whitening
+from hapvr.provenance import file_sha256
+from hapvr.registry.versions import data_digest, log_model, register
+from hapvr.scorer.calibration import checked_metrics
+from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
+from hapvr.steps.calibration import calibrate, held_out_checks
+from hapvr.steps.evaluation import TRAINED, stored_scores
+from hapvr.steps.gate import Decision, make_decision
+from hapvr.steps.model_card import model_card
+from hapvr.steps.onnx_export import export_onnx
+from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.segment_scores import segment_metrics, segments_of_benchmarks
+from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
+from hapvr.train.run_folder import read_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
+    metrics, in [0, 1]; digest: of the bundle; card: Markdown; figure: of the calibration, None without one."""
+
+    run: TrainingRun
+    name: str
+    version: int
+    decision: Decision
+    bundle: Path
+    target: float
+    digest: str
+    card: str
+    figure: Figure | None
+
+
+@full_disk_is_named("materialise registered_model again")
+def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[str, str]) -> Registration:
+    """Calibrate, bundle, log and register the run's model; it becomes champion if the benchmarks say so.
+
+    Raises DataError if a benchmark of the configuration has no scores of this model.
+    """
+    scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
+    target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
+    calibrated = calibrate(project, run)
+    fitted = calibrated.calibration
+    checks = held_out_checks(project, run, fitted) if fitted is not None else ()
+    segments = segments_of_benchmarks(project, run, fitted)
+    backbone = load_backbone(project.config.backbone)
+    require_trained_backbone(run, backbone.settings, what="the bundle would be made")
+    record, tracker = read_record(run.folder), tracker_of(project)
+    onnx_folder = run.folder / "exported"
+    onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
+    card = model_card(
+        project, run, scores=scores, segments=segments, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx
+    )
+    bundle = write_bundle(
+        run.folder / "bundle",
+        BundleParts(
+            network_folder=run.network_folder,
+            backbone=backbone,
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+            provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
+            serving=project.config.serving,
+            calibration=fitted,
+            card=card,
+            warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
+            onnx=onnx,
+            onnx_folder=onnx_folder if "files" in onnx else None,
+        ),
+    )
+    if calibrated.figure is not None:
+        tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")
+    tracker.metrics(run.mlflow_run_id, checked_metrics(checks) | segment_metrics(segments))
+    tracker.text(run.mlflow_run_id, card, CARD_FILE)
+    uri = log_model(tracker, run.mlflow_run_id, bundle)
+    tracker.end(run.mlflow_run_id)
+    # The data is what the training read, which may be less than what is there by now.
+    lineage = {"backbone.weights": backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
+    name = project.config.tracking.registered_model
+    version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
+    decision = make_decision(project, run, version)
+    return Registration(
+        run=run,
+        name=name,
+        version=version,
+        decision=decision,
+        bundle=bundle,
+        target=target,
+        digest=file_sha256(bundle / SCORER_FILE),
+        card=card,
+        figure=calibrated.figure,
+    )

@@ -1,0 +1,385 @@
+"""Search in the collection of a project: files, URLs, ids and pictures as queries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
+from hapvr.provenance import Provenance, file_sha256
+from hapvr.scorer.access import Access
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.pictures import is_picture
+from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
+from hapvr.scorer.segments import Segment
+from hapvr.scorer.settings import ServingConfig
+from hapvr.scorer.similarity_model import bundle_features
+from hapvr.search import DEFAULT_TOP
+from hapvr.search.collection import SearchableCollection
+from hapvr.search.current import CurrentIndex, current_index, read_blank
+from hapvr.search.engine import SearchEngine
+from hapvr.search.fine import FORMAT as SCORES_FORMAT
+from hapvr.search.fine import ScoredCandidate
+from hapvr.search.index import FrameIndex
+from hapvr.search.marks import read_marks
+from hapvr.search.match import FrameMatrix, Match, SearchAnswer, coverage
+from hapvr.search.query import Part, Query, cut, printable, thin
+from hapvr.search.shards import ShardIndex, descriptor_shard, searchable
+from hapvr.steps.project import Project
+from hapvr.steps.search_model import index_bundle, registry_warnings
+
+STALE_SHOWN = 3
+"""Lost candidates that a warning names."""
+
+UNCALIBRATED = "the model has no calibration, so it does not say how sure it is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """What a search is to give. Raises ArgumentError for values out of range.
+
+    top: matches at most, >= 1. part: of the query; None: all of it. min_probability: in [0, 1], 0 for all; the model needs
+    a calibration for it. prior: share of matches that probabilities are stated for, in (0, 1), None: the calibration's.
+    segments: whether to say which parts match. folder: the beginning of ids that may be found, such as "source/holidays".
+    """
+
+    top: int = DEFAULT_TOP
+    part: Part | None = None
+    min_probability: float = 0.0
+    prior: float | None = None
+    segments: bool = True
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.top < 1 or not 0 <= self.min_probability <= 1 or not (self.prior is None or 0 < self.prior < 1):
+            raise ArgumentError(
+                f"search: top is {self.top}, wanted 1 or more; min_probability is {self.min_probability}, wanted a number in "
+                f"[0, 1]; prior is {self.prior}, wanted the share of matches, above 0 and below 1"
+            )
+
+
+@dataclass(kw_only=True, eq=False)
+class Searcher:
+    """Searches the index of one project with the model that the index was made with. Any thread may call it.
+
+    current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
+    version that the index names. damage: what is wrong with files of the index, as far as they were checked.
+    """
+
+    project: Project
+    engine: SearchEngine
+    collection: SearchableCollection
+    current: CurrentIndex
+    index: FrameIndex
+    indexed: Mapping[str, str]
+    follows_registry: bool
+    damage: list[str] = field(default_factory=list)
+    _registry_warnings: tuple[str, ...] = ()
+
+    @staticmethod
+    def open(
+        config: str | Path | Project, *, overrides: Mapping[str, Any] | None = None, model: str | None = None
+    ) -> Searcher:
+        """The searcher of a configuration file, or of a project that is open.
+
+        model: a bundle folder or a name in the registry, where the model that the index names is not at hand; it must have
+        the same network. Raises DataError where there is no index yet, where it is damaged, and where model, index and
+        features do not belong together, and MissingPartError where the model needs torch and torch is not installed.
+        """
+        project = config if isinstance(config, Project) else Project.open(Path(config), overrides=overrides)
+        root, settings = project.root, project.config.search
+        current = current_index(root)
+        folder = index_bundle(project, current, model)
+        scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
+        index = current.open(root, settings)
+        shard_of = index.videos()
+        collection = SearchableCollection(
+            root, shard_of, require=bundle_features(folder).require, side=scorer.networks.needs_side
+        )
+        engine = SearchEngine(
+            scorer=scorer,
+            index=index,
+            videos=collection,
+            num_videos=len(shard_of),
+            blank=read_blank(root, current.digest),
+            settings=settings,
+        )
+        searcher = Searcher(
+            project=project,
+            engine=engine,
+            collection=collection,
+            current=current,
+            index=index,
+            indexed={key: entry.digest for key, entry in index.status().shards.items()},
+            follows_registry=model is None and current.model.startswith("models:/"),
+        )
+        searcher.look_at_registry()
+        return searcher
+
+    def look_at_registry(self) -> None:
+        """Bring `warnings` up to date with the registry, whose versions come and go while a searcher is open."""
+        if self.follows_registry:
+            self._registry_warnings = registry_warnings(self.project, self.current)
+
+    def verify_in_background(self, passed: set[str]) -> None:
+        """Read every file of the index meanwhile; once one is found damaged, searches raise DamagedError.
+
+        passed: digests of files that need not be read again, see `FrameIndex.verify`.
+        """
+
+        def verify() -> None:
+            with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
+                self.damage.extend(self.index.verify(passed))
+
+        threading.Thread(target=verify, name="verify-index", daemon=True).start()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What every answer says of the model."""
+        return (*([self.scorer.warning] if self.scorer.warning else ()), *self._registry_warnings)
+
+    @property
+    def scorer(self) -> VideoScorer:
+        return self.engine.scorer
+
+    @property
+    def num_videos(self) -> int:
+        """Videos of the collection that can be found."""
+        return self.engine.num_videos
+
+    @property
+    def calibration(self) -> Calibration:
+        """Raises DataError from a model without one."""
+        if self.scorer.calibration is None:
+            raise DataError(f"search: {UNCALIBRATED}; register one that was evaluated on a validation benchmark")
+        return self.scorer.calibration
+
+    def search(
+        self, query: str | Path, options: SearchOptions | None = None, *, access: Access | None = None
+    ) -> SearchAnswer:
+        """Videos that may show footage of a query: a video file, a still picture, or an http(s) URL.
+
+        access: what may be read; default is all files and no hosts. Raises VideoError for a query that cannot be used,
+        ArgumentError for a minimal probability where the model has no calibration.
+        """
+        return self.answer(self.read(query, access=access), options or SearchOptions())
+
+    def search_id(self, video_id: str, options: SearchOptions | None = None) -> SearchAnswer:
+        """Other videos that may show footage of a video of the collection. Raises DataError for an unknown id."""
+        return self.answer(self.read_id(video_id), options or SearchOptions())
+
+    def read(
+        self,
+        query: str | Path,
+        *,
+        name: str | None = None,
+        access: Access | None = None,
+        limits: ServingConfig | None = None,
+        deadline: Deadline = NEVER,
+    ) -> Query:
+        """A file, a still picture or an http(s) URL as a query.
+
+        name: what answers call it, default is `query` itself. limits: default is the model's. Raises VideoError.
+        """
+        place, began = str(query), time.perf_counter()
+        if "://" not in place and is_picture(place):
+            features = self.scorer.picture(place, access=access, limits=limits, deadline=deadline)
+        else:
+            with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline) as videos:
+                features = videos.get(place)
+        digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
+        read_s = time.perf_counter() - began
+        return Query(name=name or printable(place), features=features, sha256=digest, read_s=read_s)
+
+    def read_id(self, video_id: str) -> Query:
+        """A video of the collection as a query, which does not find itself. Raises DataError for an unknown id."""
+        began = time.perf_counter()
+        features = self.collection.whole(video_id)
+        digest = self.collection.metadata.of(video_id).sha256
+        read_s = time.perf_counter() - began
+        return Query(name=video_id, features=features, sha256=digest, read_s=read_s, video_id=video_id)
+
+    def answer(self, query: Query, options: SearchOptions, *, deadline: Deadline = NEVER) -> SearchAnswer:
+        """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""
+        scorer, fps, began = self.scorer, self.scorer.sampling.fps, time.perf_counter()
+        if options.min_probability > 0 and scorer.calibration is None:
+            raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")
+        part = query.features
+        if options.part is not None:
+            part = cut(part, options.part, name=query.name, fps=fps)
+        embedded = scorer.embed(part, deadline)
+        embed_s = query.read_s + time.perf_counter() - began
+        self._require_whole()
+        result = self.engine.rank(embedded, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
+        began = time.perf_counter()
+        seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
+        matches: list[Match] = []
+        for candidate, probability, mark in self._wanted(result.candidates, query, options):
+            segments = self.engine.segments(embedded, candidate, deadline) if options.segments else None
+            covered: tuple[float | None, float | None] = (None, None)
+            if segments is not None:
+                covered = coverage(segments, query_s=seconds, reference_s=candidate.seconds)
+            matches.append(
+                Match(
+                    query=query.name,
+                    reference=candidate.video_id,
+                    rank=len(matches) + 1,
+                    similarity=candidate.similarity,
+                    probability=probability,
+                    segments=segments or (),
+                    query_covered=covered[0],
+                    reference_covered=covered[1],
+                    votes=candidate.votes,
+                    mark=mark,
+                )
+            )
+            if len(matches) == options.top:
+                break
+        calibration = scorer.calibration
+        return SearchAnswer(
+            query=query.name,
+            matches=tuple(matches),
+            seconds=seconds,
+            prior=None if calibration is None else (options.prior or calibration.prior),
+            compared=len(result.candidates),
+            videos=self.num_videos,
+            warnings=(*self.warnings, *_lost_warning(result.lost)),
+            timings_s={"query": embed_s, **result.timings_s, "segments": time.perf_counter() - began},
+        )
+
+    def find_copies(
+        self, video_id: str, *, least_probability: float
+    ) -> list[tuple[ScoredCandidate, tuple[Segment, ...]]]:
+        """Other videos that share footage with one of the collection, the most similar first, and the common parts.
+
+        None for a video that shows nothing. Raises DataError from a model without calibration.
+        """
+        query = self._embedded(video_id)
+        self._require_whole()
+        try:
+            result = self.engine.rank(query, allowed=_allowed("", video_id))
+        except VideoError:
+            return []
+        return [
+            (candidate, self.engine.segments(query, candidate))
+            for candidate in result.candidates
+            if self.calibration.probability(candidate.similarity) >= least_probability
+        ]
+
+    def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
+        """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
+        query = self._embedded(video_id)
+        candidate = self.engine.score(query, other)
+        return candidate, self.engine.segments(query, candidate)
+
+    def within(self, key: str) -> Searcher:
+        """A searcher of one shard, which is compared exactly: no other shard's video takes a place among the nearest.
+
+        Raises DataError and DamagedError where its descriptors cannot be read.
+        """
+        rows = searchable(descriptor_shard(self.project.root, self.current.digest, key))
+        num_videos = len(self.collection.video_ids(key))
+        return replace(self, engine=replace(self.engine, index=ShardIndex(rows), num_videos=num_videos))
+
+    def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> FrameMatrix:
+        """How similar the frames of a query and of a video of the collection are.
+
+        max_cells: of the matrix; of longer videos it has frames that are evenly apart. Raises DataError for an unknown id.
+        """
+        reference = self.collection.whole(video_id)
+        rows, columns = (len(video.regions) for video in (query.features, reference))
+        if rows * columns > max_cells:
+            shrink = (max_cells / (rows * columns)) ** 0.5
+            rows = min(rows, max(int(rows * shrink), max_cells // columns, 1))
+            columns = max(min(columns, max_cells // rows), 1)
+        thinned = [thin(query.features, rows), thin(reference, columns)]
+        first, second = (self.scorer.embed(video, deadline) for video in thinned)
+        values = self.scorer.relative_similarity(first, second, deadline)
+        return FrameMatrix(
+            query_times_s=first.clock.times_s,
+            reference_times_s=second.clock.times_s,
+            values=values,
+            threshold=self.scorer.frame_threshold,
+            segments=self.scorer.segments_in(values, first.clock, second.clock),
+        )
+
+    def page(self, answers: Sequence[SearchAnswer]) -> str:
+        """Answers as one HTML document with pictures."""
+        from hapvr.steps.search_page import search_page
+
+        return search_page(self.project, answers, self.collection)
+
+    def fingerprint(self, stage: str, key: str, **asked: object) -> str:
+        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and without calibration."""
+        _ = self.calibration  # there must be one, or nobody knows what is a match
+        if key not in self.indexed:
+            raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
+        return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
+
+    def seconds_of(self, video_id: str) -> float:
+        """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
+        return self.collection.times(video_id)[-1] + 1 / self.scorer.sampling.fps
+
+    def _embedded(self, video_id: str) -> EmbeddedVideo:
+        return self.scorer.embed(self.collection.whole(video_id))
+
+    def _wanted(
+        self, candidates: Sequence[ScoredCandidate], query: Query, options: SearchOptions
+    ) -> Iterator[tuple[ScoredCandidate, float | None, str]]:
+        """Candidates that may be shown, with their probability and mark: what people said comes before the model."""
+        marks, calibration = read_marks(self.project.root), self.scorer.calibration
+        for one in candidates:
+            probability = None
+            if calibration is not None:
+                probability = calibration.probability(one.similarity, prior=options.prior)
+            mark = None
+            if len(marks) and query.sha256:
+                mark = marks.verdict(query.sha256, self.collection.metadata.of(one.video_id).sha256)
+            unlikely = probability is not None and probability < options.min_probability
+            if mark == "match" or (mark is None and not unlikely):
+                yield one, probability, mark or ""
+
+    def _require_whole(self) -> None:
+        if self.damage:
+            raise DamagedError("; ".join(self.damage[:STALE_SHOWN]))
+
+
+def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
+    """What a search for a query gives; one that cannot be used is an answer with an error."""
+    try:
+        return search(query)
+    except (VideoError, DataError) as error:
+        reason = f"{error.reason}: {error}" if isinstance(error, VideoError) else str(error)
+        return SearchAnswer(query=printable(query), timings_s={}, error=printable(reason))
+
+
+def search_fingerprint(
+    stage: str, project: Project, current: CurrentIndex, key: str, indexed: str, **asked: object
+) -> str:
+    """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors,
+    settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the stage adds."""
+    settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
+    inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
+    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
+    return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint
+
+
+def _allowed(folder: str, itself: str) -> Callable[[str], bool] | None:
+    if not folder and not itself:
+        return None
+    return lambda video_id: video_id.startswith(folder) and video_id != itself
+
+
+def _lost_warning(lost: Mapping[str, str]) -> tuple[str, ...]:
+    if not lost:
+        return ()
+    shown = ", ".join(sorted(lost)[:STALE_SHOWN])
+    return (f"{len(lost)} videos of the index have no features any more ({shown}); `hapvr index update` forgets them",)

@@ -1,0 +1,319 @@
+"""Stage 8: one training run: its folder, its MLflow run, and the command that does it (asset `similarity_model`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hapvr.config_file import dump_config
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.frames import frames_digest
+from hapvr.data.manifest import read_manifest, training_shard_keys
+from hapvr.data.shards import Shard
+from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
+from hapvr.errors import DamagedError, DataError
+from hapvr.files import read_json_as, write_atomic
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.teacher import load_teacher
+from hapvr.networks.whitening import load_whitening
+from hapvr.provenance import Provenance, environment, git_revision
+from hapvr.registry.runs import PendingReports, Tracker
+from hapvr.registry.versions import LINEAGE_FILE, data_digest
+from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
+from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.train.labelled_pairs import write_labelled_pairs
+from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_record
+
+MODELS = "models"
+CURRENT_NAME = f"{MODELS}/current.json"
+NOT_TRACKED = ("sources", "data_root", "tracking")
+"""Sections of the configuration that are no parameters of an MLflow run."""
+LABELLED_SHA256 = "file_sha256"
+"""Key of the digest of the file of labelled pairs, in a run's record."""
+STAGES_READ = {
+    "cached_views": (VIEWS_STAGE, LABELS_STAGE),
+    "online": (FRAMES_STAGE,),
+    "labelled_pairs": (FEATURES_STAGE,),
+}
+"""What each `train.source` reads."""
+RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+@dataclass(frozen=True)
+class _Current:
+    key: str
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """key: names the run's folder under `models/`; a retry with the same key goes on from its checkpoint and MLflow run."""
+
+    key: str
+    folder: Path
+    mlflow_run_id: str
+
+    @property
+    def network_folder(self) -> Path:
+        return self.folder / "network"
+
+
+def tracker_of(project: Project) -> Tracker:
+    """The MLflow experiment of a project."""
+    artifacts = None if project.config.tracking.uri else project.root.local_path("mlflow/artifacts")
+    return Tracker(project.tracking_uri, project.config.tracking.experiment, artifacts=artifacts)
+
+
+def training_shards(project: Project) -> list[str]:
+    """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if there are none."""
+    keys = training_shard_keys(read_manifest(project.root))
+    if not keys:
+        raise DataError(
+            "training: the manifest has no training videos; run `hapvr download` with a source whose split is train"
+        )
+    stages = _stages_read(project)
+    ready = [key for key in keys if has_training_data(project, key)]
+    if not ready:
+        raise DataError(
+            f"training: none of the {len(keys)} training shards has {' and '.join(stages)}; materialise them first"
+        )
+    return ready
+
+
+def has_training_data(project: Project, key: str) -> bool:
+    """Whether a shard has what `train.source` reads: frames, features, or cached views and their labels."""
+    return all(Shard(project.root, stage, key).provenance() is not None for stage in _stages_read(project))
+
+
+@full_disk_is_named("run again")
+def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
+    """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs."""
+    if not RUN_KEY.fullmatch(key):
+        raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
+    shards = training_shards(project)
+    _check_whitening(project, shards)
+    folder = project.root.local_path(f"{MODELS}/{key}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILURE_NAME).unlink(missing_ok=True)
+    config_path = folder / CONFIG_NAME
+    with write_atomic(config_path) as part:
+        part.write_text(dump_config(project.config), encoding="utf-8")
+    record = {"data_digests": data_digests(project, shards), "weights": _weights(project, shards)}
+    record["environment"] = environment()
+    if project.config.train.source == "labelled_pairs":
+        labelled = find_labelled_pairs(project, shards)
+        write_labelled_pairs(folder, labelled)
+        record["labelled_pairs"] = {**labelled.summary(), LABELLED_SHA256: labelled_file_sha256(project)}
+    run_id = _track(project, key, config_path, shards, record, tags)
+    with write_atomic(folder / RUN_NAME) as part:
+        part.write_text(
+            json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
+        )
+    return TrainingRun(key, folder, run_id)
+
+
+def _track(
+    project: Project,
+    key: str,
+    config_path: Path,
+    shards: Sequence[str],
+    record: Mapping[str, Any],
+    tags: Mapping[str, str],
+) -> str:
+    """Make or find the MLflow run of this key, with what the training starts from; returns its id."""
+    tracker = tracker_of(project)
+    params = {name: value for name, value in project.config.stored().items() if name not in NOT_TRACKED}
+    run_id = tracker.start(key, name=f"{project.config.name}-{key[:8]}", params=params, tags=dict(tags))
+    weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
+    tracker.tag(run_id, {"git.revision": git_revision(), **weights, "data.num_shards": str(len(shards))})
+    tracker.file(run_id, config_path, "config")
+    tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
+    tracker.dataset(
+        run_id,
+        name=f"{project.config.name} training data",
+        digest=data_digest(record["data_digests"]),
+        place=project.root.url,
+        profile={"shards": len(shards), "read": list(_stages_read(project))},
+        context="training",
+    )
+    return run_id
+
+
+def training_command(project: Project, run: TrainingRun) -> list[str]:
+    """`hapvr.trainer`, by torchrun if it is several processes; on Linux it dies with the process that started it.
+
+    torchrun would be one more process that imports torch, so a single trainer runs without it.
+    """
+    num_processes = project.config.train.num_processes
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    command = [
+        sys.executable,
+        *(torchrun if num_processes > 1 else []),
+        "-m",
+        "hapvr.trainer",
+        "--run-folder",
+        str(run.folder),
+        "--project-folder",
+        str(project.folder),
+    ]
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else command
+
+
+def training_environment(project: Project) -> dict[str, str]:
+    """Environment variables of the trainer, in addition to the caller's."""
+    threads = max(1, (os.cpu_count() or 1) // project.config.train.num_processes)
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        # The trainer keeps what it cannot deliver and tries again by itself.
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    }
+
+
+def run_training(project: Project, run: TrainingRun) -> None:
+    """Train in processes of our own, whose output goes to this terminal. Raises DataError if it fails."""
+    process = subprocess.Popen(training_command(project, run), env=os.environ | training_environment(project))
+    try:
+        code = process.wait()
+    except BaseException:  # interrupted: let it write a checkpoint
+        process.terminate()
+        process.wait()
+        raise
+    if code:
+        raise DataError(fail_training(project, run))
+
+
+def fail_training(project: Project, run: TrainingRun) -> str:
+    """Close the MLflow run of a training that did not end well; returns what the trainer said, and what to do."""
+    tracker_of(project).end(run.mlflow_run_id, failed=True)
+    failure = run.folder / FAILURE_NAME
+    said = failure.read_text(encoding="utf-8") if failure.is_file() else "training: the process died; see its output"
+    return f"{said} (run folder: {run.folder}; the same run goes on from its last checkpoint)"
+
+
+def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
+    """Close a run and make it the current model; returns the trainer's result. Raises DataError if it is not complete."""
+    result = close_training(project, run)
+    project.root.write_json(CURRENT_NAME, {"key": run.key})
+    return result
+
+
+def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
+    """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
+    result = training_result(run)
+    tracker = tracker_of(project)
+    PendingReports(run.folder).deliver(tracker, run.mlflow_run_id)
+    for name in (RUN_NAME, HISTORY_NAME):
+        tracker.file(run.mlflow_run_id, run.folder / name, "training")
+    tracker.metrics(
+        run.mlflow_run_id,
+        {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)},
+    )
+    tracker.end(run.mlflow_run_id)
+    return result
+
+
+def training_result(run: TrainingRun) -> dict[str, Any]:
+    """What the trainer said at its end. Raises DamagedError if the training is not complete."""
+    hint = f"run the training {run.key} again, which goes on from its last checkpoint"
+    return asdict(read_json_as(run.folder / RESULT_NAME, TrainingResult, hint=hint))
+
+
+def current_run(project: Project) -> TrainingRun:
+    """The run whose training ended last. Raises DataError if there is none yet."""
+    if not project.root.exists(CURRENT_NAME):
+        raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
+    return _run_of_key(project, current_key(project.root))
+
+
+def current_key(root: DataRoot) -> str:
+    """The key of the run whose training ended last. Raises DamagedError where CURRENT_NAME names no run that is there."""
+    path = root.local_path(CURRENT_NAME)
+    hint = f"train again, or write the key of a run below {path.parent} into it"
+    key = read_json_as(path, _Current, hint=hint).key
+    if not RUN_KEY.fullmatch(key) or not path.with_name(key).is_dir():
+        raise DamagedError(f"{path} names the run {key!r:.120}, which is not there; {hint}")
+    return key
+
+
+def trained_run(project: Project, key: str) -> TrainingRun:
+    """The run of this key if it has trained a model, else the current one.
+
+    So a chain evaluates and registers what it trained, also where another training has ended meanwhile.
+    """
+    if RUN_KEY.fullmatch(key) and project.root.exists(f"{MODELS}/{key}/{RESULT_NAME}"):
+        return _run_of_key(project, key)
+    return current_run(project)
+
+
+def _run_of_key(project: Project, key: str) -> TrainingRun:
+    run = TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), "")
+    return replace(run, mlflow_run_id=read_record(run.folder)["mlflow_run_id"])
+
+
+def require_trained_backbone(run: TrainingRun, settings: Mapping[str, str], *, what: str) -> None:
+    """Raise DataError unless these are the weights and the precision that the run was trained on. what: for the message."""
+    record = read_record(run.folder)
+    trained = Provenance("features", {"backbone": record["weights"]["backbone"]})
+    if differences := trained.differences(Provenance("features", {"backbone": settings})):
+        raise DataError(
+            f"training: model {run.key} was trained on features of another backbone than {what} with: "
+            f"{'; '.join(differences)}. Restore those settings and features, or train again"
+        )
+
+
+def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
+    """Digest of everything that training reads: whitening, and by shard views and labels, features, or frames."""
+    digests = {"whitening": load_whitening(project.root).sha256}
+    for stage in _stages_read(project):
+        digests |= {
+            f"{stage}/{key}": frames_digest(shard) if stage == FRAMES_STAGE else shard.data_digest()
+            for key, shard in ((key, Shard(project.root, stage, key)) for key in shards)
+        }
+    return digests
+
+
+def _stages_read(project: Project) -> tuple[str, ...]:
+    return STAGES_READ[project.config.train.source]
+
+
+def _check_whitening(project: Project, shards: list[str]) -> None:
+    """Refuse features or cached views of another whitening than the one that benchmarks and the registered model use."""
+    source = project.config.train.source
+    if source == "online":
+        return
+    stage = STAGES_READ[source][0]
+    wanted = load_whitening(project.root).sha256
+    for key in shards:
+        settings = Shard(project.root, stage, key).require({}).settings
+        found = settings["whitening"] if stage == FEATURES_STAGE else settings["features"]["whitening"]
+        if found != wanted:
+            raise DataError(
+                f"training: {stage} of shard {key} are of another feature version: whitening {found[:12]}, and the data "
+                f"root's is {wanted[:12]}; materialise {stage} of that shard again"
+            )
+
+
+def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
+    """Identity and precision of the networks that made the data, as the data itself says; of an online training, as it loads them."""
+    config = project.config
+    if config.train.source == "online":
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
+        return {"backbone": load_backbone(config.backbone).settings, "teacher": teacher.settings}
+    if config.train.source == "labelled_pairs":  # no teacher labels frames
+        return {"backbone": Shard(project.root, FEATURES_STAGE, shards[0]).require({}).settings["backbone"]}
+    views = Shard(project.root, VIEWS_STAGE, shards[0]).require({}).settings
+    embeddings = Shard(project.root, EMBEDDINGS_STAGE, shards[0]).require({}).settings
+    return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}

@@ -1,0 +1,182 @@
+"""Stage 2: files on disk and a row of metadata per video (asset `videos`)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import (
+    VIDEO_COLUMNS,
+    VIDEOS_STAGE,
+    ManifestRow,
+    check_availability,
+    read_manifest_shard,
+    write_availability,
+)
+from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
+from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
+from hapvr.errors import DataError
+from hapvr.files import set_aside
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, file_sha256
+from hapvr.steps.project import Project
+from hapvr.steps.sources import CORPUS_FOLDER
+from hapvr.video.download import DiskQuota, Downloader, DownloadResult, fetched_file
+from hapvr.video.pool import RETRYABLE, InspectedVideo, inspect_videos
+from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
+
+DOWNLOAD_FOLDER = "downloads"
+
+# What looking into a file says for good; every other reason may pass, e.g. with a better copy.
+PERMANENT = {"not_video": "not_video", "no_video_stream": "not_video", "too_large": "too_large"}
+
+
+def make_videos(
+    project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
+) -> StageResult:
+    """Fetch what is remote, look into every file, and write a row per video, failures with their reason.
+
+    status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but
+    with retry_failed its failed videos are tried again; rows that are not tried stay as they are.
+    """
+    rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
+    source = next(iter(rows.values())).source
+    states = {video_id: _file_state(row) for video_id, row in rows.items()}
+    shard = project.shard(VIDEOS_STAGE, key)
+    made: set[str] = set()
+
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        made.update(video_ids)
+        for row in _look(project, [rows[video_id] for video_id in video_ids], again=_undecodable(shard)):
+            yield VideoEntry(row)
+
+    def reuse(row: IndexRow, earlier: Provenance) -> bool:
+        video_id = row["video_id"]
+        unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
+        is_there = row["status"] != STATUS_OK or path_of_text(row["path"]).exists()
+        return unchanged and is_there and row["status"] != STATUS_FAILED
+
+    def record_availability(index: Sequence[IndexRow]) -> None:
+        statuses = {row["video_id"]: row["status"] for row in index}
+        write_availability(project.root, source, key, statuses, kept=frozenset(statuses) - made)
+
+    recipe = ShardRecipe(
+        shard=shard,
+        settings={"download": project.config.download.identity_fields()},
+        inputs=states,
+        index_columns=VIDEO_COLUMNS,
+    )
+    result = build_shard(
+        recipe,
+        video_ids=list(rows),
+        make=make,
+        reuse=reuse,
+        retry=retry_failed,
+        before_index=record_availability,
+        progress=progress,
+    )
+    try:
+        check_availability(project.root, source, key)
+    except DataError:
+        record_availability(shard.rows())
+    return result
+
+
+def damaged_files(root: DataRoot, key: str) -> list[Path]:
+    """Files of a shard that have changed since we fetched or generated them; files that are gone are none.
+
+    Ours are those that the record of their download names, and those in a folder of generated videos; reached by no link,
+    and below the data root. Raises DamagedError where the shard cannot be read.
+    """
+    if root.local is None:
+        return []
+    base, found = root.local.resolve(), []
+    for row in Shard(root, VIDEOS_STAGE, key).rows():
+        path = path_of_text(row["path"])
+        source = row["video_id"].partition("/")[0]
+        fetched = fetched_file(row["video_id"], base / DOWNLOAD_FOLDER / key)
+        generated = base / CORPUS_FOLDER / source
+        ours = (fetched is not None and fetched[0] == path) or (
+            path.is_relative_to(generated / "videos") and (generated / "corpus.json").is_file()
+        )
+        is_itself = path.is_file() and path == path.resolve()
+        if row["status"] == STATUS_OK and ours and is_itself and file_sha256(path) != row["sha256"]:
+            found.append(path)
+    return found
+
+
+def set_damaged_aside(root: DataRoot, key: str) -> list[Path]:
+    """Rename the `damaged_files` of a shard, so that they are fetched or generated again; returns their new paths."""
+    return [set_aside(path) for path in damaged_files(root, key)]
+
+
+def _undecodable(shard: Shard) -> frozenset[str]:
+    """Videos that an earlier run fetched and could not read: they are fetched again."""
+    found = shard.finished_rows()
+    return frozenset(
+        row["video_id"]
+        for row in (found[1] if found else ())
+        if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
+    )
+
+
+def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -> Iterator[IndexRow]:
+    """The index row of each video, in order; downloads run ahead in threads, each with a process."""
+    remote = [row for row in rows if is_remote(row.uri)]
+    config = project.config.download
+    # All processes start with the first download, and each takes a second of the processor for that.
+    config = config.model_copy(update={"workers": max(1, min(config.workers, len(remote)))})
+    top = _download_folder(project) if remote else Path()
+    quota = DiskQuota(top, config.quota_bytes if remote else None)
+    # the downloader is closed first: threads that still wait for their process then end
+    with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config, quota=quota) as downloader:
+
+        def fetch(row: ManifestRow) -> DownloadResult:
+            entry = ManifestEntry(row.video_id, row.uri)
+            return downloader.download(entry, folder=top / row.shard, again=row.video_id in again)
+
+        fetched = {row.video_id: threads.submit(fetch, row) for row in remote}
+        inspected = inspect_videos(_files(rows, fetched), config=project.config.sampling)
+        for row in rows:
+            result = fetched[row.video_id].result() if row.video_id in fetched else None
+            yield _metadata(next(inspected)) if result is None or result.path is not None else _not_fetched(result)
+
+
+def _files(rows: list[ManifestRow], fetched: dict[str, Future[DownloadResult]]) -> Iterator[tuple[str, Path]]:
+    for row in rows:
+        path = fetched[row.video_id].result().path if row.video_id in fetched else path_of_text(row.uri)
+        if path is not None:
+            yield row.video_id, path
+
+
+def _download_folder(project: Project) -> Path:
+    folder = project.config.download.folder
+    return project.root.local_path(DOWNLOAD_FOLDER) if folder is None else project.path(folder)
+
+
+def _not_fetched(result: DownloadResult) -> IndexRow:
+    row = index_row(result.video_id, 1, status=result.status, reason=result.reason, message=result.message)
+    return row | {"path": "", "num_bytes": 0, "sha256": ""}
+
+
+def _metadata(video: InspectedVideo) -> IndexRow:
+    status = PERMANENT.get(video.reason, "")
+    row = index_row(video.video_id, 1, status=status, reason=video.reason, message=video.message)
+    row |= {"path": text_of_path(video.path), "num_bytes": video.num_bytes, "sha256": video.sha256}
+    names = ("duration_s", "fps", "width_px", "height_px", "codec")
+    values: dict[str, Any] = {} if video.probe is None else {name: getattr(video.probe, name) for name in names}
+    return row | values
+
+
+def _file_state(row: ManifestRow) -> str:
+    """What tells whether a local file may have changed; remote ones count as unchanged once fetched."""
+    if is_remote(row.uri):
+        return row.uri
+    try:
+        status = path_of_text(row.uri).stat()
+    except OSError:
+        return f"{row.uri} missing"
+    return f"{row.uri} {status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,226 @@
+"""Stages 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
+
+The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
+through both networks. Each of the two can also be made alone, with the same result: a clip is determined by `views.seed`
+and its plan (`hapvr.networks.views`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.frames import frames_digest
+from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
+from hapvr.data.shards import STATUS_OK, Columns, Shard, index_row
+from hapvr.data.side import side_setting
+from hapvr.data.tensors import tensor_field
+from hapvr.data.views import (
+    DRAWING_VERSION,
+    EMBEDDINGS_STAGE,
+    LABELS_STAGE,
+    VIEWS_STAGE,
+    LabelFile,
+    ViewFile,
+    ViewRow,
+    view_columns,
+    view_fields,
+)
+from hapvr.errors import DataError
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.extract import (
+    Embedder,
+    FrameNetwork,
+    choose_device,
+    embed_by_networks,
+    region_embedder,
+    separate_side,
+    teacher_embedder,
+)
+from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.teacher import load_teacher
+from hapvr.networks.views import ViewDrawer, plan_cached_views
+from hapvr.networks.whitening import load_whitening
+from hapvr.progress import Progress, no_progress
+from hapvr.steps.features import feature_settings, pooled_dims
+from hapvr.steps.frames import open_frames
+from hapvr.steps.project import Project
+
+OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
+"""The stages that are made from the drawn clips. LABELS_STAGE includes the teacher's embeddings."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A shard whose tensors a network makes of the drawn clips."""
+
+    recipe: ShardRecipe
+    embed: Embedder
+    batch_frames: int
+    side_dims: int = 0
+
+
+def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
+    """Region features [V, T, 9, D] of the weak and strong views of every training video of the shard."""
+    return make_views_and_labels(project, key, outputs=(VIEWS_STAGE,), progress=progress)[VIEWS_STAGE]
+
+
+def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
+    """Teacher embeddings [V, T, D'] of the same views, and from them the labels of all pairs of views of one video.
+
+    Other rates make other labels from the same embeddings.
+    """
+    return make_views_and_labels(project, key, outputs=(LABELS_STAGE,), progress=progress)[LABELS_STAGE]
+
+
+def make_views_and_labels(
+    project: Project, key: str, *, outputs: Sequence[str] = OUTPUTS, progress: Progress = no_progress
+) -> dict[str, StageResult]:
+    """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each.
+
+    outputs: of OUTPUTS. Raises DataError for missing frames or whitening, and for values that half precision does not
+    hold.
+    """
+    frames = project.shard(FRAMES_STAGE, key)
+    frames.require({"sampling": project.config.sampling.identity_fields()})
+    rows = frames.rows()
+    made_by = {VIEWS_STAGE: _regions_output, LABELS_STAGE: _embeddings_output}
+    wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
+
+    num_videos = sum(row["status"] == STATUS_OK for row in rows)
+
+    def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
+        return _entries(project, key, [output for output in wanted if output.recipe in unfinished])
+
+    built = build_shards(
+        [output.recipe for output in wanted],
+        num_videos=num_videos,
+        make=make,
+        lost=failed_rows(rows),
+        progress=progress,
+    )
+    results = dict(zip(outputs, built, strict=True))
+    if LABELS_STAGE in results:
+        results[LABELS_STAGE] = _make_labels(project, results[LABELS_STAGE].shard)
+    return results
+
+
+def label_rates(shard: Shard) -> dict[str, float]:
+    """Part of positive, ignored and negative entries of a shard's labels, over pairs of different views."""
+    file = LabelFile(shard)
+    counts = torch.zeros(3)
+    for video_id in file.video_ids:
+        labels = file.read(video_id)
+        different = labels[~torch.eye(len(labels), dtype=torch.bool)]
+        counts += torch.stack([(different == value).sum() for value in (1, 0, -1)]).float()
+    rates = (counts / counts.sum().clamp_min(1)).tolist()
+    return dict(zip(("positive", "ignored", "negative"), rates, strict=True))
+
+
+def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
+    backbone = load_backbone(project.config.backbone)
+    whitening = load_whitening(project.root)
+    side_dims = pooled_dims(project, whitening)
+    features = {"features": feature_settings(project, backbone, whitening)}
+    shape = (project.config.views.num_frames, project.config.backbone.num_regions, whitening.dims)
+    embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
+    recipe = ShardRecipe(
+        shard=project.shard(VIEWS_STAGE, key),
+        settings=_view_settings(project) | features | side_setting(side_dims),
+        inputs=inputs,
+        columns=view_fields("regions", shape=shape, side_dims=side_dims),
+        made_with=embed.environment,
+    )
+    return _Output(recipe, embed, project.config.backbone.batch_frames, side_dims)
+
+
+def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
+    teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
+    embed = teacher_embedder(teacher, choose_device(project.config.device))
+    recipe = ShardRecipe(
+        shard=project.shard(EMBEDDINGS_STAGE, key),
+        settings=_view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input},
+        inputs=inputs,
+        columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
+        made_with=embed.environment,
+    )
+    return _Output(recipe, embed, project.config.teacher.batch_frames)
+
+
+def _view_settings(project: Project) -> dict[str, Any]:
+    config = project.config
+    return {
+        "drawing": DRAWING_VERSION,
+        "views": config.views.model_dump(mode="json"),
+        "sampling": config.sampling.identity_fields(),
+        "crop_px": config.backbone.crop_px,
+    }
+
+
+def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generator[list[VideoEntry], None, None]:
+    """For each video of the shard its entry in every output; its views are drawn once."""
+    described: dict[str, list[ViewRow]] = {}
+
+    def clips() -> Iterator[tuple[str, Tensor]]:
+        config = project.config.views
+        with open_frames(project, key) as file:
+            drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
+            for video_id, plans in plan_cached_views(file.video_ids, config).items():
+                views = [drawer.draw(plan) for plan in plans]
+                described[video_id] = [row for row, _ in views]
+                yield video_id, torch.cat([view.frames for _, view in views])
+
+    networks = [FrameNetwork(output.embed, output.batch_frames) for output in outputs]
+    for video_id, results in embed_by_networks(clips(), networks):
+        rows = described.pop(video_id)
+        entries = []
+        for output, values in zip(outputs, results, strict=True):
+            arrays = separate_side(values, output.side_dims)
+            if not all(np.isfinite(array.astype(np.float16)).all() for array in arrays):
+                raise DataError(
+                    f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "
+                    f"hold; check its weights and input"
+                )
+            data = view_columns(rows, *(array.reshape(len(rows), -1, *array.shape[1:]) for array in arrays))
+            entries.append(VideoEntry(index_row(video_id, len(rows)), data, len(values)))
+        yield entries
+
+
+def _make_labels(project: Project, embeddings: Shard) -> StageResult:
+    config = project.config.pseudo_labels
+    frames = project.config.views.num_frames
+    recipe = ShardRecipe(
+        shard=project.shard(LABELS_STAGE, embeddings.key),
+        settings={"pseudo_labels": config.model_dump(mode="json")},
+        inputs={EMBEDDINGS_STAGE: embeddings.data_digest()},
+        columns=(
+            pa.field("video_id", pa.string(), nullable=False),
+            pa.field("query_view", pa.int32(), nullable=False),
+            pa.field("reference_view", pa.int32(), nullable=False),
+            tensor_field("labels", shape=(frames, frames), dtype="int8"),
+        ),
+        compress=True,
+    )
+    file = ViewFile(embeddings)
+
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        for video_id in video_ids:
+            values = file.read(video_id).float()
+            labels = pseudo_labels(values[:, None], values[None], config)
+            yield VideoEntry(index_row(video_id, len(values) ** 2), _label_columns(video_id, labels))
+
+    return build_shard(recipe, video_ids=file.video_ids, make=make, lost=failed_rows(embeddings.rows()))
+
+
+def _label_columns(video_id: str, labels: Tensor) -> Columns:
+    """labels: [V, V, T, T] int8."""
+    views = len(labels)
+    query, reference = np.divmod(np.arange(views * views), views)
+    return [video_id] * len(query), query, reference, labels.flatten(0, 1).numpy()

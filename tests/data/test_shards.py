@@ -1,0 +1,74 @@
+"""Shards: atomic, contiguous, refused where they do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hapvr.data.features import STAGE, FeatureStore, feature_columns, fields
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.shards import Shard, index_row
+from hapvr.errors import DataError
+from hapvr.provenance import Provenance
+from hapvr.seeding import numpy_rng
+
+LENGTHS = {"a": 3, "b": 300, "c": 1, "d": 40}
+
+
+def write_shard(
+    root: DataRoot,
+    key: str,
+    *,
+    settings: dict[str, object],
+    lengths: dict[str, int] = LENGTHS,
+    row_group_rows: int = 64,
+) -> Shard:
+    """Random features of videos of these lengths, over several row groups."""
+    shard = Shard(root, STAGE, key)
+    rng = numpy_rng(0, key)
+    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=row_group_rows, compress=False) as writer:
+        for video_id, count in lengths.items():
+            writer.write(
+                feature_columns(video_id, rng.standard_normal((count, 9, 4)), list(np.arange(count, dtype=float)))
+            )
+    rows = [index_row(video_id, count) for video_id, count in lengths.items()]
+    rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
+    shard.write_index(rows, provenance=Provenance(STAGE, settings))
+    return shard
+
+
+def test_feature_store_gives_back_what_was_written(tmp_path: Path) -> None:
+    """Features read by id equal those written, to half precision, whatever row groups they straddle and in any order asked."""
+    root = DataRoot(tmp_path)
+    write_shard(root, "s-00000", settings={"w": 1})
+    store = FeatureStore(root, ["s-00000"])
+    rng = numpy_rng(0, "s-00000")
+    wanted = {video_id: rng.standard_normal((count, 9, 4)) for video_id, count in LENGTHS.items()}
+    found = dict(store.read(["d", "lost", "a", "unknown", "b", "c"]))
+    assert set(found) == set(LENGTHS) == store.available()
+    for video_id, values in wanted.items():
+        assert torch.equal(found[video_id], torch.from_numpy(values.astype(np.float16)))
+
+
+def test_feature_store_refuses_shards_of_different_settings(tmp_path: Path) -> None:
+    """Features of other weights do not mix, and the message says which setting differs."""
+    root = DataRoot(tmp_path)
+    write_shard(root, "s-00000", settings={"backbone": {"sha256": "aa"}})
+    write_shard(root, "s-00001", settings={"backbone": {"sha256": "bb"}})
+    with pytest.raises(DataError, match=r"s-00001 .* backbone\.sha256: wanted aa, found bb"):
+        FeatureStore(root, ["s-00000", "s-00001"])
+
+
+def test_reading_notices_data_that_is_not_its_index(tmp_path: Path) -> None:
+    """Rows of another video under an id are an error, not a wrong feature."""
+    root = DataRoot(tmp_path)
+    shard = write_shard(root, "s-00000", settings={})
+    other = write_shard(root, "s-00001", settings={}, lengths={"x": 3, "b": 300, "c": 1, "d": 40})
+    rows, provenance = shard.index().to_dicts(), shard.require({})
+    Path(root.path(shard.data_name)).write_bytes(Path(root.path(other.data_name)).read_bytes())
+    shard.write_index(rows, provenance=provenance)
+    with pytest.raises(DataError, match="does not hold a where its index says"):
+        list(FeatureStore(root, ["s-00000"]).read(["a"]))

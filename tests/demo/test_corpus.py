@@ -1,0 +1,155 @@
+"""The demo corpus: plans with FIVR's labels; on disk readable files, complete definitions, equal bytes, and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+import polars as pl
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.demo.corpus import (
+    FPS,
+    LABELLED_CLIP_S,
+    Clip,
+    Footage,
+    label_table,
+    make_demo_corpus,
+    pair_label,
+    plan_split,
+    split_incidents,
+    video_table,
+)
+from hapvr.demo.edits import EDITS, LIGHT_EDITS
+from hapvr.errors import DataError
+from hapvr.provenance import file_sha256
+
+
+def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none") -> Clip:
+    """Ten seconds of a camera."""
+    return Clip("x.mp4", "database", Footage(incident, 0, camera, start_s, 10.0), edit=edit)
+
+
+@pytest.mark.parametrize(
+    ("reference", "label"),
+    [
+        (clip(edit="crop"), "ND"),
+        (clip(edit="flip"), "DS"),
+        (clip(start_s=4.0), "ND"),
+        (clip(camera=1, start_s=9.5), "CS"),
+        (clip(camera=1, start_s=10.0), "IS"),
+        (clip(start_s=20.0, edit="crop"), "IS"),
+        (clip(incident="b"), None),
+    ],
+)
+def test_pair_label_follows_camera_time_and_edit(reference: Clip, label: str | None) -> None:
+    """Same footage is ND or DS, the same time from elsewhere CS, another time IS, another incident nothing."""
+    assert pair_label(clip(), reference) == label
+
+
+@pytest.mark.parametrize("num_incidents", [3, 4, 7, 26, 100])
+def test_split_incidents_gives_each_incident_to_one_split(num_incidents: int) -> None:
+    """No incident is in two splits, none is lost, no split is empty."""
+    splits = split_incidents(num_incidents)
+    assert sorted(number for numbers in splits.values() for number in numbers) == list(range(num_incidents))
+    assert all(splits.values())
+
+
+def test_the_demos_plan_holds_every_edit_and_label() -> None:
+    """Test has each kind of edit, two queries per incident, and each label for each query; distractors have none."""
+    plans = {split: plan_split(split, incidents=numbers, seed=0) for split, numbers in split_incidents(26).items()}
+    assert {split: len(plan) for split, plan in plans.items()} == {"train": 42, "validation": 46, "test": 100}
+    assert len({clip.file for plan in plans.values() for clip in plan}) == 188
+    plan = plans["test"]
+    assert {clip.edit for clip in plan} == {"none", *EDITS}
+    videos, labels = video_table(plan, name="n"), label_table(plan, name="n")
+    assert videos["video_id"].n_unique() == len(plan)
+    assert sum(clip.role == "query" for clip in plan) == 16
+    for label in ("ND", "DS", "CS", "IS"):
+        assert labels.filter(label=label)["query_id"].n_unique() == 16
+    assert not labels["reference_id"].str.contains("distractor").any()
+
+
+def digests(corpus: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 of every video of a corpus."""
+    return {
+        f"{folder.name}/{file.name}": file_sha256(file)
+        for folder in corpus
+        for file in sorted((folder / "videos").iterdir())
+    }
+
+
+@pytest.mark.slow
+def test_make_demo_corpus_writes_benchmarks_that_load(demo: tuple[Path, ...]) -> None:
+    """Validation and test are `clips` benchmarks with FIVR's six tasks; training has files only."""
+    for folder in demo[1:]:
+        definition = load_definition(folder)
+        assert definition.name == folder.name
+        assert {task.name for task in definition.tasks} == {"DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"}
+        assert set((folder / "videos").iterdir()) == set(definition.video_files().values())
+    assert len(list((demo[0] / "videos").iterdir())) == 3
+    assert not (demo[0] / "benchmark.json").exists()
+
+
+@pytest.mark.slow
+def test_make_demo_corpus_files_are_small_h264(demo: tuple[Path, ...]) -> None:
+    """Files decode as H.264 at the corpus' rate, move, and take less than half a megabyte."""
+    for file in sorted((demo[2] / "videos").iterdir())[::3]:
+        assert file.stat().st_size < 500_000
+        with av.open(str(file)) as container:
+            stream = container.streams.video[0]
+            assert stream.codec_context.name == "h264"
+            assert float(stream.average_rate) == FPS
+            frames = [frame.to_ndarray(format="gray") for frame in container.decode(video=0)]
+        assert 3 * FPS <= len(frames) <= 16 * FPS
+        assert np.abs(frames[len(frames) // 4].astype(int) - frames[len(frames) // 2]).mean() > 1
+
+
+@pytest.mark.slow
+def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) -> None:
+    """What is missing is made again, with the same bytes, by one worker as by two; a finished corpus is left alone."""
+    before = digests(demo)
+    (demo[2] / "benchmark.json").unlink()
+    victim = min((demo[2] / "videos").glob("incident-*"))
+    victim.unlink()
+    victim.with_name(victim.name + ".part").write_bytes(b"half")
+    seen: list[tuple[int, int]] = []
+    make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, workers=1, progress=lambda *at: seen.append(at))
+    assert digests(demo) == before
+    assert load_definition(demo[2]).queries
+    assert seen == [(len(before) - 1, len(before)), (len(before), len(before))]
+    times = {file: file.stat().st_mtime_ns for file in demo[2].parent.rglob("*")}
+    assert make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3) == demo
+    assert {file: file.stat().st_mtime_ns for file in demo[2].parent.rglob("*")} == times
+
+
+def test_make_demo_corpus_replaces_only_its_own(tmp_path: Path) -> None:
+    """A folder with the user's files is refused and stays as it was."""
+    (tmp_path / "tiny-train").mkdir()
+    (tmp_path / "tiny-train" / "mine.txt").write_text("keep")
+    with pytest.raises(DataError, match="tiny-train holds something else"):
+        make_demo_corpus(tmp_path, name="tiny", num_incidents=3)
+    assert (tmp_path / "tiny-train" / "mine.txt").read_text() == "keep"
+
+
+@pytest.mark.slow
+def test_demo_knows_the_times_of_its_copies(demo: tuple[Path, ...]) -> None:
+    """Copies, and they alone, have true times; a channel's intro of one second comes before the footage."""
+    definition = load_definition(demo[2])
+    assert definition.segments is not None
+    pair = ["query_id", "reference_id"]
+    copies = definition.labels.filter(pl.col("label").is_in(["ND", "DS"])).select(pair)
+    assert set(definition.segments.select(pair).iter_rows()) == set(copies.iter_rows())
+    edits = {row["video_id"]: row["edit"] for row in definition.videos.iter_rows(named=True)}
+    plain = 0
+    for query, reference, start, end, shown, shown_end in definition.segments.iter_rows():
+        assert start >= ("channel" in edits[query])
+        assert shown >= ("channel" in edits[reference])
+        if edits[reference].split("+")[0] in LIGHT_EDITS:
+            assert (start, shown) == ("channel" in edits[query], "channel" in edits[reference])
+            assert end - start == shown_end - shown == LABELLED_CLIP_S
+            plain += 1
+    assert plain

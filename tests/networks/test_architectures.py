@@ -1,0 +1,157 @@
+"""Any network of timm, or a TorchScript file, as backbone and teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hapvr.errors import ConfigError, WeightsUnavailableError
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.settings import BackboneConfig, FileWeights, RandomWeights, TeacherConfig, TorchScriptWeights
+from hapvr.networks.teacher import load_teacher
+from hapvr.networks.weights import normalize_pixels
+from hapvr.seeding import torch_rng
+
+RANDOM = RandomWeights(source="random", seed=3)
+
+
+@pytest.fixture(scope="module")
+def frames() -> Tensor:
+    """[2, 3, 224, 224] uint8: coarse random patterns."""
+    coarse = torch.randint(0, 256, (2, 3, 14, 14), generator=torch_rng("architectures"), dtype=torch.uint8)
+    return coarse.repeat_interleave(16, 2).repeat_interleave(16, 3)
+
+
+def backbone_config(architecture: str, **more: Any) -> BackboneConfig:
+    return BackboneConfig.model_validate({"architecture": architecture, "weights": RANDOM} | more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("architecture", "more", "channels"),
+    [
+        ("resnet18", {}, 64 + 128 + 256 + 512),
+        ("resnet50.tv_in1k", {}, 256 + 512 + 1024 + 2048),
+        ("mobilenetv2_100", {"options": {"pad_type": "same"}}, 24 + 32 + 96 + 320),
+        ("convnext_atto", {}, 40 + 80 + 160 + 320),
+        ("vit_tiny_patch16_224", {}, 192),
+        ("vit_small_patch14_reg4_dinov2", {}, 384),
+        ("vit_small_patch16_dinov3", {}, 384),
+    ],
+)
+def test_any_architecture_gives_nine_unit_regions(
+    architecture: str, more: dict[str, Any], channels: int, frames: Tensor
+) -> None:
+    """[B, 9, C] unit vectors that differ between frames; C is what the network's scales or tokens have."""
+    backbone = load_backbone(backbone_config(architecture, **more))
+    with torch.inference_mode():
+        regions = backbone.regions(frames)
+    assert regions.shape == (2, 9, channels)
+    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(2, 9))
+    assert not torch.allclose(regions[0], regions[1], atol=1e-3)
+
+
+def test_a_transformer_pools_its_patch_tokens_into_overlapping_windows(frames: Tensor) -> None:
+    """Each region is the mean of 6 x 6 of the 14 x 14 tokens, three apart."""
+    backbone = load_backbone(backbone_config("vit_tiny_patch16_224"))
+    network = backbone.network.transformer
+    with torch.inference_mode():
+        found = backbone.regions(frames).view(2, 3, 3, -1)
+        output = network.forward_features(normalize_pixels(frames, (0.5,) * 3, (0.5,) * 3))
+    patches = output[:, 1:].view(2, 14, 14, -1)
+    for row in range(3):
+        for column in range(3):
+            window = patches[:, 3 * row : 3 * row + 6, 3 * column : 3 * column + 6].mean((1, 2))
+            torch.testing.assert_close(found[:, row, column], F.normalize(window, dim=-1), rtol=1e-4, atol=1e-5)
+
+
+def test_settings_name_what_the_configuration_changes_and_no_default() -> None:
+    """Features of other options, statistics or tokens are other features; those made before there was a choice stay valid."""
+    plain = load_backbone(backbone_config("mobilenetv2_100"))
+    assert set(plain.settings) == {"architecture", "source", "sha256"}
+    padded = load_backbone(backbone_config("mobilenetv2_100", options={"pad_type": "same"}, mean=(0.5, 0.5, 0.5)))
+    assert padded.settings == plain.settings | {"options": {"pad_type": "same"}, "mean": [0.5, 0.5, 0.5]}
+    assert padded.mean == (0.5, 0.5, 0.5)
+
+
+def test_transformer_weights_of_another_side_are_loaded(tmp_path: Path) -> None:
+    """A published transformer is loaded for crops of a side that it was not trained with."""
+    path = tmp_path / "weights.safetensors"
+    source = timm.create_model("vit_tiny_patch16_224", img_size=96).eval()
+    save_file(source.state_dict(), path)
+    weights = FileWeights(source="file", path=path)
+    teacher = load_teacher(TeacherConfig(architecture="vit_tiny_patch16_224", weights=weights), crop_px=224)
+    assert teacher.identity.source == "file"
+    torch.testing.assert_close(teacher.network.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight.detach())
+
+
+class ColourVector(nn.Module):
+    """Stands for a published copy-detection network: one vector per picture."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return torch.cat([pixels.mean((2, 3)), pixels.amax((2, 3))], 1)
+
+
+class NoVector(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels
+
+
+def torchscript(path: Path, network: nn.Module) -> TorchScriptWeights:
+    torch.jit.save(torch.jit.script(network), str(path))
+    return TorchScriptWeights(source="torchscript", path=path)
+
+
+def test_a_torchscript_file_serves_as_backbone_and_teacher(tmp_path: Path, frames: Tensor) -> None:
+    """As teacher it gives its vector; as backbone the vectors of nine windows of half the frame's side."""
+    weights = torchscript(tmp_path / "copies.pt", ColourVector())
+    teacher = load_teacher(TeacherConfig(weights=weights), crop_px=224)
+    backbone = load_backbone(BackboneConfig(weights=weights))
+    pixels = normalize_pixels(frames, backbone.mean, backbone.std)
+    torch.testing.assert_close(teacher.embed(frames), ColourVector()(pixels))
+    window = F.interpolate(pixels[..., 56:168, 112:224], size=(224, 224), mode="bilinear", antialias=True)
+    wanted = F.normalize(ColourVector()(window), dim=1)
+    torch.testing.assert_close(backbone.regions(frames)[:, 5], wanted, rtol=1e-4, atol=1e-5)
+    assert backbone.identity.architecture == "torchscript"
+
+
+def test_wrong_torchscript_files_are_refused(tmp_path: Path) -> None:
+    """Another kind of file, and a network that gives no vector, are refused by name."""
+    path = tmp_path / "weights.pt"
+    torch.save({"a": torch.zeros(1)}, path)
+    with pytest.raises(WeightsUnavailableError, match=r"weights\.pt cannot be read as TorchScript"):
+        load_backbone(BackboneConfig(weights=TorchScriptWeights(source="torchscript", path=path)))
+    weights = torchscript(path, NoVector())
+    with pytest.raises(ConfigError, match="gives no 3 x 3 regions"):
+        load_backbone(BackboneConfig(weights=weights))
+    with pytest.raises(ConfigError, match="no single vector"):
+        load_teacher(TeacherConfig(weights=weights), crop_px=224)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"architecture": "resnet51"}, r"does not know 'resnet51'; similar names: .*resnet5"),
+        ({"architecture": "resnet18", "options": {"pad_tipe": "same"}}, "cannot make resnet18 .*pad_tipe"),
+        (
+            {"architecture": "resnet18", "crop_px": 160, "options": {"output_stride": 32}},
+            r"no 3 x 3 regions of crops of 160 px .*set backbone\.crop_px",
+        ),
+        (
+            {"architecture": "resnet18", "options": {"checkpoint_path": "weights.pth"}},
+            "checkpoint_path is not an option",
+        ),
+        ({"architecture": "levit_128s"}, "cannot make levit_128s"),
+    ],
+)
+def test_backbones_that_cannot_serve_are_refused(section: dict[str, Any], message: str) -> None:
+    """Before any frame is read: unknown names and options, crops and networks without 3 x 3 regions, no class token."""
+    with pytest.raises(ConfigError, match=message):
+        load_backbone(backbone_config(**section))

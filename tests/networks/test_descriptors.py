@@ -1,0 +1,44 @@
+"""One vector per frame instead of nine regions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hapvr.errors import ArgumentError, ConfigError
+from hapvr.networks.backbone import load_backbone, stored_backbone
+from hapvr.networks.descriptors import l3_irmac
+from hapvr.networks.settings import BackboneConfig, RandomWeights
+
+RANDOM = RandomWeights(source="random", seed=1)
+
+
+def config_of(descriptor: str, crop_px: int) -> BackboneConfig:
+    values = {"architecture": "resnet18.tv_in1k", "weights": RANDOM, "crop_px": crop_px, "descriptor": descriptor}
+    return BackboneConfig.model_validate(values)
+
+
+@pytest.mark.parametrize(("descriptor", "crop_px"), [("imac", 128), ("l3_irmac", 224)])
+def test_backbone_gives_one_vector_of_a_frame(descriptor: str, crop_px: int) -> None:
+    """A unit vector for each of four maps; the settings name it; a stored backbone describes alike."""
+    config = config_of(descriptor, crop_px)
+    backbone = load_backbone(config)
+    pixels = torch.randint(0, 255, (2, 3, crop_px, crop_px), dtype=torch.uint8, generator=torch.Generator())
+    with torch.inference_mode():
+        vectors = backbone.regions(pixels)
+        again = stored_backbone(config, backbone.identity, backbone.network.state_dict())
+        torch.testing.assert_close(again.regions(pixels), vectors)
+    assert vectors.shape == (2, 1, 64 + 128 + 256 + 512)
+    assert config.num_regions == 1
+    for part in vectors.split([64, 128, 256, 512], dim=-1):
+        torch.testing.assert_close(part.norm(dim=-1), torch.ones(2, 1))
+    assert backbone.settings["descriptor"] == again.settings["descriptor"] == descriptor
+    assert "descriptor" not in load_backbone(config_of("regions", crop_px)).settings
+
+
+def test_crops_that_are_too_small_are_refused() -> None:
+    """A last map of 4 x 4 has no windows for L3-iRMAC, and the message says which crops have."""
+    with pytest.raises(ConfigError, match=r"l3_irmac: map 3 of size \(4, 4\).*set backbone\.crop_px to 224"):
+        load_backbone(config_of("l3_irmac", 128))
+    with pytest.raises(ArgumentError, match=r"gives \(3, 5\) regions, wanted \(3, 3\)"):
+        l3_irmac([torch.rand(1, 2, 14, 22)])

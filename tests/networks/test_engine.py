@@ -1,0 +1,143 @@
+"""OpenVINO against torch: the same vectors for any batch, and what happens where it cannot run a network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hapvr.networks.backbone import Backbone, load_backbone
+from hapvr.networks.engine import compile_frozen
+from hapvr.networks.extract import region_embedder, teacher_embedder
+from hapvr.networks.settings import BackboneConfig, RandomWeights, TeacherConfig
+from hapvr.networks.teacher import load_teacher
+from hapvr.networks.weights import WeightsIdentity
+from hapvr.networks.whitening import fit_whitening
+from hapvr.seeding import torch_rng
+from tests.conftest import CHECKOUT
+
+WEIGHTS = RandomWeights(source="random", seed=3)
+SMALL = BackboneConfig(architecture="mobilenetv2_100", weights=WEIGHTS, crop_px=128)
+
+
+def frames(count: int, side: int = 128) -> Tensor:
+    """[count, 3, side, side] uint8: coarse random patterns."""
+    cells = side // 16
+    coarse = torch.randint(0, 256, (count, 3, cells, cells), generator=torch_rng("engine"), dtype=torch.uint8)
+    return coarse.repeat_interleave(16, 2).repeat_interleave(16, 3)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "crop_px"),
+    [
+        ("mobilenetv2_100", 128),
+        pytest.param("vit_tiny_patch16_224", 112, marks=pytest.mark.slow),
+        pytest.param("resnet50.tv_in1k", 128, marks=pytest.mark.slow),
+        pytest.param("convnext_atto", 128, marks=pytest.mark.slow),
+    ],
+)
+def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
+    """Batches of any length, with pooled vectors too. At 112 px the transformer's position embeddings are resized."""
+    backbone = load_backbone(BackboneConfig(architecture=architecture, weights=WEIGHTS, crop_px=crop_px))
+    pictures = frames(5, crop_px)
+    embed = region_embedder(backbone, None, "cpu")
+    with torch.inference_mode():
+        wanted, found = backbone.regions(pictures), torch.cat([embed(pictures[:3]), embed(pictures[3:])])
+        assert region_embedder(backbone, None, "cpu", side=True)(pictures)[:, :9] == pytest.approx(wanted, abs=1e-3)
+    assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.99999
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
+    assert embed.environment()["backbone.executor"].startswith("openvino 20")
+
+
+def test_embeddings_are_those_of_torch_for_frames_of_another_side() -> None:
+    """A teacher with a crop of its own resizes before the engine runs."""
+    config = TeacherConfig(architecture="vit_tiny_patch16_224", weights=WEIGHTS, crop_px=112, options={"depth": 3})
+    teacher = load_teacher(config, crop_px=128)
+    with torch.inference_mode():
+        wanted, found = teacher.embed(teacher.resized(frames(3))), teacher_embedder(teacher, "cpu")(frames(3))
+    assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.99999
+
+
+def test_only_the_network_runs_in_bfloat16() -> None:
+    """Close to float32, and recorded; norms and whitening are float32, whatever the caller's autocast."""
+    exact = load_backbone(SMALL)
+    half = load_backbone(SMALL.model_copy(update={"precision": "bfloat16"}))
+    assert half.settings == exact.settings | {"precision": "bfloat16"}
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted, in_torch = exact.regions(frames(8)), half.regions(frames(8))
+        found = region_embedder(half, None, "cpu")(frames(8))
+    for regions in (in_torch, found):
+        assert regions.dtype == torch.float32
+        assert F.cosine_similarity(wanted, regions, dim=-1).min() > 0.98
+        torch.testing.assert_close(regions.norm(dim=-1), torch.ones(8, 9), rtol=0, atol=1e-5)
+    whitening = fit_whitening(wanted.flatten(0, 1), dims=8)
+    whitened = region_embedder(half, whitening, "cpu")(frames(8))
+    torch.testing.assert_close(whitened, whitening.apply(found), rtol=0, atol=1e-6)
+
+
+def test_a_network_is_converted_once_in_a_process() -> None:
+    """Other weights have a conversion of their own."""
+    kept = []
+    for seed in (3, 3, 4):
+        backbone = load_backbone(SMALL.model_copy(update={"weights": RandomWeights(source="random", seed=seed)}))
+        key = str(backbone.settings)
+        kept.append(compile_frozen(backbone.network, backbone.regions, key=key, crop_px=128, precision="float32"))
+    assert kept[0] is kept[1] is not kept[2]
+
+
+class Unconvertible(nn.Module):
+    """Maps of 3 x 3 by an operation that OpenVINO does not know."""
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        return [torch.special.i0e(F.adaptive_avg_pool2d(pixels, 3))]
+
+
+def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
+    """With one line that says why."""
+    identity = WeightsIdentity("unconvertible", "random", "0" * 64)
+    backbone = Backbone(Unconvertible(), identity, identity.as_dict(), 128, (0.5,) * 3, (0.5,) * 3)
+    embed = region_embedder(backbone, None, "cpu")
+    with pytest.warns(UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"):
+        found = embed(frames(2))
+    torch.testing.assert_close(found, backbone.regions(frames(2)))
+    assert embed.environment() == {"backbone.executor": "torch float32"}
+
+
+SIGNALS_AFTER_TWO_NETWORKS = """
+import ctypes, faulthandler, os, signal, sys
+import torch
+from hapvr.networks.engine import compile_frozen
+
+class SignalStack(ctypes.Structure):
+    _fields_ = [("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+def signal_stack():
+    found = SignalStack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) == 0
+    return found.place
+
+def compiled(key):
+    return compile_frozen(torch.nn.Identity(), torch.Tensor.float, key=key, crop_px=8, precision="float32")
+
+faulthandler.enable()
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+first = compiled("first")
+stack = signal_stack()
+second = compiled("second")
+del first
+del second
+assert signal_stack() == stack
+os.kill(os.getpid(), signal.SIGUSR1)
+assert "openvino" in sys.modules and "openvino_telemetry" not in sys.modules
+"""
+
+
+def test_signals_are_handled_after_networks_have_gone_and_nothing_is_reported() -> None:
+    """Each Core of OpenVINO changes the stack that signals are handled on; its telemetry package is never loaded."""
+    command = [sys.executable, "-c", SIGNALS_AFTER_TWO_NETWORKS]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr

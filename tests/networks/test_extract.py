@@ -1,0 +1,57 @@
+"""Clips made ahead of the network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hapvr.networks.extract import READ_AHEAD, embed_in_batches, read_ahead
+
+
+def test_read_ahead_keeps_order_and_is_bounded() -> None:
+    """Items come as they are, and no more are made than may wait."""
+    made: list[int] = []
+    waited = threading.Event()
+
+    def items() -> Iterator[int]:
+        for number in range(20):
+            made.append(number)
+            if number == READ_AHEAD + 2:
+                waited.set()
+            yield number
+
+    ahead = read_ahead(items())
+    assert next(ahead) == 0
+    assert not waited.wait(0.3)
+    assert len(made) <= READ_AHEAD + 2
+    assert list(ahead) == list(range(1, 20))
+
+
+def test_read_ahead_closes_what_it_reads_from() -> None:
+    """A reader that stops early ends the thread and the generator behind it."""
+    closed = threading.Event()
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            closed.set()
+
+    ahead = read_ahead(items())
+    next(ahead)
+    ahead.close()
+    assert closed.is_set()
+    assert "read ahead" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("batch_frames", [1, 3, 100])
+def test_embed_in_batches_gives_each_clip_its_own_results(batch_frames: int) -> None:
+    """Whatever the batches, clip k has the embeddings of its frames, in order."""
+    clips = [(str(count), torch.full((count, 3, 2, 2), count, dtype=torch.uint8)) for count in (1, 5, 2, 7)]
+    found = list(embed_in_batches(clips, lambda frames: frames.float().mean((1, 2, 3)), batch_frames=batch_frames))
+    assert [key for key, _ in found] == [key for key, _ in clips]
+    for key, values in found:
+        assert torch.equal(values, torch.full((int(key),), float(key)))

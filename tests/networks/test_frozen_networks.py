@@ -1,0 +1,200 @@
+"""Frozen networks: regions, weights, whitening, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hapvr.errors import ArgumentError, WeightsUnavailableError
+from hapvr.networks.backbone import center_crop, load_backbone, region_vectors
+from hapvr.networks.settings import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TeacherConfig
+from hapvr.networks.teacher import load_teacher
+from hapvr.networks.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
+from hapvr.networks.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
+from hapvr.seeding import torch_rng
+from tests.conftest import GOLDEN
+
+RANDOM = RandomWeights(source="random", seed=3)
+
+
+def test_region_vectors_and_whitening_equal_the_release() -> None:
+    """L3-iMAC regions and PCA whitening to 10 dimensions match the reference arrays."""
+    golden = np.load(GOLDEN / "region_features.npz")
+    regions = region_vectors([torch.from_numpy(golden[f"map{stage}"]) for stage in range(1, 5)])
+    torch.testing.assert_close(regions, torch.from_numpy(golden["regions"]), rtol=1e-4, atol=1e-5)
+    # The reference stores eigenvalues rising; ours fall.
+    eigenvectors = torch.from_numpy(golden["whitening/eigenvectors"]).flip(1)[:, :10]
+    eigenvalues = torch.from_numpy(golden["whitening/eigenvalues"]).flip(0)[:10]
+    whitening = Whitening(torch.from_numpy(golden["whitening/mean"]), eigenvectors, eigenvalues)
+    whitened = whitening.apply(regions.flatten(0, 1))
+    torch.testing.assert_close(whitened, torch.from_numpy(golden["whitened_10d"]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, suffix: str) -> None:
+    """timm's own state dict, classifier included, loads from both kinds of file."""
+    torch.manual_seed(0)
+    source = timm.create_model("resnet18.tv_in1k", pretrained=False).eval()
+    path = tmp_path / f"weights{suffix}"
+    state = source.state_dict()
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path), crop_px=128)
+    backbone = load_backbone(config)
+    assert backbone.identity.source == "file"
+    frames = torch.randint(0, 256, (1, 3, 128, 128), generator=torch_rng(1), dtype=torch.uint8)
+    with torch.no_grad():
+        pixels = normalize_pixels(frames, IMAGENET_MEAN, IMAGENET_STD)
+        torch.testing.assert_close(backbone.network(pixels)[-1], source.forward_features(pixels))
+
+
+def state_of(architecture: str) -> dict[str, Tensor]:
+    return dict(timm.create_model(architecture, pretrained=False).state_dict())
+
+
+def without(state: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
+    return {name: values for name, values in state.items() if not name.startswith(parts)}
+
+
+SMALL, LARGE, TRANSFORMER = "resnet18.tv_in1k", "resnet34.tv_in1k", "vit_tiny_patch16_224"
+WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
+    "another network, smaller": (LARGE, lambda: state_of(SMALL), r"missing, e\.g\. layer1\.2"),
+    "another network, larger": (SMALL, lambda: state_of(LARGE), r"unexpected, e\.g\. layer1\.2"),
+    "one tensor": (SMALL, lambda: {"conv1.weight": torch.rand(64, 3, 7, 7)}, r"missing, e\.g\. bn1"),
+    "no last stage": (SMALL, lambda: without(state_of(SMALL), "layer4"), r"missing, e\.g\. layer4"),
+    "another shape": (SMALL, lambda: state_of(SMALL) | {"conv1.weight": torch.rand(1)}, r"1 mismatched, e\.g\. conv1"),
+    "whole numbers": (
+        SMALL,
+        lambda: {name: values.to(torch.int8) for name, values in state_of(SMALL).items()},
+        r"mismatched, e\.g\. conv1\.weight",
+    ),
+    "not finite": (
+        SMALL,
+        lambda: state_of(SMALL) | {"layer2.0.bn1.weight": torch.full((128,), torch.nan)},
+        r"1 mismatched, e\.g\. layer2\.0\.bn1\.weight",
+    ),
+    "half a transformer": (
+        TRANSFORMER,
+        lambda: without(state_of(TRANSFORMER), *(f"blocks.{number}." for number in range(6, 12))),
+        r"missing, e\.g\. blocks\.6",
+    ),
+    "a transformer of no finite numbers": (
+        TRANSFORMER,
+        lambda: {name: values / 0 for name, values in state_of(TRANSFORMER).items()},
+        r"mismatched, e\.g\. cls_token",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_STATES)
+def test_weights_that_do_not_fill_the_network_are_refused(case: str, tmp_path: Path) -> None:
+    """Every tensor of a backbone and of a teacher comes from the file; nothing stays random without a word."""
+    architecture, make, message = WRONG_STATES[case]
+    path = tmp_path / "weights.pth"
+    torch.save(make(), path)
+    weights = FileWeights(source="file", path=path)
+    refused = rf"weights\.pth does not fit {architecture}.*{message}"
+    with pytest.raises(WeightsUnavailableError, match=refused):
+        load_backbone(BackboneConfig(architecture=architecture, weights=weights))
+    with pytest.raises(WeightsUnavailableError, match=refused):
+        load_teacher(TeacherConfig(architecture=architecture, weights=weights), crop_px=224)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.encoder.", "model."])
+def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) -> None:
+    """Beside other parts such as a projection head, with or without a classifier."""
+    state = state_of("resnet18.tv_in1k")
+    path = tmp_path / "weights.pth"
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
+    torch.save(state, path)
+    wanted = load_backbone(config).identity
+    inner = {f"{prefix}{name}": values for name, values in without(state, "fc").items()}
+    torch.save({"state_dict": inner | {"projection.weight": torch.zeros(3)}}, path)
+    assert load_backbone(config).identity == wanted
+
+
+def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
+    """Missing files and pickled objects are refused by name; nothing is unpickled."""
+    path = tmp_path / "weights.pth"
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
+    with pytest.raises(WeightsUnavailableError, match=r"cannot be read.*No such file"):
+        load_backbone(config)
+    torch.save({"state_dict": {}, "args": Path("an object")}, path)
+    with pytest.raises(WeightsUnavailableError, match="cannot be read"):
+        load_backbone(config)
+
+
+@pytest.fixture
+def empty_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub cache without any file, and no way to the hub."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.usefixtures("empty_hub_cache")
+def test_pretrained_weights_out_of_reach_are_an_error_with_two_ways_out() -> None:
+    """Without cache and hub, the message names the weights and both ways out; nothing falls back by itself."""
+    with pytest.raises(WeightsUnavailableError, match=r"resnet18\.tv_in1k .* Two ways out: .* HF_HOME.*source: file"):
+        create_network(BackboneConfig(architecture="resnet18.tv_in1k", weights=PretrainedWeights()))
+
+
+@pytest.mark.usefixtures("empty_hub_cache")
+def test_pretrained_weights_fall_back_only_where_the_configuration_says_so() -> None:
+    """The fallback warns, and the identity says random."""
+    with pytest.warns(UserWarning, match="going on with seeded random weights"):
+        _, identity = create_network(
+            BackboneConfig(architecture="resnet18.tv_in1k", weights=PretrainedWeights(fallback="random"))
+        )
+    assert identity.source == "random"
+
+
+def test_teacher_gives_one_embedding_per_frame_and_both_inputs_differ() -> None:
+    """[B, D'] embeddings; `raw` repeats the release's unnormalised pixels."""
+    frames = torch.randint(0, 256, (2, 3, 128, 128), generator=torch_rng(2), dtype=torch.uint8)
+    config = TeacherConfig(architecture="vit_tiny_patch16_224", weights=RANDOM)
+    correct = load_teacher(config, crop_px=128)
+    raw = load_teacher(config.model_copy(update={"input": "raw"}), crop_px=128)
+    assert correct.embed(frames).shape == (2, correct.dims)
+    assert not torch.allclose(correct.embed(frames), raw.embed(frames))
+
+
+@pytest.mark.parametrize("count", [40, 400], ids=["fewer samples than channels", "more samples than channels"])
+def test_fit_whitening_decorrelates_its_sample(count: int) -> None:
+    """Before the last L2, whitened samples have zero mean and unit covariance, by either way of computing it."""
+    sample = torch.randn(count, 60, generator=torch_rng(4)) @ torch.randn(60, 60, generator=torch_rng(5))
+    whitening = fit_whitening(sample, dims=8)
+    projected = (sample - whitening.mean) @ whitening.eigenvectors * whitening.eigenvalues.rsqrt()
+    torch.testing.assert_close(torch.cov(projected.T), torch.eye(8), rtol=1e-3, atol=1e-3)
+    assert (whitening.eigenvalues.diff() <= 0).all()
+    torch.testing.assert_close(whitening.apply(sample).norm(dim=-1), torch.ones(count))
+
+
+def test_whitening_round_trips_and_refuses_too_small_a_sample() -> None:
+    """Bytes give back equal tensors; fewer regions than dimensions and NaN are refused with the numbers."""
+    sample = torch.randn(50, 20, generator=torch_rng(6))
+    whitening = fit_whitening(sample, dims=5, eps=1e-6)
+    again = whitening_from_bytes(whitening_to_bytes(whitening))
+    assert again.sha256 == whitening.sha256
+    assert again.eps == whitening.eps
+    with pytest.raises(ArgumentError, match=r"got 5 of 20; add training videos or lower whitening\.dims"):
+        fit_whitening(sample[:5], dims=5)
+    with pytest.raises(ArgumentError, match="NaN"):
+        fit_whitening(sample / 0, dims=5)
+
+
+@pytest.mark.parametrize("size", [(256, 400), (146, 146), (90, 300), (600, 500)])
+def test_center_crop_is_square_from_any_size(size: tuple[int, int]) -> None:
+    """Every frame size gives a crop of the wanted side, with the middle in the middle."""
+    frames = torch.zeros(1, 3, *size, dtype=torch.uint8)
+    frames[..., size[0] // 2 - 8 : size[0] // 2 + 8, size[1] // 2 - 8 : size[1] // 2 + 8] = 255
+    crop = center_crop(frames, 128)
+    assert crop.shape == (1, 3, 128, 128)
+    assert (crop[..., 63:65, 63:65] > 200).all()

@@ -1,0 +1,84 @@
+"""A registered model of a small bundle with clips for it, and an MLflow server that all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from hapvr.registry.runs import Tracker
+from hapvr.registry.versions import log_model, promote, register
+from hapvr.scorer.calibration import fit_calibration
+from tests.registry.empty_store import free_port, mlflow_server, new_store
+from tests.scorer.bundles import make_bundle, write_scenes
+
+
+@dataclass(frozen=True)
+class Registered:
+    """uri: of the registry, where models:/hapvr@champion is the model in `bundle`; clips: a, b, copy and bad .mp4."""
+
+    uri: str
+    bundle: Path
+    clips: Path
+
+
+@pytest.fixture(scope="session")
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Registered:
+    """A version with calibration, alias champion, in an MLflow store of its own."""
+    folder = tmp_path_factory.mktemp("registered")
+    fitted = fit_calibration([0.0] * 10 + [-0.002] * 10, [-0.003] * 10 + [-0.004] * 20, source={}, frame_threshold=0.7)
+    bundle = make_bundle(folder, calibration=fitted, card="# A card\n")
+    clips = folder / "clips"
+    write_scenes(clips / "a.mp4", [0, 1, 2, 3, 4, 5])
+    write_scenes(clips / "b.mp4", [20, 21, 22, 23])
+    write_scenes(clips / "copy.mp4", [30, 31, 32, 33, 2, 3, 4, 34, 35])
+    (clips / "bad.mp4").write_text("this is no video")
+    (clips / "cut.mp4").write_bytes((clips / "a.mp4").read_bytes()[:2000])
+    tracker = Tracker(new_store(folder), "hapvr", artifacts=folder / "artifacts")
+    register_champion(tracker, bundle)
+    return Registered(tracker.uri, bundle, clips)
+
+
+def register_champion(tracker: Tracker, bundle: Path) -> int:
+    """The number of a version with the files of a bundle, the champion of `hapvr`."""
+    run_id = tracker.start("run", name="run", params={}, tags={})
+    source = log_model(tracker, run_id, bundle)
+    version = register(tracker, "hapvr", run_id=run_id, model_uri=source, target=0.5, tags={})
+    promote(tracker.client, "hapvr", version, reason="the first")
+    return version
+
+
+@pytest.fixture
+def model(registered: Registered) -> mlflow.pyfunc.PyFuncModel:
+    """The model as a caller loads it."""
+    mlflow.set_tracking_uri(registered.uri)
+    mlflow.set_registry_uri(registered.uri)
+    return mlflow.pyfunc.load_model("models:/hapvr@champion")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an MLflow server."""
+    with mlflow_server(tmp_path_factory.mktemp("mlflow server"), free_port()) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a SQLite store; tests take names of models and runs of their own."""
+    return new_store(tmp_path_factory.mktemp("mlflow store"))
+
+
+@pytest.fixture(params=["store", pytest.param("server", marks=pytest.mark.slow)])
+def tracker(request: pytest.FixtureRequest) -> Tracker:
+    """A SQLite store, and in the slow tests the server too."""
+    return Tracker(request.getfixturevalue(request.param), "tests")
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A model name that no other test uses."""
+    return str(request.node.originalname)

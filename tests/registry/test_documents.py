@@ -1,0 +1,77 @@
+"""The commands and programs that the documents print run as they are printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CHECKOUT
+from tests.registry.conftest import Registered
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder(registered: Registered, tmp_path: Path) -> Path:
+    """A folder as the examples have it: the demo's registry, a bundle, and the clips a, b and c."""
+    registry = Path(registered.uri.removeprefix("sqlite:///")).parent
+    (tmp_path / "data" / "demo").mkdir(parents=True)
+    (tmp_path / "data" / "demo" / "mlflow").symlink_to(registry)
+    (tmp_path / "bundle").symlink_to(registered.bundle)
+    for name, clip in {"a": "a", "b": "b", "c": "copy"}.items():
+        (tmp_path / f"{name}.mp4").symlink_to(registered.clips / f"{clip}.mp4")
+    return tmp_path
+
+
+def run(command: list[str], folder: Path) -> str:
+    """What a command prints in the folder, with the tools of this interpreter on the path."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(CHECKOUT),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def document(name: str) -> str:
+    return (CHECKOUT / name).read_text(encoding="utf-8")
+
+
+def programs(name: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", document(name), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(name: str, heading: str) -> list[str]:
+    """The indented lines under a heading, without prompts for other machines."""
+    section = document(name).split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^    (\S.*)$", section, flags=re.MULTILINE)
+
+
+def test_programs_of_readme_and_the_python_page(folder: Path) -> None:
+    """The registered model, the scorer, another prior and a benchmark, each as printed."""
+    (readme,) = programs("README.md")
+    registered, *library = programs("docs/python.md")
+    library = [program for program in library if "Searcher" not in program]  # tests/steps/test_searcher.py runs that
+    run([sys.executable, "-c", f"{readme}\n{registered}"], folder)
+    printed = run([sys.executable, "-c", "\n".join(library)], folder)
+    assert "absent.mp4 None None None missing_file" in printed
+
+
+def test_first_commands_of_the_serving_page(folder: Path) -> None:
+    """`hapvr score` and `mlflow models predict` find the registry, and no second database appears."""
+    printed = commands("docs/serving.md", "Three ways to ask")
+    last = next(number for number, line in enumerate(printed) if line.startswith("mlflow models predict"))
+    wanted = [line for line in printed[: last + 1] if not line.startswith("source ")]
+    script = "\n".join(wanted).replace("https://example.org/c.mp4", "c.mp4")
+    assert script.count("c.mp4") == 1
+    assert run(["bash", "-e", "-c", script], folder).count(".mp4") >= 2
+    assert "similarity" in (folder / "rows.json").read_text()
+    assert list(folder.glob("*.db")) == []

@@ -1,0 +1,164 @@
+"""Runs of a training, and its metrics on their way to MLflow, with and without a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_USER
+
+from hapvr.registry.runs import PENDING_NAME, PendingReports, Tracker, tracked_training
+from hapvr.steps.project import Project
+from hapvr.steps.training import (
+    finish_training,
+    prepare_training,
+    run_training,
+    training_command,
+    training_environment,
+)
+from hapvr.train.report import BatchReport, read_history
+from tests.registry.empty_store import free_port, mlflow_server
+from tests.train.killed import read_history_so_far
+from tests.train.runs import with_train
+
+REPORT = BatchReport(torch.eye(2), torch.tensor([[1, -1], [-1, 1]], dtype=torch.int8), ("a", "b"), torch.tensor([0, 0]))
+
+
+def start(tracker: Tracker, key: str) -> str:
+    return tracker.start(key, name="run", params={}, tags={})
+
+
+def test_a_run_says_who_made_it_and_by_which_program(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who starts it last is not who made it; the program is named without its folder. Files lie beside the database."""
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/hapvr", "train"])
+    monkeypatch.setenv("LOGNAME", "somebody")
+    tracker = Tracker(store, "origin")
+    run_id = start(tracker, "origin")
+    monkeypatch.setenv("LOGNAME", "another")
+    assert start(tracker, "origin") == run_id
+    tags = tracker.client.get_run(run_id).data.tags
+    assert (tags[MLFLOW_USER], tags[MLFLOW_SOURCE_NAME]) == ("somebody", "hapvr")
+    tracker.text(run_id, "text", "note.txt")
+    assert list(Path(store.removeprefix("sqlite:///")).parent.glob(f"artifacts/{run_id}/**/note.txt"))
+
+
+def test_runs_may_record_the_same_data_at_once(store: str) -> None:
+    """Trainings that start together name the same data; MLflow lets one of them write it first."""
+    tracker = Tracker(store, "datasets")
+    runs = [start(tracker, f"datasets-{number}") for number in range(6)]
+    for data in range(4):
+        together = threading.Barrier(len(runs))
+
+        def record(run_id: str, data: int = data, together: threading.Barrier = together) -> None:
+            together.wait()
+            tracker.dataset(run_id, name=f"data-{data}", digest="d", place="/data", profile={}, context="training")
+
+        with ThreadPoolExecutor(len(runs)) as pool:
+            list(pool.map(record, runs))
+    for run_id in runs:
+        assert len(tracker.client.get_run(run_id).inputs.dataset_inputs) == 4
+    tracker.dataset(
+        runs[0], name="s3", digest="d", place="s3://key:secret@bucket/data?secret=x", profile={}, context="training"
+    )
+    found = [row.dataset for row in tracker.client.get_run(runs[0]).inputs.dataset_inputs if row.dataset.name == "s3"]
+    assert [(row.source_type, row.source) for row in found] == [("s3", '{"uri": "s3://bucket/data"}')]
+
+
+def test_metrics_and_batches_reach_the_run(tracker: Tracker, tmp_path: Path) -> None:
+    """Metrics with their steps, heat maps and tables of batches as artifacts; nothing stays behind."""
+    run_id = start(tracker, "reached")
+    said: list[str] = []
+    with tracked_training(lambda: tracker, run_id, tmp_path, say=said.append) as tracked:
+        tracked.metrics(0, {"loss/total": 2.0})
+        tracked.metrics(1, {"loss/total": 1.0})
+        tracked.batch(1, REPORT)
+    history = tracker.client.get_metric_history(run_id, "loss/total")
+    assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
+    assert [file.path for file in tracker.client.list_artifacts(run_id, "batches")] == [
+        "batches/hardest-negatives-00000001.csv",
+        "batches/similarity-00000001.png",
+    ]
+    assert (PendingReports(tmp_path).metrics(), PendingReports(tmp_path).files(), said) == ([], [], [])
+
+
+def test_reports_wait_on_disk_until_the_server_answers(store: str, tmp_path: Path) -> None:
+    """Without a server nothing is raised; a later delivery takes all, once, and no other file of the machine."""
+
+    def connect() -> Tracker:
+        raise ConnectionError("nobody listens")
+
+    said: list[str] = []
+    with tracked_training(connect, "unknown", tmp_path, say=said.append) as tracked:
+        for step in range(3):
+            tracked.metrics(step, {"loss/total": float(step)})
+        tracked.batch(1, REPORT)
+    assert said[0] == "MLflow cannot be reached (nobody listens); training goes on and keeps its metrics"
+    assert said[-1].startswith(f"MLflow: 5 entries of this run are not delivered; they are kept in {tmp_path}")
+    with (tmp_path / PENDING_NAME).open("a") as file:
+        file.write('{"file": "../secret", "folder": "batches"}\n{"file": "/etc/passwd"}\n{"step": 3, "time')
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "batches" / "run.json").write_text("{}")
+    (tmp_path / "batches" / "similarity-00000009.png").symlink_to(tmp_path / "secret")
+    tracker = Tracker(store, "waiting")
+    run_id = start(tracker, "waiting")
+    with pytest.warns(UserWarning, match="it is skipped"):
+        assert PendingReports(tmp_path).deliver(tracker, run_id) == 5
+    assert [metric.step for metric in tracker.client.get_metric_history(run_id, "loss/total")] == [0, 1, 2]
+    names = [file.path for file in tracker.client.list_artifacts(run_id, "batches")]
+    assert names == ["batches/hardest-negatives-00000001.csv", "batches/similarity-00000001.png"]
+    assert PendingReports(tmp_path).deliver(tracker, run_id) == 0
+
+
+def tracked_by(project: Project, address: str, **train: int) -> Project:
+    config = with_train(project, **train)
+    tracking = config.tracking.model_copy(update={"uri": address})
+    return replace(project, config=config.model_copy(update={"tracking": tracking}))
+
+
+@pytest.mark.slow
+def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: Path) -> None:
+    """A server that is killed in mid-training and comes back: training goes on, and the run has all metrics in the end."""
+    port = free_port()
+    every = {"log_every_steps": 25, "validate_every_steps": 1200, "checkpoint_every_steps": 400}
+    project = tracked_by(small_project, f"http://127.0.0.1:{port}", steps=1200, **every)
+    with mlflow_server(tmp_path, port):
+        training = prepare_training(project, "server-killed", tags={})
+        process = subprocess.Popen(training_command(project, training), env=os.environ | training_environment(project))
+        while not read_history_so_far(training.folder):
+            assert process.poll() is None
+            time.sleep(0.1)
+    while len(PendingReports(training.folder).metrics()) < 2:
+        assert process.poll() is None, "training ended before metrics were kept"
+        time.sleep(0.1)
+    with mlflow_server(tmp_path, port) as address:
+        assert process.wait() == 0
+        finish_training(project, training)
+        tracker = Tracker(address, project.config.tracking.experiment)
+        found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
+        logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
+        assert sorted({metric.step for metric in found}) == logged
+        assert len(logged) == 48
+        assert PendingReports(training.folder).metrics() == []
+
+
+@pytest.mark.slow
+def test_run_that_ends_without_its_server_is_finished_later(small_project: Project, tmp_path: Path) -> None:
+    """Training ends well while the server is away; finishing it when the server is back delivers what was kept."""
+    port = free_port()
+    project = tracked_by(small_project, f"http://127.0.0.1:{port}")
+    with mlflow_server(tmp_path, port):
+        training = prepare_training(project, "server-away", tags={})
+    run_training(project, training)
+    assert PendingReports(training.folder).metrics()
+    with mlflow_server(tmp_path, port) as address:
+        assert finish_training(project, training)["steps"] == 8
+        tracker = Tracker(address, project.config.tracking.experiment)
+        found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
+        assert sorted({metric.step for metric in found}) == [1, 3, 5, 7]

@@ -1,0 +1,261 @@
+"""The registered model in a real registry: versions, champions, cards, lineage, and what a name stands for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from hapvr.errors import ArgumentError, DamagedError, DataError, MissingPartError
+from hapvr.provenance import file_sha256
+from hapvr.registry.client import LISTING_NAME, mlflow_client, pinned_uri, registered_bundle, write_listing
+from hapvr.registry.runs import Tracker
+from hapvr.registry.versions import (
+    CHALLENGER,
+    LINEAGE_FILE,
+    MAX_CHARACTERS,
+    champion_of,
+    describe,
+    history,
+    lineage_of,
+    list_versions,
+    promote,
+    read_card,
+    register,
+    rollback,
+    set_champion,
+    version_tags,
+    versions_from,
+)
+from tests.registry.conftest import Registered, register_champion
+from tests.registry.empty_store import answering, free_port, new_store
+from tests.scorer.bundles import make_bundle, write_scenes
+
+OLD, NEW = "a" * 64, "b" * 64
+DATA = (
+    {"whitening": "c" * 64, "training_views/own-train-00000": OLD},
+    {"whitening": "c" * 64, "training_views/own-train-00000": OLD, "training_views/x-00000": NEW},
+)
+
+
+def add_version(tracker: Tracker, name: str, *, source: str = "") -> int:
+    """A version of a run of its own."""
+    number = len(tracker.client.search_runs([tracker.experiment_id]))
+    run = tracker.start(f"run-{number}", name=f"run {number}", params={}, tags={})
+    return register(tracker, name, run_id=run, model_uri=source or f"runs:/{run}/model", target=0.5, tags={})
+
+
+def test_registering_a_run_twice_keeps_its_version(tracker: Tracker, name: str) -> None:
+    """A repeated registration finds the version it made, and the challenger alias points at the newest."""
+    assert champion_of(tracker.client, name) is None
+    first = add_version(tracker, name)
+    run = tracker.client.get_model_version(name, str(first)).run_id
+    again = register(tracker, name, run_id=run, model_uri=f"runs:/{run}/model", target=0.6, tags={})
+    second = add_version(tracker, name)
+    assert (first, again, second) == (1, 1, 2)
+    assert int(tracker.client.get_model_version_by_alias(name, CHALLENGER).version) == 2
+    assert version_tags(tracker.client, name, 1)["hapvr.target_mean"] == "0.600000"
+    assert champion_of(tracker.client, name) is None
+
+
+def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -> None:
+    """1, 2, 3 by the gate; back to 2, back to 1, no further; then 3 by hand, and back to 1 again. It is all written down."""
+    client = tracker.client
+    for version in [add_version(tracker, name) for _ in range(3)]:
+        set_champion(client, name, version, how="gate", reason="better")
+    assert rollback(client, name, reason="bad on news") == 2
+    assert rollback(client, name, reason="bad too") == 1
+    with pytest.raises(DataError, match="no earlier champion"):
+        rollback(client, name, reason="further")
+    assert promote(client, name, 3, reason="looked at by hand") == 1
+    with pytest.raises(ArgumentError, match=f"version 3 of {name} is champion already"):
+        promote(client, name, 3, reason="again")
+    with pytest.raises(DataError, match="version 9"):
+        promote(client, name, 9, reason="absent")
+    assert rollback(client, name, reason="no") == 1
+    other = MlflowClient(tracking_uri=tracker.uri, registry_uri=tracker.uri)
+    ways = ["gate", "gate", "gate", "rollback", "rollback", "hand", "rollback"]
+    assert [entry.how for entry in history(other, name)] == ways
+    assert version_tags(other, name, 3)["hapvr.gate.reason"] == "looked at by hand"
+
+
+def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(tracker: Tracker, name: str) -> None:
+    """Version 2 is deleted while champion: there is no champion until a rollback goes to 1."""
+    for version in (add_version(tracker, name), add_version(tracker, name)):
+        set_champion(tracker.client, name, version, how="gate", reason="better")
+    tracker.client.delete_model_version(name, "2")
+    assert champion_of(tracker.client, name) is None
+    assert rollback(tracker.client, name, reason="2 is gone") == 1
+    champion = champion_of(tracker.client, name)
+    assert champion is not None
+    assert champion.version == 1
+
+
+def test_a_damaged_history_is_named(tracker: Tracker, name: str) -> None:
+    """The tag is a text that any program may set."""
+    version = add_version(tracker, name)
+    for text in ("[[1]]", "{}", '[["x", "2026", "hand"]]', "x"):
+        tracker.client.set_registered_model_tag(name, "hapvr.champions", text)
+        with pytest.raises(DamagedError, match=r"the tag hapvr\.champions of .* is damaged .*delete the tag"):
+            set_champion(tracker.client, name, version, how="hand", reason="")
+
+
+def test_a_description_leads_to_the_card(tracker: Tracker, name: str) -> None:
+    """By number or alias; a version whose run has no card says so."""
+    version = add_version(tracker, name)
+    run = tracker.client.get_model_version(name, str(version)).run_id
+    with pytest.raises(DataError, match="has no model card"):
+        read_card(tracker.client, name, CHALLENGER)
+    tracker.text(run, "# The card\n", "model_card.md")
+    assert read_card(tracker.client, name, CHALLENGER) == read_card(tracker.client, name, "1") == "# The card\n"
+    reason = "promoted: " + 6000 * "."
+    describe(tracker, name, version, run_id=run, decision="promoted\nfor a reason", tags={"why": reason, "empty": ""})
+    described = tracker.client.get_model_version(name, "1")
+    assert described.description.endswith(f"Model card: runs:/{run}/model_card.md, or `hapvr models card 1`")
+    assert len(described.tags["why"]) == MAX_CHARACTERS  # PostgreSQL takes no more
+    assert [row["description"] for row in list_versions(tracker.client, name)] == ["promoted"]
+    for wrong in ("99", "nobody"):
+        with pytest.raises(DataError, match=f"no {name} version {wrong}"):
+            read_card(tracker.client, name, wrong)
+
+
+def test_lineage_leads_from_versions_to_data_and_back(tracker: Tracker, name: str) -> None:
+    """By number and alias, by shard, part and digest; a version that lost its record says so, and may have read anything."""
+    for number, data in enumerate((*DATA, None), start=1):
+        run = tracker.start(f"{name}-{number}", name="run", params={}, tags={"git.revision": f"commit {number}"})
+        if data:
+            record = {"data_digests": data, "weights": {"backbone": {"source": "random"}}, "environment": {}}
+            tracker.text(run, json.dumps(record), LINEAGE_FILE)
+        tags = {"dagster.run_id": f"dagster {number}"}
+        register(tracker, name, run_id=run, model_uri=f"runs:/{run}/model", target=0.5, tags=tags)
+    tracker.client.set_registered_model_alias(name, "challenger", "2")
+    found = lineage_of(tracker.client, name, "challenger")
+    assert found == lineage_of(tracker.client, name, "2")
+    assert (found.version, found.aliases, found.dagster_run) == (2, ["challenger"], "dagster 2")
+    assert (found.revision, found.data, found.weights) == ("commit 2", DATA[1], {"backbone": "random"})
+    lost = lineage_of(tracker.client, name, "3")
+    assert LINEAGE_FILE in lost.lost
+    assert not lost.data
+    for data, versions in (
+        ("own-train-00000", {3: 0, 2: 1, 1: 1}),
+        ("training_views/own-train-00000", {3: 0, 2: 1, 1: 1}),
+        ("x-00000", {3: 0, 2: 1}),
+        (OLD[:8].upper(), {3: 0, 2: 1, 1: 1}),
+        (OLD[:7], {3: 0}),
+    ):
+        rows = versions_from(tracker.client, name, data)
+        assert [(row.version, len(row.data)) for row in rows] == list(versions.items())
+
+
+def test_what_is_not_there_is_named(registered: Registered) -> None:
+    assert pinned_uri("models:/hapvr@champion", registered.uri) == "models:/hapvr/1"
+    assert pinned_uri("models:/hapvr/1", registered.uri) == "models:/hapvr/1"
+    for uri in ("models:/hapvr@nobody", "models:/hapvr/99", "models:/other/1"):
+        with pytest.raises(DataError, match=f"{uri} is not in the registry.*hapvr models list"):
+            registered_bundle(uri, registered.uri)
+    with pytest.raises(ArgumentError, match="NAME@ALIAS"):
+        pinned_uri("hapvr", registered.uri)
+
+
+def test_without_mlflow_the_listing_says_what_a_name_stands_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows each change by this package, and others' once MLflow is there; a bundle of another content is refused."""
+    tracker = Tracker(new_store(tmp_path), "tests")
+    bundles = [make_bundle(tmp_path / name) for name in "ab"]
+    for bundle in bundles:
+        add_version(tracker, "hapvr", source=bundle.as_uri())
+    promote(tracker.client, "hapvr", 1, reason="first")
+
+    def champion(*, mlflow: bool) -> Path:
+        monkeypatch.setattr("hapvr.registry.client.is_installed", lambda package: mlflow)
+        return registered_bundle("models:/hapvr@champion", tracker.uri)
+
+    assert champion(mlflow=False) == bundles[0]
+    monkeypatch.undo()
+    promote(tracker.client, "hapvr", 2, reason="second")
+    assert champion(mlflow=False) == bundles[1]
+    tracker.client.delete_model_version("hapvr", "2")  # as MLflow's own page does it
+    assert champion(mlflow=False) == bundles[1]
+    with pytest.raises(DataError, match="models:/hapvr@champion is not in the registry"):
+        champion(mlflow=True)
+    with pytest.raises(DataError, match="models:/hapvr@champion is not in the registry"):
+        champion(mlflow=False)
+    tracker.client.set_registered_model_alias("hapvr", "champion", "1")
+    assert champion(mlflow=True) == champion(mlflow=False) == bundles[0]
+    scorer = bundles[0] / "scorer.json"
+    scorer.write_text(scorer.read_text() + " ")
+    with pytest.raises(DamagedError, match=r"scorer\.json is not the file that models:/hapvr@champion was listed with"):
+        champion(mlflow=False)
+    (tmp_path / LISTING_NAME).write_text('{"state": 1}')
+    with pytest.raises(DamagedError, match="`hapvr models show champion` of a full installation writes it"):
+        champion(mlflow=False)
+    assert champion(mlflow=True) == bundles[0]
+    with pytest.raises(MissingPartError, match="mlflow-skinny"):
+        champion(mlflow=False), mlflow_client(tracker.uri)
+
+
+def test_what_is_no_mlflow_server_is_named_at_once(tmp_path: Path) -> None:
+    """Nobody listens; a server without /health; one that answers with a page, as Dagster's does; no database; no address."""
+    silent = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(DataError, match=rf"no MLflow server answers at {silent}.*tracking.uri"):
+        Tracker(silent, "tests")
+    for health in ((404, b"no"), (200, b"<html>")):
+        with (
+            answering(200, b"<html>", health=health) as address,
+            pytest.raises(DataError, match="is no MLflow registry"),
+        ):
+            Tracker(address, "tests")
+    (tmp_path / "text.db").write_text("text")
+    for uri, match in (
+        (f"sqlite:///{tmp_path}/absent.db", "no registry is at .*absent.db"),
+        (f"sqlite:///{tmp_path}/text.db", "text.db is no MLflow registry"),
+    ):
+        with pytest.raises(DataError, match=match):
+            mlflow_client(uri)
+    with pytest.raises(ArgumentError, match="--tracking-uri is 'mlruns'"):
+        mlflow_client("mlruns")
+
+
+@pytest.mark.slow
+def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files of the bundle into the cache; eight `hapvr score` that fetch it at once answer as one alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bundle = make_bundle(tmp_path)
+    version = register_champion(Tracker(server, "hapvr"), bundle)
+    found = registered_bundle("models:/hapvr@champion", server)
+    assert found.is_relative_to(tmp_path / "cache")
+    for file in bundle.rglob("*"):
+        if file.is_file():
+            assert file_sha256(found / file.relative_to(bundle)) == file_sha256(file)
+    assert pinned_uri("models:/hapvr@champion", server) == f"models:/hapvr/{version}"
+    with pytest.raises(DataError, match="models:/hapvr@absent is not in the registry"):
+        pinned_uri("models:/hapvr@absent", server)
+    clips = [write_scenes(tmp_path / name, scenes) for name, scenes in (("a.mp4", [0, 1, 2]), ("b.mp4", [1, 2, 5]))]
+    command = [sys.executable, "-c", "from hapvr.cli import main; main()", "score", *map(str, clips), "--json"]
+    command += ["--model", "models:/hapvr@champion", "--tracking-uri", server]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "empty"), "HAPVR_CACHE": str(tmp_path / "converted")}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    together = [process.communicate(timeout=300) for process in [start() for _ in range(8)]]
+    alone, _ = start().communicate(timeout=300)
+    assert json.loads(alone)["pairs"][0]["error"] == ""
+    for answer, said in together:
+        assert answer == alone, said
+
+
+def test_a_listing_is_not_written_where_it_cannot_be(tmp_path: Path) -> None:
+    """A folder that may only be read still answers."""
+    tracker = Tracker(new_store(tmp_path), "tests")
+    (tmp_path / LISTING_NAME).mkdir()  # permissions would not bind a superuser
+    add_version(tracker, "hapvr")
+    assert [version.uri for version in write_listing(tracker.uri).versions] == ["models:/hapvr/1"]

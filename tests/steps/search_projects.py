@@ -1,0 +1,132 @@
+"""Small collections that can be indexed and searched, by the real stages, and networks that stand for champions."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hapvr.data.features import FeatureStore
+from hapvr.model.checkpoint import load_network, save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.whitening import load_whitening
+from hapvr.registry.versions import promote, register
+from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.description import CARD_FILE
+from hapvr.scorer.onnx_export import write_onnx
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
+from hapvr.seeding import torch_rng
+from hapvr.steps.project import Project
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
+from hapvr.steps.training import tracker_of
+from tests.conftest import make_feature_data, small_settings
+from tests.registry.empty_store import new_store
+from tests.scorer.bundles import write_scenes
+from tests.steps.data_projects import folder_settings, open_project
+
+DIMS = 32
+LONG = range(100, 140)
+"""Pictures of long.mp4, a second each."""
+
+
+def write_collection(folder: Path) -> Path:
+    """long: 40 pictures; part: 12 of them within others; copy: those of short; others: their own."""
+    write_scenes(folder / "long.mp4", list(LONG))
+    write_scenes(folder / "trips" / "part.mp4", [200, 201, *range(110, 122), 202, 203])
+    write_scenes(folder / "short.mp4", list(range(300, 308)))
+    write_scenes(folder / "trips" / "copy of short.mp4", list(range(300, 308)), fps=6)
+    for number in range(5):
+        write_scenes(folder / f"other {number}.mp4", list(range(400 + 20 * number, 410 + 20 * number)))
+    return folder
+
+
+def calibration() -> Calibration:
+    """As if matches had similarities about 0.8, others about 0.2; the threshold of segments lies between."""
+    steps = [step / 100 for step in range(20)]
+    return fit_calibration(
+        [0.7 + step for step in steps], [0.1 + step for step in steps] * 4, source={}, frame_threshold=0.6
+    )
+
+
+def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | None = None) -> Path:
+    """A similarity network of seeded weights, as `--model` takes it."""
+    network = SimilarityNetwork(settings or NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search"))
+    return save_network(network, folder / f"network-{seed}", metadata={})
+
+
+def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool = True, onnx: bool = False) -> Path:
+    """A bundle for the features of a project; without comparator, and seed 0 without attention, it needs no training."""
+    settings = NetworkSettings(comparator=False, attention=seed > 0)
+    place = network_folder(folder, seed=seed, settings=settings)
+    backbone, whitening = load_backbone(project.config.backbone), load_whitening(project.root)
+    record = None
+    if onnx:
+        (key, *_) = project.root.list_folders("features")
+        store = FeatureStore(project.root, [key])
+        record = write_onnx(
+            folder / "exported",
+            backbone=backbone,
+            whitening=whitening,
+            network=load_network(place)[0],
+            frames=[],
+            features=[regions for _, regions in store.read(sorted(store.available())[:2])],
+        )
+    return write_bundle(
+        folder / f"bundle-{seed}",
+        BundleParts(
+            network_folder=place,
+            backbone=backbone,
+            whitening=whitening,
+            sampling=project.config.sampling,
+            calibration=calibration() if calibrated else None,
+            onnx=record,
+            onnx_folder=folder / "exported" if onnx else None,
+        ),
+    )
+
+
+def copied_project(small_project: Project, folder: Path, **search: object) -> Project:
+    """A project with the features of `small_project`, in a folder of its own. search: settings of that section."""
+    source = small_project.root.local
+    assert source is not None
+    for stage in ("manifest", "videos", "frames", "whitening", "features"):
+        shutil.copytree(source / stage, folder / "data" / stage)
+    videos = small_project.path(small_project.config.sources[0].path)
+    return open_project(folder, small_settings(videos, folder / "data") | {"search": search})
+
+
+def searchable_project(folder: Path) -> Project:
+    """A project in `folder` with an index over the videos of `write_collection`."""
+    videos = write_collection(folder / "videos")
+    settings = folder_settings(videos, folder / "data")
+    settings["whitening"] = {"dims": DIMS, "max_regions": 2000}
+    project = open_project(folder, settings)
+    make_feature_data(project)
+    update_index(project, search_model(project, str(bundle_of(project, folder))))
+    return project
+
+
+def copied(made: Path, folder: Path, **settings: Any) -> Project:
+    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `service.port`."""
+    shutil.copytree(made / "data", folder / "data")
+    text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / "data"), str(folder / "data"))
+    config = folder / "config.yaml"
+    config.write_text(text, encoding="utf-8")
+    return Project.open(config, folder=folder, overrides=settings)
+
+
+def register_bundle(project: Project, bundle: Path) -> int:
+    """A version of the project's registry that is the champion, with a card; its number."""
+    if not (store := project.root.local_path("mlflow")).exists():
+        new_store(store)
+    tracker = tracker_of(project)
+    run = tracker.start(secrets.token_hex(8), name="run", params={}, tags={})
+    name, source = project.config.tracking.registered_model, bundle.as_uri()
+    version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
+    tracker.text(run, "# The card\n", CARD_FILE)
+    promote(tracker.client, name, version, reason="the newest")
+    return version

@@ -1,0 +1,101 @@
+"""The ablations that ship: every row is a valid configuration and trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hapvr.config import Config, digest
+from hapvr.config_file import load_config, read_mapping
+from hapvr.losses.registry import RANKING_LOSSES
+from hapvr.model.side import Side, join_side
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.networks.pairs import positive_pairs, video_pair_labels
+from hapvr.networks.pseudo import pseudo_labels
+from hapvr.seeding import torch_rng
+from hapvr.train.batch import Batch
+from hapvr.train.families import build_network, build_training
+from tests.conftest import CHECKOUT
+from tests.train.visil import write_visil
+
+
+class Row(NamedTuple):
+    """A line of a table: dotted configuration keys to values."""
+
+    title: str
+    overrides: dict[str, Any]
+
+
+ABLATIONS = CHECKOUT / "configs" / "ablations.yaml"
+TABLES = {
+    table: [Row(title, overrides) for title, overrides in rows.items()]
+    for table, rows in read_mapping(ABLATIONS).items()
+}
+ROWS = [pytest.param(row, id=f"{table}-{row.title}") for table, rows in TABLES.items() for row in rows]
+
+
+def config_of(row: Row) -> Config:
+    return load_config(CHECKOUT / "configs" / "paper.yaml", overrides={"features.pooled": True, **row.overrides})
+
+
+def with_comparator(config: Config, folder: Path) -> Config:
+    """The configuration with a file for the comparator that TCA takes from ViSiL."""
+    network = config.train.network
+    if not isinstance(network, TcaSettings) or not network.comparator:
+        return config
+    file = folder / "visil.pth"
+    write_visil(file)
+    train = {"network": network.model_copy(update={"comparator_from": str(file)})}
+    return config.model_copy(update={"train": config.train.model_copy(update=train)})
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: Path) -> None:
+    """Network and objective of the row's settings give a finite total, and gradients that are finite and not all zero."""
+    config = with_comparator(config_of(row), tmp_path)
+    network = build_network(config.train.network, dims=8, seed=0, side_dims=12)
+    regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
+    if network.needs_side:
+        pooled = F.normalize(torch.randn(6, 8, 12, generator=torch_rng(0, "pooled")), dim=-1)
+        regions = join_side(regions, Side(pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80))
+    labels = video_pair_labels([{name} for name in "aabbcc"])
+    pairs = positive_pairs(labels, include_self=True)
+    teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
+    frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
+    training = build_training(config.train, network, num_videos=100_000, batch_videos=3, gather=None)
+    source_ids = torch.tensor([[number // 2, -1] for number in range(6)])
+    batch = Batch(
+        regions=regions,
+        labels=labels,
+        frame_labels=frame_labels,
+        pair_index=pairs,
+        first_row=0,
+        video_ids=tuple("aabbcc"),
+        view_index=torch.arange(6),
+        source_ids=source_ids,
+    )
+    total, *_ = training(batch)
+    total.backward()
+    gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
+    assert torch.isfinite(total)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    assert any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_of_a_table_differ(table: str) -> None:
+    """No two rows of a table have the same settings."""
+    configs = [config_of(row) for row in TABLES[table]]
+    assert len({digest(config.train, config.pseudo_labels) for config in configs}) == len(configs)
+
+
+def test_table_2_has_a_row_for_every_ranking_loss() -> None:
+    """Each registered loss at video level, none at frame level, for 10,000 steps."""
+    settings = [config_of(row).train for row in TABLES["table2"]]
+    assert [train.objective.video_ap_loss for train in settings] == list(RANKING_LOSSES)
+    assert {train.objective.frame_ap_weight for train in settings} == {0}
+    assert {train.steps for train in settings} == {10_000}

@@ -1,0 +1,217 @@
+"""The outbox against a real HTTP server: nothing is lost, nothing is posted twice, nothing goes where nobody said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import DamagedError
+from hapvr.steps.alerts import OUTBOX_PLACE as PLACE
+from hapvr.steps.alerts import AlertOutbox, deliver_alerts
+from hapvr.steps.project import Project
+from tests.conftest import CHECKOUT, small_settings, write_settings
+
+
+class Receiver:
+    """A webhook on this machine that remembers what it got. answers: status by number of the request; 200 after them."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str]] = []
+        self.answers: list[int] = []
+        self.wait_s = 0.0
+        self.trickle = b""
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                status = receiver.answers[len(receiver.got)] if len(receiver.got) < len(receiver.answers) else 200
+                receiver.got.append((self.headers["Idempotency-Key"], body))
+                time.sleep(receiver.wait_s)
+                while receiver.trickle:  # of an answer that does not end
+                    self.wfile.write(receiver.trickle)
+                    time.sleep(0.1)
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", f"http://127.0.0.1:{receiver.port}/elsewhere")
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                receiver.got.append(("GET", self.path))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def ids(self) -> list[str]:
+        return [name for name, _ in self.got]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def watching(receiver: Receiver, tmp_path: Path) -> Callable[..., Project]:
+    """A project that posts to the receiver, with values of its webhook."""
+
+    def opened(**webhook: object) -> Project:
+        settings = small_settings(tmp_path, tmp_path / "data")
+        values = {"url": f"http://127.0.0.1:{receiver.port}/hook", "retry_wait_s": 0} | webhook
+        settings["watch"] = {"lists": [{"name": "leaked", "path": str(tmp_path)}], "webhook": values}
+        return Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
+
+    return opened
+
+
+def test_a_message_goes_out_once_for_ever(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """In the order in which they came; an id that was ever put is passed over."""
+    project = watching()
+    outbox = AlertOutbox(project.root)
+    assert outbox.put({"one": '{"a": "ä"}', "two": "{}"}) == 2
+    assert outbox.put({"two": '{"other": 1}', "three": "{}"}) == 1
+    assert deliver_alerts(project).delivered == 3
+    assert receiver.got == [("one", '{"a": "ä"}'), ("two", "{}"), ("three", "{}")]
+    assert outbox.put({"one": "{}", "two": "{}"}) == 0
+    assert deliver_alerts(project).delivered == 0
+    assert len(receiver.got) == 3
+    assert outbox.counts() == (3, 0)
+
+
+def test_what_is_refused_waits_longer_each_time(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """The first failure stops the others; it is due again after its wait, which doubles up to the longest."""
+    project = watching(retry_wait_s=100, max_wait_s=150)
+    outbox, began = AlertOutbox(project.root), time.time()
+    outbox.put({"one": "{}", "two": "{}"})
+    receiver.answers = [503, 200]
+    first = deliver_alerts(project)
+    assert (first.delivered, first.waiting) == (0, 2)
+    assert first.problem.endswith("answered 503")
+    assert receiver.ids == ["one"]
+    assert [message.id for message in outbox.due(began + 90)] == ["two"]
+    assert [(message.id, message.attempts) for message in outbox.due(time.time() + 101)] == [("one", 1), ("two", 0)]
+    assert deliver_alerts(project).delivered == 1  # the other one need not wait for it
+    outbox.failed("one", "again", next_s=0)
+    assert [message.attempts for message in outbox.due(time.time())] == [2]
+    assert deliver_alerts(project).waiting == 0
+    assert receiver.ids == ["one", "two", "one"]
+
+
+def test_a_clock_that_jumps_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """What was put off while the clock ran ten years ahead goes out when it is right again, and not before its wait."""
+    project = watching(retry_wait_s=100, max_wait_s=150)
+    outbox = AlertOutbox(project.root)
+    outbox.put({"one": "{}"})
+    outbox.failed("one", "the server was away", next_s=time.time() + 10 * 365 * 86400 + 100)
+    assert deliver_alerts(project).delivered == 1
+    outbox.put({"two": "{}"})
+    outbox.failed("two", "the server was away", next_s=time.time() + 100)
+    assert deliver_alerts(project).delivered == 0
+
+
+def test_a_server_that_is_away_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """Nobody listens; one that hangs; then it is back."""
+    project = watching(timeout_s=0.5)
+    AlertOutbox(project.root).put({"one": "{}"})
+    away = watching(url="http://127.0.0.1:9/hook")
+    assert "cannot be reached" in deliver_alerts(away).problem
+    receiver.wait_s = 2.0
+    assert "cannot be reached" in deliver_alerts(watching(timeout_s=0.5)).problem
+    receiver.wait_s = 0.0
+    assert deliver_alerts(project).delivered == 1
+    assert AlertOutbox(project.root).counts() == (1, 0)
+
+
+@pytest.mark.parametrize("trickle", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_an_answer_that_does_not_end_holds_nothing(
+    watching: Callable[..., Project], receiver: Receiver, trickle: bytes
+) -> None:
+    """Byte by byte, or put off for ever: the whole exchange has one deadline, and the message goes out later."""
+    project = watching(timeout_s=0.5)
+    AlertOutbox(project.root).put({"one": "{}"})
+    receiver.trickle, began = trickle, time.monotonic()
+    assert "no answer within 0.5 s" in deliver_alerts(project).problem
+    assert time.monotonic() - began < 5
+    receiver.trickle = b""
+    assert deliver_alerts(project).delivered == 1
+
+
+def test_no_redirect_is_followed(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """A 302 is a refusal; the other address gets nothing."""
+    project = watching()
+    AlertOutbox(project.root).put({"one": "{}"})
+    receiver.answers = [302]
+    assert deliver_alerts(project).problem.endswith("answered 302")
+    assert receiver.ids == ["one"]
+
+
+def test_a_damaged_outbox_is_named(watching: Callable[..., Project]) -> None:
+    project = watching()
+    AlertOutbox(project.root).put({"one": "{}"})
+    project.root.local_path(PLACE).write_bytes(b"no database at all" * 100)
+    with pytest.raises(DamagedError, match=r"outbox\.db cannot be used .* restore it from a copy"):
+        AlertOutbox(project.root).counts()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from hapvr.steps.alerts import AlertOutbox
+from hapvr.steps.alerts import deliver_alerts
+from hapvr.steps.project import Project
+project = Project.open(Path(sys.argv[1]), folder=Path(sys.argv[1]).parent)
+AlertOutbox(project.root).put({f"event-{number:02d}": "{}" for number in range(40)})
+print("put", flush=True)
+while deliver_alerts(project).waiting:
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_kills_lose_nothing_and_repeat_at_most_what_was_under_way(
+    watching: Callable[..., Project], receiver: Receiver
+) -> None:
+    """kill -9 at five moments: every event arrives; only the one that was under way at a kill comes again, under its key."""
+    project = watching()
+    receiver.wait_s = 0.05
+    kills = 5
+    for number in range(kills + 1):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(project.folder / "config.yaml")],
+            stdout=subprocess.PIPE,
+            cwd=CHECKOUT,
+            env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        if number < kills:
+            before = len(receiver.got)
+            while len(receiver.got) < before + 1 + number and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+        process.wait(timeout=120)
+    assert process.returncode == 0
+    wanted = [f"event-{number:02d}" for number in range(40)]
+    assert sorted(set(receiver.ids)) == wanted
+    assert list(dict.fromkeys(receiver.ids)) == wanted
+    assert len(receiver.ids) - len(wanted) <= kills
+    assert AlertOutbox(project.root).counts() == (40, 0)

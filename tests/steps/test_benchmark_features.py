@@ -1,0 +1,120 @@
+"""A benchmark's videos in the store: ingested by one line of configuration, found under the benchmark's own ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.data.features import ROW_GROUP_ROWS, STAGE, FeatureStore, feature_columns, fields
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import read_manifest
+from hapvr.data.shards import Shard, index_row
+from hapvr.errors import ConfigError, DataError
+from hapvr.provenance import Provenance
+from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
+from hapvr.steps.manifest import make_manifest
+from hapvr.steps.project import Project
+from tests.conftest import small_settings, write_settings
+
+
+def project_of(tmp_path: Path, source: dict[str, str], **settings: object) -> Project:
+    """A project with one source."""
+    config = small_settings(tmp_path, tmp_path / "data") | {"sources": [source], **settings}
+    return Project.open(write_settings(tmp_path / "config.yaml", config))
+
+
+def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
+    """A finished shard of features [3, 2, 4], constant per video: its position in the list."""
+    shard = Shard(root, STAGE, key)
+    with shard.write_data(fields(num_regions=2, dims=4), row_group_rows=ROW_GROUP_ROWS, compress=False) as writer:
+        for number, video_id in enumerate(video_ids):
+            writer.write(feature_columns(video_id, torch.full((3, 2, 4), float(number)).numpy(), [0.0, 1.0, 2.0]))
+    provenance = Provenance(STAGE, {"made": "by hand"})
+    shard.write_index([index_row(video_id, 3) for video_id in video_ids], provenance=provenance)
+
+
+def test_one_line_ingests_a_benchmark(tmp_path: Path) -> None:
+    """Every query and database video of FIVR-5K becomes a row to download, in shards of the usual size."""
+    source = {"kind": "benchmark", "name": "fivr-5k", "split": "test"}
+    result = make_manifest(project_of(tmp_path, source, shard_videos=512))
+    definition = load_definition("fivr-5k")
+    manifest = read_manifest(DataRoot(tmp_path / "data"))
+    assert result.counts == {"fivr-5k": len(definition.video_ids)}
+    assert set(manifest["video_id"]) == {f"fivr-5k/{video}" for video in definition.video_ids}
+    assert set(manifest["uri"]) == {f"youtube:{video}" for video in definition.video_ids}
+    assert set(manifest["split"]) == {"test"}
+    assert result.training_shards == ()
+    assert len(result.shards) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("svd", r"source svd.*11-character YouTube id, got '\d+\.mp4'.*kind `folder`"),
+        ("fivr-6k", r"benchmark 'fivr-6k': neither a known name \(fivr-5k, .*kind `folder`"),
+    ],
+)
+def test_benchmarks_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, name: str, message: str) -> None:
+    """A benchmark of other ids, and an unknown one, are refused with their name and the way out."""
+    with pytest.raises(DataError, match=message):
+        make_manifest(project_of(tmp_path, {"kind": "benchmark", "name": name}))
+
+
+def test_a_benchmark_is_no_training_set(tmp_path: Path) -> None:
+    """`split: train` is refused with the values that are allowed."""
+    with pytest.raises(ConfigError, match=r"sources\.0\.benchmark\.split: .*'validation' or 'test'"):
+        project_of(tmp_path, {"kind": "benchmark", "name": "fivr-5k", "split": "train"})
+
+
+def test_stored_ids_of_every_way_into_the_store() -> None:
+    """Imported, fetched, and read from a folder; the source of the benchmark's name wins over others."""
+    definition = load_definition("fivr-5k")
+    imported, fetched, from_folder, twice = definition.video_ids[:4]
+    stored = [
+        imported,
+        f"fivr-200k/{fetched}",
+        f"some-folder/{from_folder}.mp4",
+        f"a-source/{twice}",
+        f"fivr-5k/{twice}.webm",
+        "a-source/something else",
+        f"a-source/{definition.video_ids[5]}.txt",
+    ]
+    assert stored_ids(definition, stored) == {
+        imported: imported,
+        fetched: f"fivr-200k/{fetched}",
+        from_folder: f"some-folder/{from_folder}.mp4",
+        twice: f"fivr-5k/{twice}.webm",
+    }
+
+
+def test_benchmark_features_are_read_by_the_benchmarks_ids(tmp_path: Path) -> None:
+    """Shards of other videos are left out, and each id gives the features stored for it."""
+    root = DataRoot(tmp_path)
+    definition = load_definition("fivr-5k")
+    first, second = definition.video_ids[:2]
+    write_shard(root, "fivr-5k-00000", [f"fivr-5k/{first}", "fivr-5k/unknown", f"fivr-5k/{second}"])
+    write_shard(root, "train-00000", ["train/a.mp4"])
+    keys = shards_with_features(root, definition)
+    assert keys == ["fivr-5k-00000"]
+    features = BenchmarkFeatures(FeatureStore(root, keys), definition)
+    assert features.available() == {first, second}
+    found = {video: float(values[0, 0, 0]) for video, values in features.read([second, first, "gone"])}
+    assert found == {first: 0.0, second: 2.0}
+    write_shard(root, "train-00001", ["train/b.mp4"])
+    others, background = background_features(root, definition, "train")
+    assert background == ("train/a.mp4", "train/b.mp4")
+    assert others.available() == {first, second, *background}
+    assert {video for video, _ in others.read([first, *background])} == {first, *background}
+
+
+def test_features_that_are_not_there_are_named(tmp_path: Path) -> None:
+    """Features of another benchmark are an error with an example of the ids that are wanted; so is an unknown source."""
+    root = DataRoot(tmp_path)
+    write_shard(root, "train-00000", ["train/a.mp4"])
+    with pytest.raises(DataError, match=r"none of 1 finished shards .* fivr-5k; its ids are e\.g\. '2n30dbPBNKE'"):
+        shards_with_features(root, load_definition("fivr-5k"))
+    with pytest.raises(DataError, match="no shards of a source 'absent'"):
+        background_features(root, load_definition("fivr-5k"), "absent")

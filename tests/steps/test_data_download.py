@@ -1,0 +1,150 @@
+"""The stage `videos` on lists of URLs: statuses, retries of what may pass, quota, threads, availability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from hapvr.data.frames import FrameFile
+from hapvr.data.manifest import available_videos, read_availability
+from hapvr.steps.frames import make_frames
+from hapvr.steps.manifest import make_manifest
+from hapvr.steps.project import Project
+from hapvr.steps.videos import damaged_files, make_videos, set_damaged_aside
+from tests.conftest import write_clip
+from tests.steps.data_projects import folder_settings, open_project
+from tests.video.site import Site, serve
+
+KEY = "web-00000"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A site with one clip under every name."""
+    with serve(write_clip(tmp_path / "served.mp4", seed=5, seconds=2).read_bytes()) as site:
+        yield site
+
+
+def web_project(folder: Path, site: Site, names: list[str], **download: Any) -> Project:
+    """A list of URLs of the site; ids are web/0, web/1 ... in its order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{number},{site.address}/{name}" for number, name in enumerate(names)]
+    (folder / "list.csv").write_text("video_id,url\n" + "\n".join(lines) + "\n")
+    settings = folder_settings(folder, folder / "data", shard_videos=100)
+    settings["sources"] = [{"kind": "list", "name": "web", "path": str(folder / "list.csv")}]
+    settings["download"] = {"retries": 0, "backoff_s": 0, **download}
+    project = open_project(folder, settings)
+    make_manifest(project)
+    return project
+
+
+def statuses(project: Project) -> list[str]:
+    """Statuses of the shard's videos in their order."""
+    return project.shard("videos", KEY).index()["status"].to_list()
+
+
+NAMES = ["a.mp4", "404/gone.mp4", "403/no.mp4", "flaky.mp4", "page.html", "429/busy.mp4", "moved.mp4", "longer.mp4"]
+FOUND = ["ok", "unavailable", "unavailable", "failed", "not_video", "failed", "ok", "failed"]
+
+
+@pytest.mark.slow
+def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path) -> None:
+    """A finished shard asks for nothing; a retry asks for failed videos alone and leaves the other rows as they are."""
+    project = web_project(tmp_path, site, NAMES)
+    site.failures = 1
+    assert make_videos(project, KEY).num_ok == 2
+    assert statuses(project) == FOUND
+    first = project.shard("videos", KEY).index()
+    make_frames(project, KEY)
+    decoded = FrameFile(project.shard("frames", KEY)).read("web/0")
+    site.requests.clear()
+    assert not make_videos(project, KEY).done
+    assert site.requests == []
+
+    seen = read_availability(project.root, "web")
+    make_videos(project, KEY, retry_failed=True)
+    assert {path for path, _ in site.requests} == {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
+    assert statuses(project) == [
+        "ok" if name == "flaky.mp4" else status for name, status in zip(NAMES, FOUND, strict=True)
+    ]
+    second = project.shard("videos", KEY).index()
+    kept = first.filter(pl.col("status") != "failed")
+    assert second.filter(pl.col("video_id").is_in(kept["video_id"].to_list())).equals(kept)
+
+    table = read_availability(project.root, "web")
+    assert available_videos(table) == {"web/0", "web/3", "web/6"}
+    kept_ids = pl.col("video_id").is_in(kept["video_id"].to_list())
+    assert table.filter(kept_ids).equals(seen.filter(kept_ids))
+
+    # What was decoded is taken over: the file is not looked at again.
+    Path(kept["path"][0]).write_bytes(b"gone bad since")
+    assert make_frames(project, KEY).num_ok == 3
+    assert FrameFile(project.shard("frames", KEY)).read("web/0") == decoded
+
+
+def test_a_download_that_does_not_decode_is_fetched_again(site: Site, tmp_path: Path) -> None:
+    """A retry throws away a file that could not be read, rather than resuming it."""
+    project = web_project(tmp_path, site, ["a.mp4"])
+    whole = site.data
+    pictures = slice(whole.index(b"mdat") + 4, whole.index(b"moov") - 4)
+    site.data = whole[: pictures.start] + bytes(pictures.stop - pictures.start) + whole[pictures.stop :]
+    make_videos(project, KEY)
+    row = project.shard("videos", KEY).index().row(0, named=True)
+    assert (row["status"], row["reason"]) in {("failed", "no_frames"), ("failed", "decode_error")}
+    site.data = whole
+    make_videos(project, KEY, retry_failed=True)
+    assert statuses(project) == ["ok"]
+    assert Path(row["path"]).read_bytes() == whole
+
+
+def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> None:
+    """What does not fit fails, leaves nothing, and comes when there is room."""
+    names = ["a.mp4", "b.mp4", "c.mp4"]
+    project = web_project(tmp_path, site, names, quota_bytes=len(site.data) * 2 + 10, workers=1)
+    make_videos(project, KEY)
+    assert statuses(project) == ["ok", "ok", "failed"]
+    last = project.shard("videos", KEY).index().row(2, named=True)
+    assert (last["reason"], "download.quota_bytes" in last["message"]) == ("quota", True)
+    files = [path for path in (tmp_path / "data/downloads").rglob("*") if path.is_file()]
+    assert sorted(path.suffix for path in files) == [".json", ".json", ".mp4", ".mp4"]
+    more = web_project(tmp_path, site, names)
+    make_videos(more, KEY, retry_failed=True)
+    assert statuses(more) == ["ok", "ok", "ok"]
+
+
+def test_damaged_downloads_are_set_aside_and_fetched_again(site: Site, tmp_path: Path) -> None:
+    """What changed since we fetched it gets another name and is fetched again; what a link leads to is nobody's damage."""
+    project = web_project(tmp_path, site, ["a.mp4", "b.mp4"])
+    make_videos(project, KEY)
+    first, second = (Path(row["path"]) for row in project.shard("videos", KEY).rows())
+    assert damaged_files(project.root, KEY) == []
+    edited = site.data[:-1] + b"!"
+    first.write_bytes(edited)
+    mine = tmp_path / "mine.mp4"
+    mine.write_bytes(b"mine")
+    second.unlink()
+    second.symlink_to(mine)
+    assert damaged_files(project.root, KEY) == [first]
+    (aside,) = set_damaged_aside(project.root, KEY)
+    assert (aside.name, aside.read_bytes(), first.exists()) == (f"{first.name}.damaged", edited, False)
+    project.root.delete(f"videos/{KEY}/index.parquet")
+    make_videos(project, KEY)
+    assert statuses(project) == ["ok", "ok"]
+    assert first.read_bytes() == second.read_bytes() == site.data
+    assert (mine.read_bytes(), second.is_symlink()) == (b"mine", False)
+
+
+def test_files_that_users_put_below_the_data_root_are_never_ours(tmp_path: Path) -> None:
+    """A clip in the folders of downloads and of generated videos that no record of ours names is no damage."""
+    for folder in ("downloads/in-00000", "corpus/in/videos"):
+        clip = write_clip(tmp_path / folder / "data" / folder / "0.mp4", seed=0, seconds=1)
+        project = open_project(tmp_path / folder, folder_settings(clip.parent, tmp_path / folder / "data"))
+        make_manifest(project)
+        make_videos(project, "in-00000")
+        clip.write_bytes(b"edited")
+        assert set_damaged_aside(project.root, "in-00000") == []
+        assert clip.read_bytes() == b"edited"

@@ -1,0 +1,137 @@
+"""kill -9 at any moment of any data stage: the next run ends in the bytes of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hapvr.data.filesystem import LOCKS_FOLDER, DataRoot
+from hapvr.data.manifest import available_videos, read_availability
+from tests.conftest import write_clip, write_settings
+from tests.steps.data_projects import digests, folder_settings
+from tests.steps.kills import StageServer, kill_after, kill_often, stage_server
+from tests.video.site import serve
+
+pytestmark = pytest.mark.slow
+
+FOLDERS = {
+    "manifest": ("manifest",),
+    "videos": ("videos", "downloads", "availability"),
+    "frames": ("frames",),
+    "whitening": ("whitening",),
+    "features": ("features",),
+    "training_views": ("training_views",),
+    "pseudo_labels": ("teacher_embeddings", "pseudo_labels"),
+}
+KILLS_IN_A_ROW = 5
+
+
+@dataclass
+class Stages:
+    """A project whose stages run in a server's forks. calm: digests after each stage ran undisturbed; seconds: its time."""
+
+    config: Path
+    root: Path
+    server: StageServer
+    calm: dict[str, dict[str, str]]
+    seconds: dict[str, float]
+
+    def finish(self, stage: str) -> float:
+        """Run a stage to its end; returns the seconds."""
+        return self.server.finish(self.config, stage)
+
+    def listing(self, stage: str) -> list[tuple[str, int]]:
+        """Files that a stage writes, with their sizes, and locks."""
+        found = []
+        for top in (*FOLDERS[stage], LOCKS_FOLDER):
+            for folder, _, names in os.walk(self.root / top):
+                for name in names:
+                    try:
+                        found.append((f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size))
+                    except FileNotFoundError:
+                        continue
+        return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    """Two clips in a folder and two on a site, a shard each, and every stage run once."""
+    folder = tmp_path_factory.mktemp("kills")
+    for number in range(2):
+        write_clip(folder / "clips" / f"{number}.mp4", seed=number, seconds=2)
+    served = write_clip(folder / "served.mp4", seed=99, seconds=2).read_bytes()
+    with serve(served) as site:
+        settings = folder_settings(folder / "clips", folder / "data", shard_videos=2)
+        (folder / "list.csv").write_text("url\n" + "".join(f"{site.address}/{name}.mp4\n" for name in "ab"))
+        settings["sources"] += [{"kind": "list", "name": "web", "path": str(folder / "list.csv")}]
+        config = write_settings(folder / "config.yaml", settings)
+        with stage_server() as server:
+            made = Stages(config, folder / "data", server, {}, {})
+            for stage in FOLDERS:
+                made.seconds[stage] = made.finish(stage)
+                made.calm[stage] = content(made.root, stage)
+            yield made
+
+
+def content(root: Path, stage: str) -> dict[str, str]:
+    """Digests of what a stage wrote; of the availability, which holds the time of day, only the videos."""
+    files = digests(root, without=("availability",))
+    files = {name: digest for name, digest in files.items() if name.split("/")[0] in FOLDERS[stage]}
+    if stage == "videos":
+        found = [sorted(available_videos(read_availability(DataRoot(root), source))) for source in ("in", "web")]
+        files["availability"] = str(found)
+    return files
+
+
+@pytest.mark.parametrize("stage", FOLDERS)
+def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> None:
+    """Twenty kills, at random times and at random changes of the files; whenever a run gets to its end, the bytes are right."""
+    rng = random.Random(stage)
+    assert stages.calm[stage]
+    clear(stages, stage)
+    most_changes = 8
+
+    def kill(pid: int, number: int) -> None:
+        nonlocal most_changes
+        if number % 2:
+            most_changes = max(2, kill_at_change(stages, stage, pid, rng.randint(1, most_changes)))
+        else:
+            kill_after(pid, rng.uniform(0, stages.seconds[stage]))
+
+    def after_end() -> None:
+        assert content(stages.root, stage) == stages.calm[stage]
+        clear(stages, stage)
+
+    kill_often(
+        stages.server, lambda: (stages.config, stage), kill=kill, kills_in_a_row=KILLS_IN_A_ROW, after_end=after_end
+    )
+
+
+def clear(stages: Stages, stage: str) -> None:
+    """Take away what a stage wrote, as if it had never run."""
+    for name in FOLDERS[stage]:
+        shutil.rmtree(stages.root / name, ignore_errors=True)
+
+
+def kill_at_change(stages: Stages, stage: str, pid: int, wanted: int) -> int:
+    """Kill the process when the stage's files have changed `wanted` times, or soon after it ended; returns the changes seen."""
+    before, seen = stages.listing(stage), 0
+    while seen < wanted and is_running(pid):
+        time.sleep(0.002)
+        now = stages.listing(stage)
+        seen, before = seen + (now != before), now
+    os.kill(pid, signal.SIGKILL)
+    return seen + 1
+
+
+def is_running(pid: int) -> bool:
+    """Whether a fork that the server still holds has not ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

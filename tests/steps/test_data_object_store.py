@@ -1,0 +1,112 @@
+"""A data root in an object store: an S3 server on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from hapvr.data.features import FeatureStore
+from hapvr.data.filesystem import DataRoot
+from hapvr.errors import DataError
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.search.current import current_index
+from hapvr.search.descriptors import frame_descriptors
+from hapvr.seeding import torch_rng
+from hapvr.steps.features import make_features
+from hapvr.steps.frames import make_frames
+from hapvr.steps.manifest import make_manifest
+from hapvr.steps.project import Project
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
+from hapvr.steps.videos import make_videos
+from hapvr.steps.views import make_pseudo_labels, make_training_views
+from hapvr.steps.whitening import make_whitening
+from hapvr.upkeep import verify_root
+from tests.conftest import write_clip
+from tests.steps.data_projects import digests, folder_settings, open_project
+from tests.steps.object_store import empty_bucket
+
+pytestmark = pytest.mark.slow
+
+KEY = "in-00000"
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URL of an empty bucket."""
+    with empty_bucket() as url:
+        yield url
+
+
+def extract(project: Project) -> None:
+    """All data stages."""
+    make_manifest(project)
+    make_videos(project, KEY)
+    make_frames(project, KEY)
+    make_whitening(project, [KEY])
+    make_features(project, KEY)
+    make_training_views(project, KEY)
+    make_pseudo_labels(project, KEY)
+
+
+def objects(root: DataRoot) -> dict[str, str]:
+    """Relative path -> SHA-256 of every object of a root."""
+    base = root.path("x")[:-1]
+    infos = root.filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+    names = [info.path.removeprefix(base) for info in infos if info.type == pafs.FileType.File]
+    return {name: root.sha256(name) for name in names}
+
+
+def test_stages_write_and_read_an_object_store(bucket: str, tmp_path: Path) -> None:
+    """Every object has the bytes that a local root has; nothing is done twice; features come back by id, and from an index
+    there as from a local one."""
+    for number in range(3):
+        write_clip(tmp_path / "in" / f"{number}.mp4", seed=number, seconds=2)
+    local = open_project(tmp_path / "1", folder_settings(tmp_path / "in", tmp_path / "data"))
+    remote = open_project(tmp_path / "2", folder_settings(tmp_path / "in", bucket))
+    extract(local)
+    extract(remote)
+    found, wanted = objects(remote.root), digests(tmp_path / "data")
+    without_times = {name: digest for name, digest in found.items() if not name.startswith("availability/")}
+    assert without_times == {name: digest for name, digest in wanted.items() if not name.startswith("availability/")}
+    assert found.keys() == wanted.keys()
+    assert not make_features(remote, KEY).done
+    assert [check.state for check in verify_root(remote.root, kinds=("features",))] == ["ok"]
+    store = FeatureStore(remote.root, [KEY])
+    assert [features.shape for _, features in store.read(["in/1.mp4"])] == [(2, 9, 8)]
+    with pytest.raises(DataError, match="must be on a local disk"):
+        remote.root.local_path("mlflow")
+    network = SimilarityNetwork(NetworkSettings(), dims=8, generator=torch_rng("object store"))
+    model = search_model(remote, str(save_network(network, tmp_path / "network", metadata={})))
+    answers = []
+    for project in (local, remote):
+        assert update_index(project, model).passed
+        assert not update_index(project, model).done
+        index = current_index(project.root).open(project.root, project.config.search)
+        (_, regions), *_ = store.read(["in/1.mp4"])
+        queries = frame_descriptors(network.embed(regions).detach().numpy()).vectors
+        answers.append(index.search_frames(queries, 3).to_pylist())
+    assert answers[0]
+    assert answers[0] == answers[1]
+
+
+def test_a_failed_upload_leaves_what_was_there(bucket: str) -> None:
+    """An object is replaced as a whole or not at all."""
+    root = DataRoot(bucket)
+    with root.write("a/object") as stream:
+        stream.write(b"old")
+
+    def fail() -> None:
+        with root.write("a/object", invalidates="a/object") as stream:
+            stream.write(b"new" * 10_000_000)
+            raise RuntimeError("plug pulled")
+
+    with pytest.raises(RuntimeError, match="pulled"):
+        fail()
+    assert root.sha256("a/object") == hashlib.sha256(b"old").hexdigest()

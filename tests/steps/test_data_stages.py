@@ -1,0 +1,160 @@
+"""The stages from sources to pseudo labels, on real files good and bad."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from hapvr.data.features import FeatureStore
+from hapvr.data.frames import FrameFile
+from hapvr.data.manifest import read_manifest, shard_keys
+from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile
+from hapvr.errors import DataError
+from hapvr.networks.backbone import decode_frames
+from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.settings import PseudoLabelSettings
+from hapvr.networks.views import ViewDrawer, plan_cached_views
+from hapvr.steps.features import make_features
+from hapvr.steps.frames import make_frames
+from hapvr.steps.manifest import make_manifest
+from hapvr.steps.project import Project
+from hapvr.steps.summary import video_status
+from hapvr.steps.videos import make_videos
+from hapvr.steps.view_pictures import IGNORED, NEGATIVE, POSITIVE, SIDE_PX, labels_sheet, views_sheet
+from hapvr.steps.views import label_rates, make_training_views
+from hapvr.steps.whitening import make_whitening
+from tests.conftest import write_clip
+from tests.steps.data_projects import folder_settings, open_project
+
+
+def training_shards(project: Project) -> list[str]:
+    """Keys of the training shards."""
+    manifest = read_manifest(project.root)
+    return manifest.filter(pl.col("split") == "train")["shard"].unique().sort().to_list()
+
+
+@pytest.mark.slow
+def test_finished_stages_are_left_alone(small_project: Project) -> None:
+    """With nothing changed, no stage does anything again."""
+    before = {key: small_project.shard("features", key).digest() for key in shard_keys(small_project.root)}
+    manifest = make_manifest(small_project)
+    assert manifest.new_shards == ()
+    assert not make_whitening(small_project, training_shards(small_project)).done
+    for key in manifest.shards:
+        assert not make_videos(small_project, key).done
+        assert not make_frames(small_project, key).done
+        assert not make_features(small_project, key).done
+    for key in training_shards(small_project):
+        assert not make_training_views(small_project, key).done
+    assert before == {key: small_project.shard("features", key).digest() for key in before}
+
+
+def test_features_are_unit_vectors_of_every_good_video(small_project: Project) -> None:
+    """[T, 9, D] with T the number of sampled frames and unit norm per region."""
+    keys = shard_keys(small_project.root)
+    store = FeatureStore(small_project.root, keys)
+    status = video_status(small_project)
+    good = set(status.filter(pl.col("status") == "ok")["video_id"])
+    assert store.available() == good
+    for video_id, features in store.read(sorted(good)):
+        assert features.shape[1:] == (9, 32), video_id
+        torch.testing.assert_close(features.float().norm(dim=-1), torch.ones(features.shape[:2]), rtol=2e-3, atol=2e-3)
+
+
+def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small_project: Project) -> None:
+    """Rows of both stages agree, and drawing a video's views again gives the same bytes and descriptions."""
+    key = training_shards(small_project)[0]
+    views = ViewFile(small_project.shard(VIEWS_STAGE, key))
+    assert views.rows == ViewFile(small_project.shard(EMBEDDINGS_STAGE, key)).rows
+    file = FrameFile(small_project.shard("frames", key))
+    video_id = views.video_ids[0]
+    plans = plan_cached_views(file.video_ids, small_project.config.views)[video_id]
+    size_px = small_project.config.backbone.crop_px
+    drawers = (ViewDrawer(file.read, config=small_project.config.views, size_px=size_px) for _ in range(2))
+    first, second = ([drawer.draw(plan) for plan in plans] for drawer in drawers)
+    assert [row for row, _ in first] == [row for row in views.rows if row.video_id == video_id]
+    assert [row.strength for row, _ in first] == ["weak", "strong", "strong"]
+    assert all(torch.equal(a.frames, b.frames) for (_, a), (_, b) in zip(first, second, strict=True))
+    assert views.read(video_id).shape == (3, 4, 9, 32)
+
+
+def test_stored_pseudo_labels_equal_those_of_the_stored_embeddings(small_project: Project) -> None:
+    """Labels of view i against view j are Eq. 14 of their embeddings."""
+    key = training_shards(small_project)[0]
+    embeddings = ViewFile(small_project.shard(EMBEDDINGS_STAGE, key))
+    shard = small_project.shard(LABELS_STAGE, key)
+    labels = LabelFile(shard)
+    for video_id in labels.video_ids:
+        values = embeddings.read(video_id).float()
+        assert torch.equal(labels.read(video_id)[1, 2], pseudo_labels(values[1], values[2], PseudoLabelSettings()))
+    rates = label_rates(shard)
+    assert 0 < rates["positive"] < 1
+    np.testing.assert_allclose(sum(rates.values()), 1, rtol=1e-6)
+
+
+def test_pictures_of_views_and_labels_show_what_is_stored(small_project: Project) -> None:
+    """A row per view of the first videos; a cell of a label matrix has the colour of its label."""
+    key = training_shards(small_project)[0]
+    views = ViewFile(small_project.shard(VIEWS_STAGE, key))
+    picture, names = views_sheet(small_project, key, num_videos=2)
+    assert len(names) == len([row for row in views.rows if row.video_id in list(views.video_ids)[:2]])
+    assert picture.height == len(names) * (SIDE_PX + 4)
+    shard = small_project.shard(LABELS_STAGE, key)
+    file = LabelFile(shard)
+    picture, names = labels_sheet(shard)
+    first = file.read(next(iter(file.video_ids)))[0, 1]
+    corner = {1: POSITIVE, 0: IGNORED, -1: NEGATIVE}[int(first[0, 0])]
+    assert picture.getpixel((0, 0)) == corner
+    assert picture.size == (2 * (SIDE_PX + 4), len(names) * (SIDE_PX + 4))
+
+
+def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:
+    """Frames that features were made from are not replaced by a changed configuration; the message says what to do."""
+    sampling = small_project.config.sampling.model_copy(update={"fps": 2.0})
+    changed = Project(
+        small_project.config.model_copy(update={"sampling": sampling}), small_project.root, small_project.folder
+    )
+    key = shard_keys(small_project.root)[0]
+    before = small_project.shard("frames", key).digest()
+    with pytest.raises(DataError, match=r"sampling\.fps: wanted 2\.0, found 1\.0.* set another data_root"):
+        make_frames(changed, key)
+    assert small_project.shard("frames", key).digest() == before
+
+
+def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
+    """A clip that arrives later gets a shard of its own; a touched one is looked at, not decoded; other bytes are decoded,
+    and give no frames until the new file was looked into."""
+    folder = tmp_path / "in"
+    clips = [write_clip(folder / f"{number}.mp4", seed=number, seconds=1) for number in range(2)]
+    project = open_project(tmp_path, folder_settings(folder, tmp_path / "data"))
+    assert make_manifest(project).shards == ("in-00000",)
+    before = project.root.sha256("manifest/in-00000/rows.parquet")
+    write_clip(folder / "0 earlier in the alphabet.mp4", seed=9, seconds=1)
+    assert make_manifest(project).new_shards == ("in-00001",)
+    assert project.root.sha256("manifest/in-00000/rows.parquet") == before
+    make_videos(project, "in-00000")
+    make_frames(project, "in-00000")
+    clips[0].touch()
+    assert make_videos(project, "in-00000").done
+    assert not make_frames(project, "in-00000").done
+
+    times = clips[0].stat()
+    clips[1].touch()  # so that the shard is made again
+    make_videos(project, "in-00000")
+    write_clip(clips[0], seed=7, seconds=1)
+    os.utime(clips[0], ns=(times.st_atime_ns, times.st_mtime_ns))
+    project.root.delete("frames/in-00000/index.parquet")
+    make_frames(project, "in-00000")
+    rows = {row["video_id"]: row for row in project.shard("frames", "in-00000").rows()}
+    assert [rows[f"in/{number}.mp4"]["reason"] for number in range(2)] == ["changed_file", ""]
+    assert "run the stages videos and frames again" in rows["in/0.mp4"]["message"]
+    clips[0].touch()
+    make_videos(project, "in-00000")
+    assert make_frames(project, "in-00000").num_ok == 2
+    jpegs = FrameFile(project.shard("frames", "in-00000")).read("in/0.mp4").jpegs
+    assert decode_frames(jpegs).shape[0] == len(jpegs) == 1

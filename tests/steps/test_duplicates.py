@@ -1,0 +1,200 @@
+"""Duplicates of a real collection: kinds, groups, marks, and work that is not done twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from hapvr.cli import app
+from hapvr.errors import DamagedError
+from hapvr.steps.duplicates import (
+    GROUPS_PLACE,
+    PAIRS_STAGE,
+    duplicate_pairs,
+    make_duplicate_groups,
+    make_duplicate_pairs,
+    outdated_duplicates,
+)
+from hapvr.steps.marking import mark, unmark
+from hapvr.steps.project import Project
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
+from hapvr.steps.searcher import Searcher
+from tests.conftest import make_feature_data
+from tests.scorer.bundles import write_scenes
+from tests.steps.search_projects import bundle_of, copied
+
+LIKELY = 0.5
+
+
+@pytest.fixture(scope="module")
+def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """With pairs that were looked for."""
+    project = copied(searchable, tmp_path_factory.mktemp("duplicates"))
+    make_all(project)
+    return project
+
+
+def make_all(project: Project) -> list[bool]:
+    """Whether each shard was looked through."""
+    searcher = Searcher.open(project)
+    return [make_duplicate_pairs(project, searcher, key).done for key in searcher.collection.shards()]
+
+
+def kinds(project: Project) -> dict[tuple[str, str], str]:
+    pairs = duplicate_pairs(project, Searcher.open(project), min_probability=LIKELY)
+    return {(pair.first, pair.second): pair.kind for pair in pairs}
+
+
+def test_pairs_have_their_kind(project: Project) -> None:
+    """A re-encoded file is a copy, an excerpt within other footage is an overlap; strangers are no pair."""
+    found = kinds(project)
+    assert found == {
+        ("in/short.mp4", "in/trips/copy of short.mp4"): "copy",
+        ("in/long.mp4", "in/trips/part.mp4"): "overlap",
+    }
+    searcher = Searcher.open(project)
+    (part,) = [one for one in duplicate_pairs(project, searcher, min_probability=LIKELY) if one.kind == "overlap"]
+    assert (part.first_start_s, part.second_start_s) == (10, 2)
+    assert part.second_covered == pytest.approx(12 / 16, abs=0.02)
+    assert part.first_covered == pytest.approx(12 / 40, abs=0.02)
+
+
+def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
+    members = make_duplicate_groups(project, Searcher.open(project), min_probability=LIKELY)
+    assert sorted(member.video_id for member in members) == ["in/short.mp4", "in/trips/copy of short.mp4"]
+    stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
+    assert stored["keep"].sum() == 1
+    assert stored["group"].n_unique() == 1
+    assert all(Path(path).is_file() for path in stored["path"])
+
+
+def index(project: Project, bundle: Path) -> None:
+    make_feature_data(project)
+    update_index(project, search_model(project, str(bundle)))
+
+
+@pytest.fixture(scope="module")
+def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy that had nothing to do, then got a shard with an excerpt and a file of equal bytes."""
+    folder = tmp_path_factory.mktemp("grown")
+    videos, data = folder / "videos", folder / "data"
+    shutil.copytree(searchable / "videos", videos)
+    shutil.copytree(project.folder / "data", data)
+    config = (project.folder / "config.yaml").read_text().replace(str(project.folder / "data"), str(data))
+    (folder / "config.yaml").write_text(config.replace(str(searchable / "videos"), str(videos)))
+    changed = Project.open(folder / "config.yaml", folder=folder)
+    assert outdated_duplicates(changed).uncompared == {}
+    assert not any(make_all(changed))
+    write_scenes(videos / "z new excerpt.mp4", list(range(300, 306)), fps=5)
+    shutil.copy(videos / "other 1.mp4", videos / "z same bytes.mp4")
+    index(changed, searchable / "bundle-0")
+    assert len(outdated_duplicates(changed).uncompared) == 1
+    assert sum(make_all(changed)) == 1
+    return changed
+
+
+def test_only_what_is_new_is_looked_through(grown: Project) -> None:
+    """A new shard alone is searched, and finds the older videos."""
+    found = kinds(grown)
+    assert found["in/short.mp4", "in/z new excerpt.mp4"] == "contained"
+    assert found["in/other 1.mp4", "in/z same bytes.mp4"] == "copy"
+    assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
+
+
+def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
+    """No match: no pair, no common group. A match that no search found is compared and listed. Taken back: as before."""
+    searcher = Searcher.open(grown)
+
+    def grouped() -> list[str]:
+        members = make_duplicate_groups(grown, searcher, min_probability=LIKELY)
+        assert outdated_duplicates(grown).groups != ""  # the setting asks for a higher probability
+        return sorted(member.video_id for member in members)
+
+    before = grouped()
+    assert before == [
+        "in/other 1.mp4", "in/short.mp4", "in/trips/copy of short.mp4", "in/z same bytes.mp4",
+    ]  # fmt: skip
+    copies = ("in/short.mp4", "in/trips/copy of short.mp4")
+    mark(grown, *copies, "not_a_match")
+    mark(grown, "in/short.mp4", "in/other 0.mp4", "match")
+    assert grouped() == ["in/other 1.mp4", "in/z same bytes.mp4"]
+    found = {(pair.first, pair.second): pair for pair in duplicate_pairs(grown, searcher, min_probability=0.9)}
+    assert copies not in found
+    told = found["in/other 0.mp4", "in/short.mp4"]
+    assert (told.kind, told.mark) == ("same_incident", "match")
+    assert told.probability < LIKELY
+    for other in ("in/trips/copy of short.mp4", "in/other 0.mp4"):
+        unmark(grown, "in/short.mp4", other)
+    assert grouped() == before
+    assert ("in/other 0.mp4", "in/short.mp4") not in kinds(grown)
+
+
+def test_scores_of_another_way_look_through_all_shards(grown: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of this package that scores candidates otherwise does not keep the pairs of before."""
+    assert outdated_duplicates(grown).uncompared == {}
+    monkeypatch.setattr("hapvr.steps.searcher.SCORES_FORMAT", 0)
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
+
+
+def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
+    """Pairs of the model before do not count; its index that comes back asks for them under another name."""
+    before = outdated_duplicates(grown)
+    assert before.uncompared == {}
+    assert set(kinds(grown).values()) == {"copy", "overlap", "contained"}
+    first = Searcher.open(grown).current.model
+    update_index(grown, search_model(grown, str(bundle_of(grown, tmp_path, seed=1))))
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
+    assert kinds(grown) == {("in/other 1.mp4", "in/z same bytes.mp4"): "copy"}  # equal bytes need no model
+    assert all(make_all(grown))
+    assert outdated_duplicates(grown).uncompared == {}
+    update_index(grown, search_model(grown, first))
+    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
+
+
+def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
+    """The file of another shard's pair shows something else now: its shard alone is searched again, and the pair is gone."""
+    make_all(grown)
+    pair = ("in/short.mp4", "in/z new excerpt.mp4")
+    searcher = Searcher.open(grown)
+    theirs = make_duplicate_pairs(grown, searcher, searcher.collection.shard_of["in/short.mp4"]).pairs
+    assert pair in {(one.first, one.second) for one in theirs}
+    assert pair in kinds(grown)
+    write_scenes(grown.folder / "videos" / "z new excerpt.mp4", list(range(700, 706)))
+    index(grown, Path(searcher.current.model))
+    assert pair not in kinds(grown)
+    assert list(outdated_duplicates(grown).uncompared) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
+    assert sum(make_all(grown)) == 1
+    assert set(kinds(grown).values()) == {"copy", "overlap"}
+
+
+def test_damaged_pairs_are_looked_for_again(project: Project) -> None:
+    """The stage that owns a file takes a damaged one as missing; a reader names it and the way on."""
+    before = kinds(project)
+    shards = project.root.list_folders(PAIRS_STAGE)
+    project.root.local_path(f"{PAIRS_STAGE}/{shards[0]}/rows.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DamagedError, match=r"rows\.parquet .* is damaged .*; run `hapvr duplicates` again"):
+        kinds(project)
+    assert make_all(project).count(True) == 1
+    assert kinds(project) == before
+
+
+def test_the_command_lists_groups_and_pairs(project: Project, tmp_path: Path) -> None:
+    def call(*options: str) -> str:
+        arguments = ["duplicates", "--config", str(project.folder / "config.yaml"), "--min-probability", str(LIKELY)]
+        result = CliRunner().invoke(app, [*arguments, *options])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    text = call("--out", str(tmp_path / "groups.csv"))
+    assert "1 groups of copies, 1 videos more than needed" in text
+    assert "  keep  in/" in text
+    assert len(pl.read_csv(tmp_path / "groups.csv")) == 2
+    rows = json.loads(call("--pairs", "--json", "--kind", "overlap"))["pairs"]
+    assert [(row["first"], row["second"]) for row in rows] == [("in/long.mp4", "in/trips/part.mp4")]
+    assert "0 pairs" in call("--pairs", "--in", "elsewhere/")

@@ -1,0 +1,79 @@
+"""The stage that scores benchmarks: which videos count under the policy of the configuration."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.protocol import evaluate
+from hapvr.data.manifest import read_availability, write_availability
+from hapvr.errors import DataError
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.seeding import torch_rng
+from hapvr.steps.benchmark_features import stored_ids
+from hapvr.steps.evaluation import (
+    make_benchmark_scores,
+    stored_scores,
+)
+from hapvr.steps.project import Project
+from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.training import prepare_training
+from tests.conftest import write_settings
+
+
+def forget_availability(project: Project) -> None:
+    """As if the benchmark had never been fetched."""
+    for name in project.root.list_files("availability/own-test"):
+        project.root.delete(f"availability/own-test/{name}")
+
+
+def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_project: Project, tmp_path: Path) -> None:
+    """A reference that could not be had is out of the ranking, though it has features; ingest wrote who could be had."""
+    shutil.copytree(small_project.folder / "data", tmp_path / "data")
+    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
+    strict, frozen = (
+        Project.open(
+            write_settings(
+                tmp_path / f"{policy}.yaml", settings | {"evaluation": settings["evaluation"] | {"policy": policy}}
+            ),
+            folder=tmp_path,
+        )
+        for policy in ("strict", "frozen")
+    )
+    run = prepare_training(strict, "frozen", tags={})
+    save_network(
+        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("frozen")), run.network_folder, metadata={}
+    )
+    before = make_benchmark_scores(strict, run, "own-test")
+    manifest = read_availability(frozen.root, "own-test")
+    assert set(manifest["status"]) == {"ok"}
+    # All could be had: both policies say the same.
+    assert make_benchmark_scores(frozen, run, "own-test").target_means == before.target_means
+
+    definition = load_definition(str(benchmark_folder(frozen, "own-test")))
+    relevant = definition.labels.filter(~pl.col("reference_id").is_in(definition.queries))["reference_id"][0]
+    statuses = dict(manifest.select("video_id", "status").iter_rows())
+    lost = next(video for video in statuses if relevant in stored_ids(definition, [video]))
+    forget_availability(frozen)
+    write_availability(frozen.root, "own-test", "own-test-00000", statuses | {lost: "unavailable"})
+    after = make_benchmark_scores(frozen, run, "own-test")
+    others = frozenset(definition.video_ids) - {relevant}
+    for row, result in after.results.items():
+        earlier = before.results[row].availability
+        assert result.availability.num_references == earlier.num_references - 1
+        assert result.availability.num_rows_outside > earlier.num_rows_outside
+        similarities = after.folder / f"similarities-{row.split()[0]}.parquet"
+        assert relevant in pl.read_parquet(similarities)["reference_id"]
+        assert result.metrics == evaluate(definition, similarities, policy="frozen", available=others).metrics
+    stored = stored_scores(frozen, run, "own-test")["results"]["trained model"]
+    assert stored["policy"] == "frozen"
+    assert stored["metrics"] == after.results["trained model"].metrics
+    forget_availability(frozen)
+    with pytest.raises(DataError, match="run `hapvr download` for the source 'own-test', or choose another"):
+        make_benchmark_scores(frozen, run, "own-test")

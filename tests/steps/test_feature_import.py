@@ -1,0 +1,110 @@
+"""HDF5 features become shards that a reader cannot tell from extracted ones, and damage is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import polars as pl
+import pytest
+
+from hapvr.data.features import STAGE, FeatureStore
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.shards import Shard
+from hapvr.errors import DataError
+from hapvr.provenance import file_sha256
+from hapvr.seeding import numpy_rng
+from hapvr.steps.feature_import import import_features
+from hapvr.upkeep import check, verify_root
+
+GOOD = ("a", "b/1_Y", "c", "d", "e")
+
+
+@pytest.fixture
+def hdf5_file(tmp_path: Path) -> Path:
+    """Five usable videos of 2 to 6 frames, [T, 9, 16], and one of each kind that is not."""
+    rng = numpy_rng("feature import")
+    path = tmp_path / "features.hdf5"
+    with h5py.File(path, "w") as content:
+        for number, name in enumerate(GOOD, start=2):
+            content[name] = rng.random((number, 9, 16), dtype=np.float32)
+        content["empty"] = np.zeros((0, 9, 16), dtype=np.float32)
+        content["frame level"] = np.zeros((2, 16), dtype=np.float32)
+        content["other dims"] = np.zeros((2, 9, 8), dtype=np.float32)
+        content["nan"] = np.full((2, 9, 16), np.nan, dtype=np.float32)
+    return path
+
+
+def test_import_features_keeps_every_value_and_counts_every_loss(hdf5_file: Path, tmp_path: Path) -> None:
+    """Features come back to half precision; every dataset and every wanted id is a row."""
+    root = DataRoot(tmp_path / "data")
+    done = import_features(root, hdf5_file, name="set", fps=2.0, wanted_ids=["a", "gone"], shard_videos=4)
+    assert [shard.key for shard in done.shards] == ["set-00000", "set-00001", "set-00002"]
+    assert (done.num_ok, done.num_regions, done.dims) == (5, 9, 16)
+    assert done.failures == {"missing": 1, "no_frames": 1, "not_finite": 1, "wrong_shape": 2}
+    store = FeatureStore(root, [shard.key for shard in done.shards])
+    found = dict(store.read(GOOD))
+    with h5py.File(hdf5_file) as content:
+        assert set(found) == set(GOOD)
+        for name in GOOD:
+            np.testing.assert_array_equal(found[name].numpy(), content[name][()].astype(np.float16))
+    assert store.settings["imported"] == {"format": "hdf5", "sha256": file_sha256(hdf5_file)}
+    index = pl.concat([shard.index() for shard in done.shards])
+    assert index.filter(pl.col("video_id") == "other dims")["message"].item() == (
+        "float32 [2, 9, 8], wanted floats [frames, 9, 16]"
+    )
+    times = pl.from_arrow(done.shards[0].open_data().read(columns=["video_id", "timestamp_s"]))
+    assert isinstance(times, pl.DataFrame)
+    assert times.filter(pl.col("video_id") == "a")["timestamp_s"].to_list() == [0.0, 0.5]
+
+
+def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path: Path) -> None:
+    """Finished shards of the same file are left alone, a lost one is made again with the same bytes."""
+    root = DataRoot(tmp_path / "data")
+    first = import_features(root, hdf5_file, name="set", shard_videos=4)
+    digests = [shard.data_digest() for shard in first.shards]
+    root.delete(first.shards[1].index_name)
+    second = import_features(root, hdf5_file, name="set", shard_videos=4)
+    assert (first.num_new_shards, second.num_new_shards) == (3, 1)
+    assert [shard.data_digest() for shard in second.shards] == digests
+    assert (second.num_ok, second.failures) == (first.num_ok, first.failures)
+
+
+def test_import_features_of_no_features(tmp_path: Path) -> None:
+    """A file of texts and an absent one are errors that name the file and what is wanted."""
+    with h5py.File(tmp_path / "texts.hdf5", "w") as content:
+        content["a"] = "text"
+    root = DataRoot(tmp_path / "data")
+    with pytest.raises(DataError, match=r"texts\.hdf5: none of 1 datasets holds features; wanted floats"):
+        import_features(root, tmp_path / "texts.hdf5", name="set")
+    with pytest.raises(DataError, match=r"gone\.hdf5: not a readable HDF5 file"):
+        import_features(root, tmp_path / "gone.hdf5", name="set")
+
+
+def test_verify_shards_names_every_kind_of_damage(hdf5_file: Path, tmp_path: Path) -> None:
+    """A flipped bit, a lost data file, a cut index and an interrupted shard are told apart from good ones."""
+    root = DataRoot(tmp_path / "data")
+    shards = import_features(root, hdf5_file, name="set", shard_videos=2).shards
+    assert [one.state for one in verify_root(root, kinds=(STAGE,))] == ["ok"] * 5
+    assert check(root, STAGE, "set-00002").num_failed == 1
+
+    def path(shard: Shard, name: str) -> Path:
+        return root.local_path(f"{shard.stage}/{shard.key}/{name}.parquet")
+
+    data = bytearray(path(shards[0], "data").read_bytes())
+    data[100] ^= 1
+    path(shards[0], "data").write_bytes(data)
+    path(shards[1], "data").unlink()
+    path(shards[2], "index").write_bytes(path(shards[2], "index").read_bytes()[:100])
+    path(shards[3], "index").unlink()
+    checks = verify_root(root, kinds=(STAGE,))
+    assert [one.state for one in checks] == ["damaged", "damaged", "damaged", "unfinished", "ok"]
+    wanted = ("has SHA-256", "data.parquet is missing", "is damaged", "run the step again", "")
+    assert all(text in one.message for text, one in zip(wanted, checks, strict=True)), checks
+
+
+def test_verify_shards_of_an_empty_place(tmp_path: Path) -> None:
+    """No shards is an error, not a clean bill."""
+    with pytest.raises(DataError, match="holds nothing that the chain wrote"):
+        verify_root(DataRoot(tmp_path), kinds=(STAGE,))

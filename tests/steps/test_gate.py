@@ -1,0 +1,290 @@
+"""The gate on stored evaluations, in a real registry: what is promoted, what is written down, what is not comparable."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.data.features import FeatureStore
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.whitening import load_whitening
+from hapvr.registry.versions import champion_of, history, register, set_champion, version_tags
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
+from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
+from hapvr.steps.gate import make_decision
+from hapvr.steps.marking import content_of, mark
+from hapvr.steps.marks_benchmark import marked_pairs
+from hapvr.steps.project import Project
+from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.training import TrainingRun, tracker_of
+from tests.conftest import write_settings
+
+Version = tuple[TrainingRun, int]
+BENCHMARK = "own-test"
+
+
+@pytest.fixture(scope="module")
+def base(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project of one's own with a registry, on a copy of the small project's data."""
+    folder = tmp_path_factory.mktemp("gate")
+    shutil.copytree(small_project.folder / "data", folder / "data")
+    settings = small_project.config.model_dump(mode="json")
+    settings["data_root"] = str(folder / "data")
+    settings["evaluation"]["gate"]["enabled"] = True
+    return Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
+
+
+@pytest.fixture
+def project(base: Project, request: pytest.FixtureRequest) -> Project:
+    """The same data under a model name of the test's own."""
+    settings = base.config.model_dump(mode="json")
+    name = re.sub(r"\W", "-", request.node.name[:60])
+    settings["tracking"]["registered_model"] = name
+    return Project.open(write_settings(base.folder / f"{name}.yaml", settings), folder=base.folder)
+
+
+def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
+    """Noise over all pairs of the benchmark, `gain` on relevant ones."""
+    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
+    pairs = [(query, reference) for query in definition.queries for reference in definition.database]
+    frame = pl.DataFrame(pairs, schema=["query_id", "reference_id"], orient="row").with_columns(
+        pl.Series("similarity", numpy_rng(seed, "gate").normal(size=len(pairs)))
+    )
+    relevant = definition.labels.unique(["query_id", "reference_id"]).select("query_id", "reference_id", gain=gain)
+    return frame.join(relevant, on=["query_id", "reference_id"], how="left").select(
+        "query_id", "reference_id", similarity=pl.col("similarity") + pl.col("gain").fill_null(0.0)
+    )
+
+
+def evaluated(
+    project: Project,
+    key: str,
+    *,
+    gain: float,
+    seed: int = 0,
+    digest: str | None = None,
+    model_uri: str | None = None,
+    mean: float = 0.6,
+) -> Version:
+    """A run with a stored evaluation of that quality, registered as the next version. mean: of the target metrics; that of
+    the untrained baseline is 0.5."""
+    tracker = tracker_of(project)
+    run_id = tracker.start(f"{project.config.tracking.registered_model}-{key}", name=key, params={}, tags={})
+    run = TrainingRun(key, project.root.local_path(f"models/{run_id}"), run_id)
+    folder = run.folder / "benchmarks" / BENCHMARK
+    folder.mkdir(parents=True)
+    similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
+    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
+    result = {"policy": "strict", "metrics": {}, "intervals": {}, "tasks": {}}
+    scores = {
+        "digest": digest or definition_digest(definition),
+        "target_means": {BASELINE: 0.5, TRAINED: mean},
+        "results": {BASELINE: result, TRAINED: result},
+    }
+    (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    for path in folder.iterdir():
+        tracker.file(run_id, path, f"benchmarks/{BENCHMARK}")
+    name = project.config.tracking.registered_model
+    uri = model_uri or f"runs:/{run_id}/model"
+    return run, register(tracker, name, run_id=run_id, model_uri=uri, target=0.5, tags={})
+
+
+def network_of(project: Project, name: str) -> SimilarityNetwork:
+    """An untrained network that the name decides."""
+    dims = load_whitening(project.root).dims
+    return SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng(name))
+
+
+def bundle_of(project: Project, folder: Path, network: SimilarityNetwork) -> Path:
+    return write_bundle(
+        folder / "bundle",
+        BundleParts(
+            network_folder=save_network(network, folder / "network", metadata={}),
+            backbone=load_backbone(project.config.backbone),
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+        ),
+    )
+
+
+def changed(project: Project, **evaluation: Any) -> Project:
+    """The project with other settings of its evaluation."""
+    settings = project.config.model_dump(mode="json")
+    settings["evaluation"] |= evaluation
+    return Project.open(
+        write_settings(project.folder / f"{secrets.token_hex(4)}.yaml", settings), folder=project.folder
+    )
+
+
+def champion(project: Project) -> int | None:
+    """Number of the version with the alias."""
+    found = champion_of(tracker_of(project).client, project.config.tracking.registered_model)
+    return found.version if found else None
+
+
+def test_first_version_becomes_champion_and_a_better_one_follows(project: Project) -> None:
+    """The numbers, the version compared with and both runs stay on the version and its run."""
+    first, one = evaluated(project, "first", gain=0.5)
+    assert make_decision(project, first, one).promoted
+    second, two = evaluated(project, "second", gain=6.0)
+    decision = make_decision(project, second, two)
+    assert decision.promoted
+    assert champion(project) == two
+    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    tags = version_tags(tracker.client, name, two)
+    assert tags["hapvr.gate.decision"] == "promoted"
+    assert tags["hapvr.gate.champion"] == str(one)
+    assert tags["hapvr.gate.champion_run"] == first.mlflow_run_id
+    assert "better" in tracker.client.get_model_version(name, str(two)).description
+    path = tracker.artifact(second.mlflow_run_id, "gate/decision.json")
+    assert path is not None
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["verdict"]["target"]["difference"] > 0
+    assert {row["name"] for row in stored["verdict"]["metrics"]} == {"own-test/DSVR", "own-test/DSVD"}
+    assert [entry.version for entry in history(tracker.client, name)] == [one, two]
+
+
+def test_a_first_version_below_the_untrained_baseline_stays_challenger(project: Project) -> None:
+    """The reason has both numbers and the verb that overrules it; the next version takes the champion's place by itself."""
+    weak, one = evaluated(project, "weak", gain=0.5, mean=0.45)
+    decision = make_decision(project, weak, one)
+    assert not decision.promoted
+    assert "below the untrained baseline (mean of the target metrics 45.00 against 50.00)" in decision.reason
+    assert f"hapvr models promote {one}" in decision.reason
+    assert champion(project) is None
+    good, two = evaluated(project, "good", gain=0.5, mean=0.5)
+    assert make_decision(project, good, two).promoted
+    assert champion(project) == two
+
+
+def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
+    """A worse one names the metrics; the same scores again are not better."""
+    good, one = evaluated(project, "good", gain=6.0)
+    make_decision(project, good, one)
+    bad, two = evaluated(project, "bad", gain=0.5)
+    decision = make_decision(project, bad, two)
+    assert not decision.promoted
+    assert "worse on own-test/DSVR, own-test/DSVD" in decision.reason
+    same, three = evaluated(project, "same", gain=6.0)
+    decision = make_decision(project, same, three)
+    assert not decision.promoted
+    assert "not clearly better" in decision.reason
+    assert champion(project) == one
+
+
+def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> None:
+    """Decided once, a version is not decided on again."""
+    first, one = evaluated(project, "first", gain=0.5)
+    make_decision(project, first, one)
+    second, two = evaluated(project, "second", gain=6.0)
+    assert make_decision(project, second, two).promoted
+    set_champion(
+        tracker_of(project).client, project.config.tracking.registered_model, one, how="rollback", reason="complaints"
+    )
+    again = make_decision(project, second, two)
+    assert not again.promoted
+    assert "decided before" in again.reason
+    assert champion(project) == one
+
+
+@pytest.mark.parametrize(
+    ("settings", "digest", "said"),
+    [
+        ({"gate": {"enabled": False}}, None, "evaluation.gate.enabled is false"),
+        ({"gate": {"required_metrics": ["DSVRR"]}}, None, "required_metrics: DSVRR was measured on no benchmark"),
+        ({}, "another edition", "cannot be compared"),  # and its model cannot be loaded
+    ],
+    ids=["closed", "misspelt", "gone"],
+)
+def test_what_cannot_be_compared_waits_for_a_person(
+    project: Project, settings: dict[str, Any], digest: str | None, said: str
+) -> None:
+    """The reason, and the verb that promotes by hand."""
+    first, one = evaluated(project, "first", gain=0.5, digest=digest)
+    make_decision(project, first, one)
+    asked = changed(project, **settings)
+    second, two = evaluated(asked, "second", gain=6.0)
+    decision = make_decision(asked, second, two)
+    assert not decision.promoted
+    assert said in decision.reason
+    assert f"hapvr models promote {two}" in decision.reason
+    assert champion(project) == one
+
+
+def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, tmp_path: Path) -> None:
+    """Its stored scores are of other pairs, so its network is loaded from the registry and scores the present ones."""
+    bundle = bundle_of(project, tmp_path, network_of(project, "champion"))
+    first, one = evaluated(project, "first", gain=0.5, digest="another edition", model_uri=bundle.as_uri())
+    make_decision(project, first, one)
+    second, two = evaluated(project, "second", gain=0.0)
+    decision = make_decision(project, second, two)
+    assert decision.verdict is not None, decision.reason
+    assert (second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet").is_file()
+    assert not decision.promoted  # noise does not beat a network on real features
+
+
+@pytest.mark.slow
+def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path) -> None:
+    """Better on the benchmark, but behind on the marked pairs: not promoted once there are enough marks."""
+    networks = {name: network_of(project, name) for name in ("old", "new")}
+    bundle = bundle_of(project, tmp_path, networks["old"])
+    first, one = evaluated(project, "first", gain=0.5, model_uri=bundle.as_uri())
+    make_decision(project, first, one)
+    store = FeatureStore(project.root, project.root.list_folders("features"))
+    videos = dict(store.read(sorted(store.available())[:12]))
+    contents = {video_id: content_of(project, video_id) for video_id in videos}
+    pairs = [pair for pair in combinations(sorted(videos), 2) if contents[pair[0]] != contents[pair[1]]]
+
+    def lead(pair: tuple[str, str]) -> float:
+        first, second = (videos[video_id].float() for video_id in pair)
+        new, old = (
+            networks[name].compare(networks[name].embed(first)[None], networks[name].embed(second)[None]).video.item()
+            for name in ("new", "old")
+        )
+        return float(new - old)
+
+    pairs.sort(key=lead)  # where the new one is behind the old one, it is said to be wrong
+    for place, (query, reference) in enumerate(pairs):
+        mark(project, query, reference, "match" if place < len(pairs) // 2 else "not_a_match")
+    assert min(marked_pairs(project).num_matches, marked_pairs(project).num_others) >= 30
+    for key, least, promoted in (("few", 1000, True), ("enough", 30, False)):
+        asked = changed(project, min_marks=least)
+        name = asked.config.tracking.registered_model
+        set_champion(tracker_of(project).client, name, one, how="hand", reason="again")
+        run, version = evaluated(asked, key, gain=6.0)
+        save_network(networks["new"], run.network_folder, metadata={})
+        decision = make_decision(asked, run, version)
+        assert decision.promoted is promoted, decision.reason
+    assert "worse on marks/marks" in decision.reason
+    assert decision.verdict is not None
+    assert decision.verdict.better
+    assert decision.verdict.target.value > 0
+    project.root.delete(MARKS_PLACE)
+
+
+def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:
+    """Whoever is second is compared with the one that won, not with the champion that both saw at first."""
+    first, one = evaluated(project, "first", gain=0.5)
+    make_decision(project, first, one)
+    versions = [evaluated(project, f"rival {number}", gain=6.0, seed=number) for number in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda version: make_decision(project, *version), versions))
+    client, name = tracker_of(project).client, project.config.tracking.registered_model
+    compared = sorted(version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions)
+    winner = next(entry.version for entry in history(client, name) if entry.version != one)
+    assert compared == sorted([str(one), str(winner)])

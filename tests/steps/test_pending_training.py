@@ -1,0 +1,82 @@
+"""What sensors and schedules look at: sources, and training data that the model has not seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from hapvr.data.features import STAGE
+from hapvr.errors import DataError
+from hapvr.steps.pending_training import pending_data
+from hapvr.steps.project import Project
+from hapvr.steps.sources import snapshot_sources
+from hapvr.steps.training import prepare_training
+from hapvr.train.run_folder import read_record
+from tests.conftest import small_settings, write_clip, write_settings
+
+
+@pytest.fixture
+def project(small_project: Project, tmp_path: Path) -> Project:
+    """A copy whose features may be taken away, without models."""
+    shutil.copytree(small_project.folder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models"))
+    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
+    return Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
+
+
+def with_seed(project: Project, seed: int) -> Project:
+    """The project with another seed of training."""
+    train = project.config.train.model_copy(update={"seed": seed})
+    return Project(project.config.model_copy(update={"train": train}), project.root, project.folder)
+
+
+def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
+    """Before a training all usable videos are pending; after it none, unless settings change or shards come."""
+    before = pending_data(project)
+    assert before.no_model
+    assert not before.is_empty
+    assert before.num_videos > 0
+    run = prepare_training(project, "seen", tags={})
+    project.root.write_json("models/current.json", {"key": run.key})
+    after = pending_data(project)
+    assert (after.shards, after.num_videos, after.is_empty) == ((), 0, True)
+    assert pending_data(with_seed(project, 5)).settings_changed
+    project.root.write_json(f"models/{run.key}/run.json", read_record(run.folder) | {"shards": before.shards[1:]})
+    assert pending_data(project).shards == before.shards[:1]
+    project.root.local_path(f"models/{run.key}/run.json").write_text("")
+    with pytest.warns(UserWarning, match=r"run\.json is damaged .* counts as no model"):
+        assert pending_data(project).no_model
+
+
+def test_shards_of_the_benchmarks_are_awaited(project: Project) -> None:
+    """Validation and test; those of the training split are not, they only count once they have features."""
+    assert pending_data(project).awaited == ()
+    for key in ("own-test-00000", "own-validation-00000", "own-train-00000"):
+        project.shard(STAGE, key).delete_data()
+    pending = pending_data(project)
+    assert pending.awaited == ("own-test-00000", "own-validation-00000")
+    assert "own-train-00000" not in pending.shards
+
+
+def test_an_offer_changes_with_the_files_and_waits_for_those_that_are_written(tmp_path: Path) -> None:
+    """Names make the digest; a file that was written a moment ago is unsettled; a source that is gone is named."""
+    inbox = tmp_path / "inbox"
+    settings = small_settings(tmp_path, tmp_path / "data")
+    settings["sources"] = [{"kind": "folder", "name": "inbox", "path": str(inbox)}]
+    project = Project.open(write_settings(tmp_path / "config.yaml", settings))
+    with pytest.raises(DataError, match="source inbox"):
+        snapshot_sources(project, settle_s=30)
+    clip = write_clip(inbox / "a.mp4", seed=0, seconds=0.5)
+    assert [path.name for path in snapshot_sources(project, settle_s=30).unsettled] == ["a.mp4"]
+    os.utime(clip, (time.time() - 60,) * 2)
+    first = snapshot_sources(project, settle_s=30)
+    assert first.unsettled == ()
+    os.utime(clip, (time.time() + 3600,) * 2)  # the clock was set back
+    assert snapshot_sources(project, settle_s=30) == first
+    write_clip(inbox / "b.mp4", seed=1, seconds=0.5)
+    assert snapshot_sources(project, settle_s=30).digest != first.digest
+    (inbox / "b.mp4").unlink()
+    assert snapshot_sources(project, settle_s=30).digest == first.digest

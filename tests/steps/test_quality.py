@@ -1,0 +1,126 @@
+"""Findings on real shards: healthy ones, and ones with losses, duplicates, wrong values and changed bytes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hapvr.data.features import STAGE, feature_columns, fields
+from hapvr.data.shards import index_row
+from hapvr.provenance import Provenance
+from hapvr.steps.frames import make_frames
+from hapvr.steps.manifest import make_manifest
+from hapvr.steps.project import Project
+from hapvr.steps.quality import Finding, check_features, check_frames, check_stored, check_videos
+from hapvr.steps.videos import make_videos
+from tests.conftest import small_settings, write_clip, write_settings
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    """Findings by the name of their check."""
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.fixture(scope="module")
+def inbox(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A folder source of four clips, a copy of one of them, and two files that are no videos; ingested up to frames."""
+    folder = tmp_path_factory.mktemp("inbox")
+    videos = folder / "videos"
+    for seed in range(4):
+        write_clip(videos / f"{seed}.mp4", seed=seed)
+    shutil.copy(videos / "0.mp4", videos / "0 again.mp4")
+    for name in ("text.mp4", "more text.mp4"):
+        (videos / name).write_text("this is no video")
+    settings = small_settings(videos, folder / "data")
+    settings["sources"] = [{"kind": "folder", "name": "inbox", "path": str(videos)}]
+    settings["shard_videos"] = 50
+    del settings["evaluation"]
+    project = Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
+    make_manifest(project)
+    make_videos(project, "inbox-00000")
+    make_frames(project, "inbox-00000")
+    return project
+
+
+def opened(inbox: Project, folder: Path, **sections: object) -> Project:
+    """The inbox under another configuration."""
+    settings = inbox.config.model_dump(mode="json")
+    for name, values in sections.items():
+        settings[name] = settings[name] | values if isinstance(values, dict) else values
+    return Project.open(write_settings(folder / "config.yaml", settings), folder=inbox.folder)
+
+
+def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project, tmp_path: Path) -> None:
+    """Two of seven files are no videos: over the limit of 20 %; two of five usable ones are the same: over 10 %."""
+    found = by_name(check_videos(inbox, "inbox-00000"))
+    assert found["unavailable_videos"].passed
+    failed, copies = found["failed_videos"], found["duplicate_videos"]
+    assert (failed.passed, failed.severity, failed.values["videos"]) == (False, "warn", 2)
+    assert failed.values["examples"] == ["inbox/more text.mp4", "inbox/text.mp4"]
+    assert failed.hint
+    assert not copies.passed
+    assert copies.values["examples"] == ["inbox/0 again.mp4", "inbox/0.mp4"]
+    assert copies.values["rate"] == pytest.approx(2 / 5)
+    wide = opened(inbox, tmp_path, quality={"max_failed_rate": 0.5, "max_duplicate_rate": 0.5})
+    assert all(finding.passed for finding in check_videos(wide, "inbox-00000"))
+
+
+def test_frames_fit_the_durations_or_are_found(inbox: Project, tmp_path: Path) -> None:
+    """Six-second clips at one frame per second give six rows each; for four frames per second they are far too few."""
+    found = by_name(check_frames(inbox, "inbox-00000"))
+    assert all(found[name].passed for name in ("undecodable_videos", "frame_rate", "stored_bytes"))
+    assert found["frame_rate"].values["of"] == 5
+    rate = by_name(check_frames(opened(inbox, tmp_path, sampling={"fps": 4.0}), "inbox-00000"))["frame_rate"]
+    assert (rate.passed, rate.values["videos"]) == (False, 5)
+
+
+def test_frames_that_are_not_stored_have_no_bytes_to_check(inbox: Project, tmp_path: Path) -> None:
+    """sampling.store_frames: false; rates are checked all the same."""
+    unstored = opened(inbox, tmp_path, sampling={"store_frames": False}, data_root=str(tmp_path / "data"))
+    make_manifest(unstored)
+    make_videos(unstored, "inbox-00000")
+    make_frames(unstored, "inbox-00000")
+    found = by_name(check_frames(unstored, "inbox-00000"))
+    assert found["stored_bytes"].values == {"state": "not stored"}
+    assert (found["frame_rate"].passed, found["frame_rate"].values["of"]) == (True, 5)
+
+
+def test_healthy_features_pass(small_project: Project) -> None:
+    """Finite unit vectors, digest as written."""
+    assert [finding.passed for finding in check_features(small_project, "own-test-00000")] == [True] * 3
+
+
+def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
+    """NaN, a zero vector and a norm of 2: each video is named by the check that it fails."""
+    unit = np.full((2, 9, 16), 0.25, np.float16)
+    broken = {"nan": unit.copy(), "zero": unit.copy(), "long": 2 * unit, "fine": unit}
+    broken["nan"][1, 3, 5] = np.nan
+    broken["zero"][0, 8] = 0
+    shard = inbox.shard(STAGE, "made-00000")
+    with shard.write_data(fields(num_regions=9, dims=16), row_group_rows=8, compress=False) as writer:
+        for name, regions in broken.items():
+            writer.write(feature_columns(name, regions, [0.0, 1.0]))
+    shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
+    found = by_name(check_features(inbox, "made-00000"))
+    assert found["feature_values"].values["examples"] == ["nan", "zero"]
+    assert found["feature_values"].severity == "error"
+    assert found["feature_norms"].values["examples"] == ["long"]
+    assert found["feature_norms"].values["largest_error"] == pytest.approx(1.0, abs=1e-3)
+    assert found["stored_bytes"].passed
+
+
+def test_one_changed_byte_is_found(inbox: Project) -> None:
+    """A flipped byte in the data file: the finding names the file and says what to do."""
+    shard = inbox.shard("frames", "inbox-00000")
+    path = inbox.root.local_path(shard.data_name)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    try:
+        finding = check_stored(shard)
+    finally:
+        path.write_bytes(whole)
+    assert not finding.passed
+    assert shard.data_name in finding.hint

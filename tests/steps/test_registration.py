@@ -1,0 +1,236 @@
+"""Calibration and model card of a project's own model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.cli import app
+from hapvr.config import EvaluationConfig
+from hapvr.data.features import FeatureStore
+from hapvr.data.manifest import read_manifest
+from hapvr.errors import DataError
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.provenance import file_sha256
+from hapvr.registry.versions import data_digest
+from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.search.marks import mark_pair
+from hapvr.seeding import torch_rng
+from hapvr.steps.calibration import broadest_task, calibrate, held_out_checks
+from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
+from hapvr.steps.marking import mark
+from hapvr.steps.marks_benchmark import marked_pairs
+from hapvr.steps.model_card import model_card
+from hapvr.steps.project import Project
+from hapvr.steps.registration import make_registered_model
+from hapvr.steps.segment_scores import segments_markdown, segments_of_benchmarks
+from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.training import TrainingRun, prepare_training
+from hapvr.upkeep import repair, verify_root
+from tests.steps.data_projects import small_disk
+
+
+@pytest.fixture(scope="module")
+def run(small_project: Project) -> TrainingRun:
+    """A run whose network is untrained: attention and comparator as they are drawn."""
+    run = prepare_training(small_project, "card", tags={})
+    save_network(
+        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("card")), run.network_folder, metadata={}
+    )
+    small_project.root.write_json("models/current.json", {"key": run.key})
+    return run
+
+
+@pytest.fixture
+def any_pairs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which clips are held out, and so how many pairs there are, goes by their bytes, which differ from run to run."""
+    monkeypatch.setattr("hapvr.scorer.calibration.MIN_PAIRS", 1)
+    monkeypatch.setattr("hapvr.steps.calibration.MIN_PAIRS", 1)
+
+
+def with_validation(project: Project, name: str | None, *, min_marks: int = 100) -> Project:
+    """The project with another validation benchmark, and no test benchmarks."""
+    evaluation = EvaluationConfig(benchmarks=(), validation=name, min_marks=min_marks)
+    return Project(project.config.model_copy(update={"evaluation": evaluation}), project.root, project.folder)
+
+
+@pytest.mark.usefixtures("any_pairs_do")
+def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, run: TrainingRun) -> None:
+    """Counts are those of the labels; the source names benchmark, labels and features; the plot has a point per bin."""
+    result = calibrate(with_validation(small_project, "own-test"), run)
+    fitted = result.calibration
+    assert fitted is not None
+    assert fitted.num_matches > 0
+    assert fitted.num_others > 0
+    assert fitted.prior == pytest.approx(fitted.num_matches / (fitted.num_matches + fitted.num_others))
+    assert fitted.source["benchmark"] == "own-test"
+    assert {"ND", "DS"} <= set(fitted.source["labels"])
+    assert fitted.source["shards"]
+    assert fitted.frame_threshold is not None
+    assert 0 < fitted.frame_threshold < 1
+    assert result.figure is not None
+    line = result.figure.axes[0].lines[1]
+    assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])
+
+
+@pytest.mark.usefixtures("any_pairs_do")
+def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: Project, run: TrainingRun) -> None:
+    """Below the wanted number they are counted and not used; those of test sources never are."""
+    manifest = read_manifest(small_project.root)
+    usable = FeatureStore(small_project.root, small_project.root.list_folders("features")).available()
+    train = sorted(set(manifest.filter(manifest["split"] == "train")["video_id"]) & set(usable))[:3]
+    test = sorted(set(manifest.filter(manifest["split"] == "test")["video_id"]) & set(usable))[:2]
+    before = calibrate(with_validation(small_project, "own-test"), run).calibration
+    assert before is not None
+    mark(small_project, train[0], train[1], "match")
+    mark(small_project, train[0], train[2], "not_a_match")
+    mark(small_project, test[0], test[1], "match")
+    mark_pair(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
+    try:
+        assert marked_pairs(small_project).skipped == 1
+        few = calibrate(with_validation(small_project, "own-test"), run).calibration
+        assert few is not None
+        assert few.source["marks"] == {"matches": 1, "others": 1, "skipped": 2, "used": False}
+        assert (few.slope, few.num_matches) == (before.slope, before.num_matches)
+        used = calibrate(with_validation(small_project, "own-test", min_marks=1), run).calibration
+        assert used is not None
+        assert (used.num_matches, used.num_others) == (before.num_matches + 1, before.num_others + 1)
+        assert used.source["marks"]["used"]
+    finally:
+        small_project.root.delete(MARKS_PLACE)
+
+
+def test_the_marks_are_a_benchmark_that_evaluate_takes(small_project: Project, run: TrainingRun) -> None:
+    """`hapvr pairs benchmark` writes it; without a match it says what to do."""
+    usable = FeatureStore(small_project.root, small_project.root.list_folders("features")).available()
+    some = sorted(usable)[:3]
+    config = ["--config", str(small_project.folder / "config.yaml"), "--json"]
+    refused = CliRunner().invoke(app, ["pairs", "benchmark", *config])
+    assert refused.exit_code == 1
+    assert "mark some with `hapvr pairs mark`" in refused.output
+    mark(small_project, some[0], some[1], "match")
+    mark(small_project, some[1], some[2], "not_a_match")
+    try:
+        written = json.loads(CliRunner().invoke(app, ["pairs", "benchmark", *config]).stdout)
+        assert (written["matches"], written["others"], written["used"]) == (1, 1, False)
+        options = ["--features", small_project.root.url, "--model", str(run.network_folder), "--json"]
+        done = CliRunner().invoke(app, ["evaluate", "--benchmark", written["folder"], *options])
+        assert done.exit_code == 0, done.stderr
+        assert set(json.loads(done.stdout)["metrics"]) == {"marks"}
+        assert {check.state for check in verify_root(small_project.root)} == {"ok"}
+        head = Path(written["folder"]) / "benchmark.json"
+        whole = head.read_bytes()
+        head.write_bytes(whole[:20])
+        damaged = [check for check in verify_root(small_project.root) if check.state != "ok"]
+        assert [(check.kind, check.key) for check in damaged] == [("corpus", "marks")]
+        assert [check.state for check in repair(small_project, damaged)] == ["repaired"]
+        assert head.read_bytes() == whole
+    finally:
+        small_project.root.delete(MARKS_PLACE)
+
+
+def test_too_few_pairs_give_no_calibration_and_say_so(
+    small_project: Project, run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer pairs than are needed, and no validation benchmark."""
+    monkeypatch.setattr("hapvr.steps.calibration.MIN_PAIRS", 10_000)
+    few = calibrate(small_project, run)
+    assert few.calibration is None
+    assert re.fullmatch(r"own-validation has \d+ matching and \d+ other pairs; 10000 of each are needed", few.reason)
+    assert "names no validation benchmark" in calibrate(with_validation(small_project, None), run).reason
+
+
+@pytest.mark.usefixtures("any_pairs_do")
+def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: TrainingRun) -> None:
+    """Data with counts and digest, weights, metrics with intervals against the baseline, calibration, warnings, use."""
+    make_benchmark_scores(small_project, run, "own-test")
+    scores = {"own-test": stored_scores(small_project, run, "own-test")}
+    calibrated = calibrate(with_validation(small_project, "own-test"), run)
+    assert calibrated.calibration is not None
+    other = dataclasses.replace(calibrated.calibration, source=calibrated.calibration.source | {"benchmark": "another"})
+    assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
+    (check,) = checks = held_out_checks(small_project, run, other)
+    assert segments_of_benchmarks(small_project, run, calibrated.calibration) == {}
+    segments = segments_of_benchmarks(small_project, run, other)
+    definition = load_definition(str(benchmark_folder(small_project, "own-test")))
+    assert definition.segments is not None
+    assert segments["own-test"].metrics.num_true == len(definition.segments) > 0
+    assert segments["own-test"].threshold == other.frame_threshold
+    # the same pairs by another way: what the benchmark stored is what the calibration was fitted on
+    assert check.brier == pytest.approx(calibrated.calibration.brier)
+    assert [row.precision for row in check.thresholds] == pytest.approx(
+        [calibrated.calibration.threshold(row.wanted).found for row in check.thresholds]
+    )
+    card = card_of(small_project, run, scores, segments, calibrated, checks, {"dagster.run_id": "abc"})
+    record = json.loads((run.folder / "run.json").read_text())
+    result = scores["own-test"]["results"]["trained model"]
+    value, (low, high) = result["metrics"]["DSVR"], result["intervals"]["DSVR"]
+    for text in (
+        data_digest(record["data_digests"]),
+        "| own-train | train | ",
+        "**The backbone and teacher weights are random**",
+        f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
+        f"{calibrated.calibration.num_matches} matches (labels ",
+        *(f"| own-test | {row.wanted:g} | {row.precision:.3f} | {row.recall:.3f} | " for row in check.thresholds),
+        f"### own-test\n\n{segments_markdown(segments['own-test'])}",
+        "| network.spatial_rate | 0.1 |",
+        "dagster.run_id: abc",
+        run.mlflow_run_id,
+    ):
+        assert text in card
+    without = card_of(small_project, run, {}, {}, calibrate(with_validation(small_project, None), run), (), {})
+    for text in (
+        "None: the configuration names no validation benchmark. The column `probability` is empty",
+        "Measured on no benchmark only",
+        "Not measured: no benchmark of the configuration knows the true times",
+        "None: tracking.onnx is false. `hapvr score` needs the full installation",
+    ):
+        assert text in without
+
+
+def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
+    names = ("scores", "segments", "calibrated", "checks", "tags")
+    return model_card(project, run, **dict(zip(names, given, strict=True)), onnx={"reason": "tracking.onnx is false"})
+
+
+def test_broadest_task_has_the_most_labels() -> None:
+    """Of tasks with as many labels the first one, which is the one without exclusions."""
+    assert broadest_task(load_definition("fivr-5k")).name == "ISVR"
+
+
+def test_full_disk_is_named_with_the_way_on(small_project: Project, run: TrainingRun) -> None:
+    """Training, evaluation and registration write by many libraries; each ends with one sentence, and works afterwards."""
+    project = with_validation(small_project, None)
+    with small_disk(100), pytest.raises(DataError, match=r"cannot write below .*\. Free space .*; run again"):
+        prepare_training(project, "full-disk", tags={})
+    with small_disk(100), pytest.raises(DataError, match="; materialise benchmark_scores again"):
+        make_benchmark_scores(project, run, "own-test")
+    with small_disk(100), pytest.raises(DataError, match="; materialise registered_model again"):
+        make_registered_model(project, run, tags={})
+    assert make_registered_model(project, run, tags={}).version >= 1
+
+
+@pytest.mark.slow
+def test_a_registered_model_is_also_written_as_onnx(small_project: Project, run: TrainingRun) -> None:
+    """The files are in the bundle, were compared with torch on the project's own videos, and the card has their digests."""
+    project = with_validation(small_project, None)
+    tracking = project.config.tracking.model_copy(update={"onnx": True})
+    project = Project(project.config.model_copy(update={"tracking": tracking}), project.root, project.folder)
+    made = make_registered_model(project, run, tags={})
+    said = json.loads((made.bundle / "scorer.json").read_text())["onnx"]
+    assert said["check"]["pairs_of_frames"] == said["check"]["pairs_of_features"] == 16
+    assert 0 <= said["check"]["largest_difference"] <= 1e-4
+    assert said["opset"] == 18
+    for name, file in said["files"].items():
+        assert file_sha256(made.bundle / "onnx" / name) == file["sha256"]
+    assert not (run.folder / "exported" / "onnx").exists()

@@ -1,0 +1,107 @@
+"""Damage to what search, duplicates and watch lists keep: `verify` names it, `repair` makes it again, nothing blocks that."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import DamagedError
+from hapvr.search.current import CURRENT, current_index
+from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.steps.alerts import OUTBOX_PLACE
+from hapvr.steps.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
+from hapvr.steps.marking import mark
+from hapvr.steps.project import Project
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.watch_lists import STAGE as WATCH_STAGE
+from hapvr.steps.watch_lists import make_watch_matches
+from hapvr.upkeep import repair, verify_root
+from tests.steps.search_projects import copied
+
+KEY = "in-00001"
+
+
+@pytest.fixture
+def project(searchable: Path, tmp_path: Path) -> Project:
+    """A collection with an index, pairs, groups, a watch list with matches that wait, and a mark."""
+    (tmp_path / "watched").mkdir()
+    shutil.copy(searchable / "videos" / "short.mp4", tmp_path / "watched" / "clip.mp4")
+    lists = [{"name": "clips", "path": str(tmp_path / "watched"), "min_probability": 0.5}]
+    webhook = {"url": "http://127.0.0.1:9/none"}
+    made = copied(searchable, tmp_path, **{"watch.lists": lists, "watch.webhook": webhook})
+    mark(made, "in/short.mp4", "in/long.mp4", "match")
+    searcher = Searcher.open(made)
+    for key in searcher.collection.shards():
+        make_duplicate_pairs(made, searcher, key)
+        make_watch_matches(made, searcher, key)
+    make_duplicate_groups(made, searcher, min_probability=0.5)
+    return made
+
+
+def damage(project: Project, name: str) -> None:
+    path = project.root.local_path(name)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*(counts as missing|are made again)")
+def test_what_can_be_made_again_is(project: Project) -> None:
+    digest = current_index(project.root).digest
+    descriptors = f"search/{digest}/descriptors"
+    names = [
+        f"{descriptors}/{KEY}/index.parquet",
+        f"{PAIRS_STAGE}/{KEY}/rows.parquet",
+        f"{WATCH_STAGE}/{KEY}/rows.parquet",
+        GROUPS_PLACE,
+        MARKED_PLACE,
+        CURRENT,
+        f"search/{digest}/blank.safetensors",
+    ]
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
+    model = current_index(project.root).model
+    for name in names:
+        damage(project, name)
+    checks = verify_root(project.root)
+    found = sorted((check.kind, check.key) for check in checks if check.state == "damaged")
+    wanted = [(descriptors, KEY), (PAIRS_STAGE, KEY), (WATCH_STAGE, KEY), ("duplicate_groups", ""), ("search", "")]
+    assert found == sorted(wanted)
+    # The test's registry has no champion, so the record of the model is made first.
+    update_index(project, search_model(project, model), anew=True)
+    repaired = repair(project, verify_root(project.root))
+    assert {check.state for check in repaired} == {"ok", "repaired"}, [check.message for check in repaired]
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [CURRENT, "blank.safetensors"])
+def test_a_damaged_file_does_not_block_the_build(project: Project, name: str) -> None:
+    """The message says that `hapvr index build` makes it anew, and so it does."""
+    current = current_index(project.root)
+    place = name if name == CURRENT else f"search/{current.digest}/{name}"
+    damage(project, place)
+    with pytest.raises(DamagedError, match=rf"{place}.*hapvr index build"):
+        Searcher.open(project).search_id("in/short.mp4")
+    with pytest.warns(UserWarning, match=rf"{place}.* counts as missing"):
+        assert update_index(project, search_model(project, current.model), anew=True).passed
+    assert Searcher.open(project).search_id("in/short.mp4").matches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [MARKS_PLACE, OUTBOX_PLACE])
+def test_what_people_said_is_never_made_up(project: Project, name: str) -> None:
+    """`verify` names the file, and `repair` leaves it as it is for a person."""
+    path = project.root.local_path(name)
+    path.write_bytes(bytes(path.stat().st_size))
+    before = path.read_bytes()
+    (found,) = [check for check in verify_root(project.root) if check.state == "damaged"]
+    assert name in found.message
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (left,) = [check for check in repair(project, [found]) if check.state == "damaged"]
+    assert "restore it from a copy" in left.message
+    assert path.read_bytes() == before

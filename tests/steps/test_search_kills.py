@@ -1,0 +1,141 @@
+"""kill -9 at any moment of a build or an update of the index: what answers is whole, and the next update ends as a calm one."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hapvr.search.current import CURRENT, current_index
+from hapvr.search.index import FrameIndex
+from hapvr.steps.project import Project
+from tests.conftest import small_settings, write_settings
+from tests.steps.kills import StageServer, kill_after, kill_often, run_elsewhere, stage_server
+from tests.steps.search_projects import copied_project, network_folder
+
+pytestmark = pytest.mark.slow
+
+KILLS_IN_A_ROW = 4
+SEARCH = {"index": {"min_indexed_rows": 64, "code_bits": 5, "probed_lists": 64, "refine_factor": 8}}
+Answers = dict[str, list[tuple[str, float, float]]]
+
+
+@dataclass
+class Updates:
+    """Two configurations whose indexes differ in every shard, and a server that runs updates. seconds: of a calm one."""
+
+    project: Project
+    configs: dict[str, Path]
+    server: StageServer
+    calm: dict[str, Answers]
+    held: dict[str, dict[str, int]]
+    seconds: float
+
+    def finish(self, config: str) -> float:
+        """Run an update to its end; returns the seconds."""
+        return self.server.finish(self.configs[config], "index")
+
+    def index(self) -> FrameIndex:
+        return current_index(self.project.root).open(self.project.root, self.project.config.search)
+
+
+def queries() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((8, 32))
+
+
+def answers(index: FrameIndex) -> Answers:
+    """What the index says to some queries, without the order of frames that are equally near."""
+    found: Answers = {}
+    for row in index.search_frames(queries(), 10).to_pylist():
+        found.setdefault(str(row["query_frame"]), []).append(
+            (row["video_id"], round(row["second"], 2), round(row["similarity"], 3))
+        )
+    return {number: sorted(rows) for number, rows in found.items()}
+
+
+@pytest.fixture(scope="module")
+def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Updates]:
+    folder = tmp_path_factory.mktemp("search-kills")
+    project = copied_project(small_project, folder, **SEARCH)
+    network_folder(folder)
+    videos = project.path(project.config.sources[0].path)
+    configs = {}
+    for name, similarity in (("all", 1.0), ("fewer", 0.5)):
+        search = SEARCH | {"max_frozen_similarity": similarity}
+        settings = small_settings(videos, folder / "data") | {"search": search}
+        configs[name] = write_settings(folder / f"{name}.yaml", settings)
+    with stage_server() as server:
+        made = Updates(project, configs, server, {}, {}, 0.0)
+        for name in configs:
+            made.seconds = made.finish(name)
+            made.calm[name] = answers(made.index())
+            made.held[name] = {key: entry.frames for key, entry in made.index().status().shards.items()}
+        yield made
+
+
+def check_whole(updates: Updates) -> None:
+    """Every shard of the index that answers is wholly there, as one of the two configurations has it."""
+    if not updates.project.root.exists(CURRENT):
+        return
+    index = updates.index()
+    status = index.status()
+    tables = index.videos()
+    assert status.frames == sum(entry.frames for entry in status.shards.values())
+    assert status.videos == sum(entry.videos for entry in status.shards.values()) == len(tables)
+    for key, entry in status.shards.items():
+        assert entry.frames in {updates.held[name][key] for name in updates.configs}
+    assert len(index.search_frames(queries(), 10)) == 80
+
+
+@pytest.mark.parametrize("kind", ["build", "update"])
+def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: str) -> None:
+    """Twenty kills at random times, of builds from nothing and of updates that replace every shard."""
+    rng = random.Random(kind)
+    wanted = "all"
+
+    def remove() -> None:
+        shutil.rmtree(updates.project.root.local_path("search"))
+
+    def after_end() -> None:
+        nonlocal wanted
+        check_whole(updates)
+        assert answers(updates.index()) == updates.calm[wanted]
+        if kind == "build":
+            remove()
+        else:
+            wanted = "fewer" if wanted == "all" else "all"
+
+    if kind == "build":
+        remove()
+    kill_often(
+        updates.server,
+        lambda: (updates.configs[wanted], "index"),
+        kill=lambda pid, _: kill_after(pid, rng.uniform(0, updates.seconds)),
+        kills_in_a_row=KILLS_IN_A_ROW,
+        after_kill=lambda: check_whole(updates),
+        after_end=after_end,
+    )
+
+
+def test_readers_see_one_version_while_two_updates_run(updates: Updates) -> None:
+    """Two updates of different configurations at once: one waits for the other; every answer is of one of the two."""
+    updates.finish("all")
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(run_elsewhere(updates.configs["fewer"], "index")))
+    thread.start()
+    updates.server.start(updates.configs["fewer"], "index")
+    seen = 0
+    while thread.is_alive():
+        check_whole(updates)
+        seen += 1
+    thread.join()
+    assert updates.server.status() == 0
+    assert codes == [0]
+    assert seen > 3
+    assert answers(updates.index()) == updates.calm["fewer"]

@@ -1,0 +1,385 @@
+"""Searches in a real collection: files, pictures, ids and parts of them find what they show, where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hapvr.data.shards import Shard
+from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
+from hapvr.scorer.access import Access
+from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.scorer.torch_bundle import TorchNetworks
+from hapvr.search.marks import mark_pair
+from hapvr.search.match import Match, answer_table, answer_values
+from hapvr.search.query import Part
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
+from tests.conftest import CHECKOUT, write_sound
+from tests.scorer.bundles import scene, write_scenes
+from tests.steps.search_projects import LONG, bundle_of, copied
+
+
+@pytest.fixture(scope="module")
+def project(searchable: Path) -> Project:
+    """Only to be read."""
+    return Project.open(searchable / "config.yaml", folder=searchable)
+
+
+@pytest.fixture(scope="module")
+def searcher(project: Project) -> Searcher:
+    return Searcher.open(project)
+
+
+@pytest.fixture(name="copied")
+def _copied(searchable: Path, tmp_path: Path) -> Project:
+    """A copy that a test may change."""
+    return copied(searchable, tmp_path)
+
+
+def names(matches: tuple[Match, ...]) -> list[str]:
+    return [match.reference for match in matches]
+
+
+@pytest.fixture
+def as_demo(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, where configs/demo.yaml is the small collection's."""
+    (tmp_path / "configs").mkdir()
+    shutil.copy(project.folder / "config.yaml", tmp_path / "configs" / "demo.yaml")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_program_of_the_python_page(as_demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The search of docs/python.md as printed, with a clip of the collection as a.mp4."""
+    page = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")
+    (program,) = [text for text in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "Searcher" in text]
+    write_scenes(as_demo / "a.mp4", list(LONG[5:9]))
+    exec(program, {})
+    assert capsys.readouterr().out.startswith("1 in/long.mp4 ")
+
+
+def test_the_notebook(as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cells of the quick start, one after the other: its first video is a copy of another one."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    notebook = json.loads((CHECKOUT / "notebooks" / "quickstart.ipynb").read_text(encoding="utf-8"))
+    shared: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), shared)
+    printed = capsys.readouterr().out
+    assert "9 videos, the first are ['in/long.mp4'" in printed
+    assert "in/trips/part.mp4" in printed
+    assert "query 10 to 22 s = reference 2 to 14 s" in printed
+    assert "prior 0.001: probability 0." in printed
+
+
+def test_a_shorter_video_counts_the_other_way_round_only_if_that_says_a_match(searcher: Searcher) -> None:
+    """Half of part.mp4 lies within long.mp4; that unrelated videos are as short as it changes nothing in their scores."""
+    videos = {name: searcher.scorer.embed(searcher.read_id(name).features) for name in searcher.collection.video_ids()}
+    query = videos.pop("in/long.mp4")
+    forth = dict(zip(videos, searcher.scorer.similarities(query, list(videos.values())), strict=True))
+    back = {name: searcher.scorer.similarities(video, [query])[0] for name, video in videos.items()}
+    found = {match.reference: match.similarity for match in searcher.search_id("in/long.mp4").matches}
+    assert found["in/trips/part.mp4"] == pytest.approx(back["in/trips/part.mp4"], abs=1e-5)
+    assert found["in/trips/part.mp4"] > forth["in/trips/part.mp4"] + 0.1
+    others = [name for name in found if "other" in name]
+    assert any(back[name] > forth[name] + 0.01 for name in others)
+    assert [found[name] for name in others] == pytest.approx([forth[name] for name in others], abs=1e-5)
+
+
+def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -> None:
+    """Six seconds of the long clip within others: the clip comes first, with the times and the coverage of both sides."""
+    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31], 502, 503])
+    answer = searcher.search(clip)
+    best = answer.matches[0]
+    assert best.reference == "in/long.mp4"
+    assert best.rank == 1
+    segment = best.segments[0]
+    assert (segment.query_start_s, segment.query_end_s) == (2, 8)
+    assert (segment.reference_start_s, segment.reference_end_s) == (25, 31)
+    assert best.offset_s == 23
+    assert best.query_covered == pytest.approx(0.6, abs=0.01)
+    assert best.reference_covered == pytest.approx(6 / 40, abs=0.01)
+    assert answer.seconds == pytest.approx(10)
+    assert (answer.compared, answer.videos) == (9, 9)
+    assert best.similarity > answer.matches[1].similarity
+
+
+def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) -> None:
+    """Compared whole, a video gets the number that `hapvr score` gives, up to the half precision of stored features."""
+    searcher = Searcher.open(project.folder / "config.yaml")
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[3:9]))
+    best = searcher.search(clip).matches[0]
+    file = project.folder / "videos" / "long.mp4"
+    assert best.similarity == pytest.approx(searcher.scorer.score(clip, file), abs=2e-3)
+    assert searcher.scorer.calibration is not None
+    assert best.probability == pytest.approx(searcher.scorer.calibration.probability(best.similarity))
+
+
+def test_a_part_of_a_long_query_counts_as_much_as_by_itself(searcher: Searcher, tmp_path: Path) -> None:
+    """Eight seconds of the long clip in a query of 82."""
+    excerpt = list(LONG[25:33])
+    alone = searcher.search(write_scenes(tmp_path / "excerpt.mp4", excerpt)).matches[0]
+    answer = searcher.search(write_scenes(tmp_path / "long.mp4", [*range(500, 530), *excerpt, *range(530, 574)]))
+    best = answer.matches[0]
+    assert best.reference == alone.reference == "in/long.mp4"
+    assert best.similarity > 0.9 * alone.similarity
+    segment = best.segments[0]
+    assert (segment.query_start_s, segment.query_end_s) == (30, 38)
+    assert (segment.reference_start_s, segment.reference_end_s) == (25, 33)
+
+
+def test_parts_from_two_places_are_two_segments(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are found where a video is compared by parts, in whatever order the query shows them."""
+    monkeypatch.setattr("hapvr.search.fine.WHOLE_FRAMES", 8)
+    clip = write_scenes(tmp_path / "query.mp4", [*LONG[32:38], *range(500, 504), *LONG[2:8]])
+    best = searcher.search(clip).matches[0]
+    assert best.reference == "in/long.mp4"
+    assert {(one.query_start_s, one.reference_start_s) for one in best.segments} >= {(0, 32), (10, 2)}
+
+
+def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:
+    """A video of the collection as a query gives its copy and what shares a part with it, not itself."""
+    assert names(searcher.search_id("in/short.mp4", SearchOptions(top=3)).matches)[0] == "in/trips/copy of short.mp4"
+    found = searcher.search_id("in/trips/part.mp4").matches
+    assert found[0].reference == "in/long.mp4"
+    assert found[0].segments[0].reference_start_s == 10
+    assert "in/trips/part.mp4" not in names(found)
+    with pytest.raises(DataError, match=r"no video 'in/absent\.mp4'"):
+        searcher.search_id("in/absent.mp4")
+
+
+def test_a_still_picture_finds_its_second(searcher: Searcher, tmp_path: Path) -> None:
+    """A picture of any size, saved with loss, finds the video that shows it."""
+    picture = tmp_path / "still.jpg"
+    Image.fromarray(scene(LONG[17])).resize((300, 250)).save(picture, quality=60)
+    answer = searcher.search(picture)
+    assert answer.matches[0].reference in ("in/long.mp4", "in/trips/part.mp4")
+    starts = {match.reference: match.segments[0].reference_start_s for match in answer.matches[:2]}
+    assert starts == {"in/long.mp4": 17, "in/trips/part.mp4": 9}
+
+
+def test_a_part_of_a_query_is_searched_alone(searcher: Searcher, tmp_path: Path) -> None:
+    """Of two scenes in a query, the one in the part decides; times stay those of the whole query."""
+    clip = write_scenes(tmp_path / "two.mp4", [*LONG[5:11], *range(300, 306)])
+    first = searcher.search(clip, SearchOptions(part=Part(end_s=6))).matches[0]
+    assert first.reference == "in/long.mp4"
+    second = searcher.search(clip, SearchOptions(part=Part(start_s=6))).matches[0]
+    assert second.reference.endswith("short.mp4")
+    assert second.segments[0].query_start_s == 6
+    moment = searcher.search(clip, SearchOptions(part=Part.around(8.5))).matches[0]
+    assert moment.reference.endswith("short.mp4")
+    with pytest.raises(VideoError, match=r"lasts 12.0 s and has no frame from 60 s on"):
+        searcher.search(clip, SearchOptions(part=Part(start_s=60)))
+
+
+def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
+    """The best video outside of the folder is not given."""
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
+    assert names(searcher.search(clip, SearchOptions(folder="in/trips/")).matches)[0] == "in/trips/part.mp4"
+    assert set(names(searcher.search(clip, SearchOptions(folder="in/trips/")).matches)) <= {
+        "in/trips/part.mp4",
+        "in/trips/copy of short.mp4",
+    }
+    assert searcher.search(clip, SearchOptions(folder="elsewhere/")).matches == ()
+
+
+def test_nothing_above_a_probability_is_an_answer(searcher: Searcher, tmp_path: Path) -> None:
+    """What is not there is ranked, and left out where a probability is wanted."""
+    clip = write_scenes(tmp_path / "query.mp4", list(range(900, 906)))
+    assert len(searcher.search(clip).matches) == 9
+    answer = searcher.search(clip, SearchOptions(min_probability=0.9))
+    assert (answer.matches, answer.error) == ((), "")
+
+
+def black(path: Path, seconds: int = 4) -> Path:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=8, options={"crf": "20"})
+        stream.width, stream.height, stream.pix_fmt = 192, 160, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((160, 192, 3), np.uint8), format="rgb24")
+        for _ in range(8 * seconds):
+            container.mux(stream.encode(frame.reformat()))
+        container.mux(stream.encode())
+    return path
+
+
+def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path) -> None:
+    """Without pictures, black, missing, no video, forbidden, too long: each has its reason; one frame is enough."""
+    write_sound(tmp_path / "sound.mp4")
+    (tmp_path / "text.mp4").write_text("no video")
+    (tmp_path / "text.png").write_text("no picture")
+    black(tmp_path / "black.mp4")
+    for name, reason in (
+        ("sound.mp4", "no_video_stream"),
+        ("text.mp4", "not_video"),
+        ("text.png", "not_video"),
+        ("absent.mp4", "missing_file"),
+        ("black.mp4", "no_picture"),
+    ):
+        answer = answer_or_error(str(tmp_path / name), searcher.search)
+        assert answer.error.startswith(f"{reason}: "), (name, answer.error)
+        assert answer.matches == ()
+    with pytest.raises(VideoError) as refused:
+        searcher.search("http://127.0.0.1:9/x.mp4")
+    assert refused.value.reason == "not_allowed"
+    with pytest.raises(VideoError) as refused:
+        searcher.search(tmp_path / "black.mp4", access=Access(roots=(tmp_path / "other",)))
+    assert refused.value.reason == "not_allowed"
+    one = write_scenes(tmp_path / "one.mp4", [LONG[4]], fps=1)
+    assert searcher.search(one).matches[0].reference == "in/long.mp4"
+
+
+def test_wrong_requests_are_refused() -> None:
+    """Values out of range are named."""
+    for values in ({"top": 0}, {"min_probability": 1.5}, {"prior": 1.0}):
+        with pytest.raises(ArgumentError, match=f"{next(iter(values))} is {next(iter(values.values()))}"):
+            SearchOptions(**values)
+    for start, end in ((5.0, 5.0), (-1.0, None), (float("nan"), None)):
+        with pytest.raises(ArgumentError, match="part: from"):
+            Part(start_s=start, end_s=end)
+
+
+def test_videos_that_are_gone_are_said(copied: Project, tmp_path: Path) -> None:
+    """A shard that was removed after it was indexed: the others answer, and a warning names the hint."""
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
+    keys = copied.root.list_folders("features")
+    gone = next(
+        key for key in keys if "in/long.mp4" in Shard(copied.root, "features", key).index()["video_id"].to_list()
+    )
+    shutil.rmtree(copied.root.local_path(f"features/{gone}"))
+    answer = Searcher.open(copied).search(clip)
+    assert "in/long.mp4" not in names(answer.matches)
+    assert answer.matches
+    assert any("`hapvr index update`" in warning for warning in answer.warnings)
+
+
+@pytest.mark.slow
+def test_onnx_finds_what_torch_finds(copied: Project, tmp_path: Path) -> None:
+    """Files, parts, pictures, ids, matrices and copies: the same videos in the same order, similarities within 1e-4."""
+    onnx = bundle_of(copied, tmp_path / "onnx", onnx=True)
+    wanted, found = Searcher.open(copied), Searcher.open(copied, model=str(onnx))
+    assert isinstance(wanted.scorer.networks, TorchNetworks)
+    assert isinstance(found.scorer.networks, ONNXNetworks)
+    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31], *range(300, 304)])
+    Image.fromarray(scene(LONG[17])).save(tmp_path / "still.png")
+    given = [
+        (clip, SearchOptions()),
+        (clip, SearchOptions(part=Part(start_s=8))),
+        (tmp_path / "still.png", SearchOptions()),
+    ]
+    pairs = [(one.search(query, asked)) for query, asked in given for one in (wanted, found)]
+    pairs += [one.search_id(name) for name in ("in/short.mp4", "in/trips/part.mp4") for one in (wanted, found)]
+    for first, second in zip(pairs[::2], pairs[1::2], strict=True):
+        assert names(first.matches) == names(second.matches)
+        for one, other in zip(first.matches, second.matches, strict=True):
+            assert other.similarity == pytest.approx(one.similarity, abs=1e-4)
+            assert other.probability == pytest.approx(one.probability, abs=1e-3)
+            assert other.votes == pytest.approx(one.votes, abs=1e-3)
+            times = [[(s.query_start_s, s.query_end_s, s.reference_start_s, s.reference_end_s) for s in match.segments]
+                     for match in (one, other)]  # fmt: skip
+            assert times[0] == times[1]
+    copies = [one.find_copies("in/short.mp4", least_probability=0.5) for one in (wanted, found)]
+    assert [one.video_id for one, _ in copies[0]] == [one.video_id for one, _ in copies[1]]
+    matrices = [one.matrix(one.read(clip), "in/long.mp4", max_cells=10_000).values for one in (wanted, found)]
+    np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-4)
+
+
+def test_bfloat16_finds_what_float32_does(project: Project, searcher: Searcher, tmp_path: Path) -> None:
+    """The same videos, segments and nearly the same similarities, which are rounded; ONNX files do not do that."""
+    halved = Searcher.open(project.folder / "config.yaml", overrides={"search.dtype": "bfloat16"})
+    assert halved.scorer.embed(halved.read_id("in/long.mp4").features).regions.dtype == torch.bfloat16
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[25:31]))
+    wanted, found = (one.search(clip, SearchOptions(top=3)).matches for one in (searcher, halved))
+    assert names(found)[:2] == names(wanted)[:2]
+    assert [match.similarity for match in found] == pytest.approx([match.similarity for match in wanted], abs=0.02)
+    assert found[0].similarity != wanted[0].similarity
+    assert found[0].segments[0].reference_start_s == wanted[0].segments[0].reference_start_s
+
+
+def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:
+    """What --model names must be the network of the index; a bundle in another place may be."""
+    other = bundle_of(copied, tmp_path / "other", seed=1)
+    with pytest.raises(DataError, match=r"made with another network than .*bundle-1 has; name .*bundle-0, or"):
+        Searcher.open(copied, model=str(other))
+    same = bundle_of(copied, tmp_path / "same")
+    assert Searcher.open(copied, model=str(same)).num_videos == 9
+
+
+def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
+    """A pair marked as no match is left out, by content: also where the query is a copy of the file elsewhere."""
+    searcher = Searcher.open(copied)
+    short = searcher.collection.metadata.of("in/short.mp4")
+    assert short.path is not None
+    elsewhere = tmp_path / "renamed.mp4"
+    shutil.copy(short.path, elsewhere)
+    copy, other = (
+        searcher.collection.metadata.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4")
+    )
+    mark_pair(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
+    mark_pair(copied.root, short.sha256, other, "match", names=("a", "c"))
+    answer = searcher.search(elsewhere)
+    assert names(answer.matches)[0] == "in/short.mp4"
+    assert "in/trips/copy of short.mp4" not in names(answer.matches)
+    assert [match.rank for match in answer.matches] == list(range(1, 9))
+    assert {match.reference: match.mark for match in answer.matches if match.mark} == {"in/other 0.mp4": "match"}
+    # a match that moves up has segments, too
+    (best,) = searcher.search_id("in/short.mp4", SearchOptions(top=1)).matches
+    assert best.rank == 1
+    assert best.query_covered is not None
+    # what somebody said stays, whatever the model thinks
+    assert names(searcher.search(elsewhere, SearchOptions(min_probability=0.9999)).matches) == ["in/other 0.mp4"]
+    assert "in/trips/copy of short.mp4" not in names(searcher.search_id("in/short.mp4").matches)
+
+
+def test_a_damaged_index_answers_no_more(copied: Project) -> None:
+    """The service reads all files of an index that it has opened."""
+    searcher = Searcher.open(copied)
+    path = max(copied.root.local_path(searcher.current.place).glob("frames.lance/data/*"))
+    path.write_bytes(bytes(path.stat().st_size))
+    searcher.verify_in_background(set())
+    while any(thread.name == "verify-index" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    with pytest.raises(DamagedError, match=r"is not what was written; `hapvr index build`"):
+        searcher.search_id("in/short.mp4")
+
+
+def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(searcher: Searcher, tmp_path: Path) -> None:
+    """Tables, JSON and pages can be written of its answer, also of one that is an error."""
+    clip = tmp_path / os.fsdecode(b"b\xff.mp4")
+    write_scenes(tmp_path / "a.mp4", list(LONG[10:18])).rename(clip)
+    absent = str(tmp_path / os.fsdecode(b"c\xff.mp4"))
+    answers = [answer_or_error(name, searcher.search) for name in (str(clip), absent)]
+    assert [bool(answer.matches) for answer in answers] == [True, False]
+    assert answers[0].query.endswith(r"b\xff.mp4")
+    assert len(answer_table(answers)) > 1
+    json.dumps(answer_values(answers), ensure_ascii=False).encode()
+    assert searcher.page(answers).encode().count(b"data:image/jpeg;base64,") >= 2
+
+
+def test_a_page_stands_alone(searcher: Searcher, tmp_path: Path) -> None:
+    """The page has pictures of both sides within it, and no name becomes markup."""
+    clip = write_scenes(tmp_path / "<b>query.mp4", list(LONG[10:18]))
+    page = searcher.page(
+        [searcher.search(clip, SearchOptions(top=2)), answer_or_error(str(tmp_path / "absent.mp4"), searcher.search)]
+    )
+    assert page.count("data:image/jpeg;base64,") >= 4
+    assert "<b>query" not in page
+    assert "&lt;b&gt;query" in page
+    assert "missing_file" in page
+    assert not re.search(r'(src|href)="(?!data:|file:)', page)

@@ -1,0 +1,54 @@
+"""Several seeds: what is trained, tracked and shown."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hapvr.config_file import dump_config
+from hapvr.steps.project import Project
+from hapvr.steps.seeds import SEEDS_TAG, SeedRun, seeds_text
+from hapvr.steps.training import CURRENT_NAME, tracker_of
+from tests.commands.conftest import Call, call
+from tests.registry.empty_store import new_store
+from tests.train.runs import with_train
+
+__all__ = ["call"]
+
+
+def test_text_has_mean_and_spread_over_seeds() -> None:
+    """A failed training is counted and named, and not averaged."""
+    runs = [SeedRun(seed, f"s-{seed}", {"validation/mean": value}, "") for seed, value in enumerate((0.5, 0.7))]
+    runs.append(SeedRun(2, "s-2", {}, "training: step 3: NaN"))
+    assert seeds_text(runs).splitlines() == [
+        "2 of 3 trainings",
+        "validation/mean: 0.6000 ± 0.1414",
+        "seed 2 failed: training: step 3: NaN",
+    ]
+
+
+@pytest.mark.slow
+def test_seeds_are_trained_one_by_one(small_project: Project, tmp_path: Path, call: Call) -> None:
+    """Two MLflow runs of one tag, their benchmark scored; none becomes the current model. A failure is exit code 1."""
+    data = yaml.safe_load(dump_config(with_train(small_project, steps=2, validate_every_steps=1)))
+    data["tracking"]["uri"] = new_store(tmp_path)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    arguments = ("train", "--config", path, "--seeds", "2", "--json")
+    runs = call(*arguments, "--run", "pair").json["runs"]
+    assert [(run["seed"], run["key"], run["failure"]) for run in runs] == [(0, "pair-0", ""), (1, "pair-1", "")]
+    values = [run["metrics"]["own-test/DSVR"] for run in runs]
+    text = seeds_text([SeedRun(**run) for run in runs])
+    assert f"own-test/DSVR: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}" in text
+    project = Project.open(path, folder=small_project.folder)
+    tracker = tracker_of(project)
+    assert len(tracker.client.search_runs([tracker.experiment_id], f"tags.`{SEEDS_TAG}` = 'pair'")) == 2
+    current = project.root.read_json(CURRENT_NAME) if project.root.exists(CURRENT_NAME) else {}
+    assert current.get("key") not in {run["key"] for run in runs}
+    broken = ("train.optimizer.learning_rate=1e30", "train.optimizer.warmup_steps=0", "train.steps=6")
+    outcome = call(*arguments, "--run", "broken", *(part for value in broken for part in ("--set", value)))
+    assert outcome.code == 1
+    assert all("learning_rate" in run["failure"] for run in outcome.json["runs"])

@@ -1,0 +1,172 @@
+"""Watch lists over a real collection: what matches, what is compared again, what is announced."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from hapvr.cli import app
+from hapvr.errors import ConfigError
+from hapvr.search.engine import SearchEngine, SearchResult
+from hapvr.steps.alerts import AlertOutbox
+from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs
+from hapvr.steps.marking import mark, unmark
+from hapvr.steps.project import Project
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
+from tests.conftest import make_feature_data, write_settings
+from tests.scorer.bundles import scene, write_scenes
+from tests.steps.search_projects import LONG, searchable_project
+
+pytestmark = pytest.mark.slow
+
+WEBHOOK: dict[str, object] = {"url": "http://127.0.0.1:9/nobody"}
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A list of a clip, a still, a file that is no video, a link to nothing, and a name that is no UTF-8."""
+    folder = tmp_path_factory.mktemp("watched")
+    project = searchable_project(folder)
+    queries = folder / "queries"
+    write_scenes(queries / "leak.mp4", [500, *LONG[20:28], 501])
+    write_scenes(queries / "nothing.mp4", list(range(900, 906)))
+    Image.fromarray(scene(303)).resize((300, 250)).save(queries / "still.jpg", quality=80)
+    (queries / "text.mp4").write_text("no video")
+    (queries / "gone.mp4").symlink_to("nowhere.mp4")
+    write_scenes(queries / "bytes.mp4", [700, *LONG[2:9]]).rename(queries / os.fsdecode(b"b\xff.mp4"))
+    return project
+
+
+def lists(project: Project, *watch_lists: dict[str, object], webhook: dict[str, object] | None = None) -> Project:
+    """The project with these watch lists."""
+    settings = project.config.model_dump(mode="json")
+    settings["watch"] = {"lists": list(watch_lists), "webhook": webhook}
+    return Project.open(write_settings(project.folder / "watch.yaml", settings), folder=project.folder)
+
+
+def compare(project: Project) -> list[WatchMatches]:
+    searcher = Searcher.open(project)
+    return [make_watch_matches(project, searcher, key) for key in sorted(searcher.indexed)]
+
+
+def pairs(project: Project) -> set[tuple[str, str]]:
+    return {(Path(row["query"]).name, row["video_id"]) for row in all_matches(project)}
+
+
+def leaked(project: Project, *, webhook: dict[str, object] | None = None) -> Project:
+    one = {"name": "leaked", "path": str(project.folder / "queries"), "min_probability": 0.5}
+    return lists(project, one, webhook=webhook)
+
+
+def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Project) -> None:
+    """Clip and still, with times; a file that is no video is named and tried again; a new shard alone is compared."""
+    project = leaked(watched, webhook=WEBHOOK)
+    made = compare(project)
+    found = pairs(project)
+    assert ("leak.mp4", "in/long.mp4") in found
+    assert {("still.jpg", "in/short.mp4"), ("still.jpg", "in/trips/copy of short.mp4")} <= found
+    assert not any(query == "nothing.mp4" for query, _ in found)
+    assert (r"b\xff.mp4", "in/long.mp4") in found
+    for one in made:
+        assert sorted(Path(name).name for name in one.failed) == ["gone.mp4", "text.mp4"]
+    (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
+    assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 20, 28)
+    assert AlertOutbox(project.root).counts() == (0, len(found))
+    for name in ("text.mp4", "gone.mp4"):
+        (watched.folder / "queries" / name).unlink()
+    assert set(unwatched_shards(project)) == {one.key for one in made}
+    since = {row["video_id"]: row["since"] for row in all_matches(project)}
+    assert all(since.values())
+    assert all(one.done and not one.announced for one in compare(project))
+    assert {row["video_id"]: row["since"] for row in all_matches(project)} == since
+    assert unwatched_shards(project) == {}
+    with pytest.MonkeyPatch.context() as another_way:
+        another_way.setattr("hapvr.steps.searcher.SCORES_FORMAT", 0)
+        assert set(unwatched_shards(project)) == {one.key for one in made}
+    assert not any(one.done for one in compare(project))
+    write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
+    make_feature_data(project)
+    update_index(project, search_model(project, str(watched.folder / "bundle-0")))
+    assert len(unwatched_shards(project)) == 1
+    again = compare(project)
+    assert [one.announced for one in again if one.done] == [1]
+    assert all(row["query_start_s"] is not None for row in all_matches(project) if row["query"].endswith("leak.mp4"))
+    assert ("leak.mp4", "in/z new.mp4") in pairs(project)
+
+
+def test_marks_and_lists_change_what_matches(watched: Project) -> None:
+    """Marked as no match: gone; taken back: there again. It is not announced a second time."""
+    project = leaked(watched, webhook=WEBHOOK)
+    compare(project)
+    before, counts = pairs(project), AlertOutbox(project.root).counts()
+    mark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4", "not_a_match")
+    assert unwatched_shards(project)
+    compare(project)
+    assert pairs(project) == before - {("leak.mp4", "in/long.mp4")}
+    unmark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4")
+    compare(project)
+    assert pairs(project) == before
+    assert AlertOutbox(project.root).counts() == counts
+
+
+def test_each_query_is_searched_for_once(watched: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that matches: segments come from the same search."""
+    project, rank, calls = leaked(watched), SearchEngine.rank, 0
+
+    def counted(engine: SearchEngine, *given: Any, **named: Any) -> SearchResult:
+        nonlocal calls
+        calls += 1
+        return rank(engine, *given, **named)
+
+    monkeypatch.setattr(SearchEngine, "rank", counted)
+    searcher = Searcher.open(project)
+    key = searcher.collection.shard_of["in/long.mp4"]
+    place = project.root.local_path(f"watch_matches/{key}/rows.parquet")
+    place.unlink(missing_ok=True)
+    assert len(make_watch_matches(project, searcher, key).table)
+    assert calls == len(list((watched.folder / "queries").iterdir()))
+
+
+def test_a_group_is_a_list(watched: Project) -> None:
+    """Each member is a query, and does not find itself."""
+    searcher = Searcher.open(watched)
+    for key in searcher.collection.shards():
+        make_duplicate_pairs(watched, searcher, key)
+    members = make_duplicate_groups(watched, searcher, min_probability=0.5)
+    project = lists(watched, {"name": "masters", "group": members[0].group, "min_probability": 0.5})
+    compare(project)
+    copies = {"short.mp4", "copy of short.mp4"}
+    found = {(query, Path(video).name) for query, video in pairs(project)}
+    assert {(one, other) for one, other in found if {one, other} <= copies} == {
+        ("short.mp4", "copy of short.mp4"),
+        ("copy of short.mp4", "short.mp4"),
+    }
+    with pytest.raises(ConfigError, match="there is no group 'absent'"):
+        compare(lists(watched, {"name": "masters", "group": "absent"}))
+    with pytest.raises(ConfigError, match=r"watch\.lists: gone: .* cannot be read"):
+        compare(lists(watched, {"name": "gone", "path": "not/there"}))
+
+
+def test_the_command_lists_matches_and_says_that_the_webhook_is_away(watched: Project) -> None:
+    """Exit code 1 while somebody was not told; 0 without a webhook; 2 for a list that is not understood."""
+    project = leaked(watched, webhook=WEBHOOK)
+    config = str(project.folder / "watch.yaml")
+    away = CliRunner().invoke(app, ["watch", "--config", config])
+    assert away.exit_code == 1
+    assert "cannot be reached" in away.stdout
+    leaked(watched)
+    done = CliRunner().invoke(app, ["watch", "--config", config, "--json"])
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["matches"]
+    refused = CliRunner().invoke(app, ["watch", "--config", config, "--set", "watch.lists.0.group=x"])
+    assert refused.exit_code == 2
+    assert "either `path` or `group`" in refused.stderr
