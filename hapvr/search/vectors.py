@@ -33,7 +33,7 @@ VECTOR = "vector"
 BLOCK = 8
 """The codes of an index want vectors whose length is a multiple of this."""
 STORED = pa.float32()
-"""Of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long (docs/results.md)."""
+"""Of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long."""
 METRIC = "cosine"
 LIST_ROWS = 4096
 """Rows of an inverted list, on average; more where that would give more than MAX_LISTS lists."""
