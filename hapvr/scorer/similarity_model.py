@@ -104,8 +104,9 @@ def load_similarity_model(place: Path) -> SimilarityModel:
             f"model: {place} is no model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
             f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
         )
+    features = bundle_features(place)
     return SimilarityModel(
         network=load_network(place / NETWORK_FOLDER)[0],
-        features=bundle_features(place),
+        features=features,
         calibration=read_calibration(place),
     )

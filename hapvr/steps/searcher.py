@@ -137,9 +137,10 @@ class Searcher:
 
         def verify() -> None:
             with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
-                self.damage.extend(self.index.verify(passed))
+                self.damage.extend(self.index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
 
-        threading.Thread(target=verify, name="verify-index", daemon=True).start()
+        # No daemon: Python ends those inside of native code, which aborts the process.
+        threading.Thread(target=verify, name="verify-index").start()
 
     @property
     def warnings(self) -> tuple[str, ...]:
