@@ -97,8 +97,8 @@ def family_of(settings: Any) -> str:
     return str(named or DEFAULT_FAMILY)[:40]
 
 
-def needs_side(settings: AnyNetworkSettings) -> bool:
-    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.side`."""
+def needs_extras(settings: AnyNetworkSettings) -> bool:
+    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.frame_extras`."""
     return isinstance(settings, VvsSettings) and settings.distractor_discrimination
 
 

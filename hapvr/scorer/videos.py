@@ -50,7 +50,7 @@ BYTES_PER_DECODER = 8 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
-    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their side where the network
+    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where the network
     reads it; clock: their times."""
 
     regions: NDArray[np.floating]

@@ -174,7 +174,7 @@ def _frame_threshold(
     runs = []
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         part = pairs[start : start + PAIRS_AT_ONCE]
-        videos = dict(features.read(sorted({video for pair in part for video in pair}), side=network.needs_side))
+        videos = dict(features.read(sorted({video for pair in part for video in pair}), extras=network.needs_extras))
         with torch.inference_mode():
             for query, reference in part:
                 first, second = (network.embed(videos[video].float().to(device)) for video in (query, reference))

@@ -210,7 +210,7 @@ def _heat_maps(
     figures = {}
     for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
         for query, reference in row.select("query_id", "reference_id").iter_rows():
-            found = dict(features.read([query, reference], side=network.needs_side))
+            found = dict(features.read([query, reference], extras=network.needs_extras))
             with torch.inference_mode():
                 frame = network.frame_similarity(*(network.embed(found[video].float()) for video in (query, reference)))
             pictures = shown([query, reference], count=6)

@@ -102,7 +102,7 @@ class Searcher:
         index = current.open(root, settings)
         shard_of = index.videos()
         collection = SearchableCollection(
-            root, shard_of, require=bundle_features(folder).require, side=scorer.networks.needs_side
+            root, shard_of, require=bundle_features(folder).require, extras=scorer.networks.needs_extras
         )
         engine = SearchEngine(
             scorer=scorer,
