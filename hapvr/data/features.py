@@ -54,7 +54,7 @@ def feature_columns(
 
 
 class FeatureFile:
-    """The features of one shard, by video id. Memory holds at most one row group besides what was asked for."""
+    """The features of one shard, by video id. Memory holds at most one row group in addition to what was asked for."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""

@@ -1,4 +1,4 @@
-"""What some families read of a frame besides its regions, appended to them in one tensor.
+"""What some families read of a frame in addition to its regions, appended to them in one tensor.
 
 Everything between the source of features and a network handles [T, R, D] tensors, whole or in parts of their frames. A
 source that is asked for a frame's pooled vector and magnitude appends them as further rows of D values, and the network

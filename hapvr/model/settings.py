@@ -17,7 +17,7 @@ ComparatorInit = Literal["random", "identity"]
 PaddingMode = Literal["zeros", "replicate"]
 
 DEFAULT_FAMILY: Literal["similarity"] = "similarity"
-"""Of configurations and of stored networks that name none."""
+"""The family of configurations and stored networks that name none."""
 
 COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""

@@ -184,7 +184,7 @@ DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
 
 
 def frame_extras(vectors: Tensor) -> FrameExtras:
-    """Of `Backbone.regions_and_means` [B, 10, C] the pooled vector [B, C] and the magnitude [B]."""
+    """Pooled vectors [B, C] and magnitudes [B] from the result of `Backbone.regions_and_means` [B, 10, C]."""
     regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
     return FrameExtras(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
 

@@ -146,7 +146,7 @@ def embed_by_networks(
     The clips are made in a thread, READ_AHEAD of them in advance, so that decoding and networks overlap.
 
     clips: (key, [N, 3, H, W] uint8), all of one size. Yields (key, [N, ...] of each network) in order. For each network
-    memory holds one batch and the results of the clips in it, and beside them the clips made in advance.
+    memory holds one batch and the results of its clips, plus the clips made in advance.
     """
     keys: deque[str] = deque()
     batchers = [_Batcher(network) for network in networks]

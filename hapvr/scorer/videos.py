@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hapvr.video.download import Downloader
 
 GROUP = 8
-"""Videos that are decoded together and held at once, besides the query's and the cache."""
+"""Videos decoded together and held at once, in addition to the query's and the cache."""
 
 DOWNLOAD_RETRIES = 1
 

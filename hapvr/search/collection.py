@@ -99,7 +99,7 @@ class SearchableCollection:
         self._guard = threading.Lock()
         for key in self.shards():
             found = Shard(root, STAGE, key).provenance()
-            if found is not None:  # the first that is there stands for all until they are read
+            if found is not None:  # the first one found stands for all until they are read
                 require(found.settings)
                 break
 

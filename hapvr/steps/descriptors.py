@@ -1,4 +1,4 @@
-"""Stage 11: descriptors of the frames of all videos, by the champion's network (asset `frame_descriptors`)."""
+"""Step 11: descriptors of the frames of all videos, by the champion's network (asset `frame_descriptors`)."""
 
 from __future__ import annotations
 

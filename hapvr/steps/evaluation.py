@@ -1,4 +1,4 @@
-"""Stage 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline."""
+"""Step 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class StoredResult(BaseModel, extra="allow"):
 
 
 class StoredDigest(BaseModel, extra="allow"):
-    """Of which edition of the benchmark a scores.json is, see `definition_digest`."""
+    """The edition of the benchmark that a scores.json belongs to, see `definition_digest`."""
 
     digest: str
 

@@ -1,4 +1,4 @@
-"""Stage 5: whitened region features of whole videos (asset `features`)."""
+"""Step 5: whitened region features of whole videos (asset `features`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def feature_settings(project: Project, backbone: Backbone, whitening: Whitening)
 
 
 def pooled_dims(project: Project, whitening: Whitening) -> int:
-    """C of the pooled vectors that the configuration asks for beside features, 0 for none."""
+    """C of the pooled vectors that the configuration asks for with features, 0 for none."""
     return len(whitening.mean) if project.config.features.pooled else 0
 
 

@@ -1,4 +1,4 @@
-"""Stages 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
+"""Steps 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
 
 The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
 through both networks. Each of the two can also be made alone, with the same result: a clip is determined by `views.seed`
@@ -54,7 +54,7 @@ from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 
 OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
-"""The stages that are made from the drawn clips. LABELS_STAGE includes the teacher's embeddings."""
+"""The steps that are made from the drawn clips. LABELS_STAGE includes the teacher's embeddings."""
 
 
 @dataclass(frozen=True)

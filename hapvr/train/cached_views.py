@@ -116,7 +116,7 @@ class CachedViews(BatchSource):
         return chosen
 
     def _usable_windows(self, video_id: str, videos: Collection[str]) -> list[dict[str, list[int]]]:
-        """Of each window with enough views the positions of weak and strong ones that need no video but `videos`."""
+        """Per window with enough views, the positions of its weak and strong views that need no video but `videos`."""
         rows = self._rows[video_id]
         found = [
             {

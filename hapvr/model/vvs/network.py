@@ -129,7 +129,7 @@ class VvsNetwork(FrameVectorNetwork):
         """What each frame adds to the vector of its video, in evaluation mode; their sum points where that vector does.
 
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
-        distractor network refuses are 0; where it refuses all, all are kept. Besides arguments and result this holds
+        distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
         values that are not finite, missing pooled vectors, and a network in training mode.
         """

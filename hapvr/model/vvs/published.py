@@ -23,7 +23,7 @@ PREFIXES = {
     "swg/selfsim_encoder.bottleneck_layer.": "saliency.",
     "swg/selfsim_encoder.attention_layer.": "saliency.encoder.",
 }
-"""Of a tensor of the suppression weights ("swg/") or of the distractor network ("ddm/"), and what replaces it."""
+"""Prefixes of the tensor names of the suppression weights ("swg/") and the distractor network ("ddm/"), and what replaces them."""
 
 RENAMED = {
     "topic.fconv.": "topic.last.",
