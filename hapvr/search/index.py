@@ -141,7 +141,7 @@ class FrameIndex:
     def create(
         folder: str | Path, dims: int, provenance: Mapping[str, Any], *, settings: IndexSettings | None = None
     ) -> FrameIndex:
-        """An index without videos; one that is there is replaced. provenance: what the descriptors are made with.
+        """An index without videos; an existing one is replaced. provenance: what the descriptors are made with.
 
         Raises DataError where the folder cannot be written.
         """

@@ -71,7 +71,7 @@ class Searcher:
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. damage: what is wrong with files of the index, as far as they were checked.
+    version that the index names. damage: what is wrong with the files of the index that were checked.
     """
 
     project: Project
@@ -102,7 +102,7 @@ class Searcher:
         index = current.open(root, settings)
         shard_of = index.videos()
         collection = SearchableCollection(
-            root, shard_of, require=bundle_features(folder).require, side=scorer.networks.needs_side
+            root, shard_of, require=bundle_features(folder).require, extras=scorer.networks.needs_extras
         )
         engine = SearchEngine(
             scorer=scorer,
@@ -366,7 +366,7 @@ def search_fingerprint(
     stage: str, project: Project, current: CurrentIndex, key: str, indexed: str, **asked: object
 ) -> str:
     """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors,
-    settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the stage adds."""
+    settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the step adds."""
     settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}

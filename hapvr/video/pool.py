@@ -201,7 +201,7 @@ def _sample(
     with contextlib.suppress(OSError):
         sampled = replace(sampled, file_sha256=file_sha256(path))
     if _file_version(path) != before:
-        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
+        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the step again")
         sampled = replace(_failed_sample(video_id, changed), file_sha256=sampled.file_sha256)
     return sampled
 
