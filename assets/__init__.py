@@ -1,1 +1,1 @@
-"""Dagster assets, a file per stage. Each calls one library function and reports the result."""
+"""Dagster assets, a file per step. Each calls one library function and reports the result."""

@@ -7,7 +7,6 @@ A step is done where the fingerprint that it stored equals that of its settings,
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hapvr.config import Job
 from hapvr.data.manifest import read_manifest, shard_keys, training_shard_keys
+from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
@@ -326,25 +326,40 @@ class StepStatus:
 
 def chain_status(project: Project) -> list[StepStatus]:
     """How far every step is, from what is stored below the data root."""
-    from hapvr.steps.training import CURRENT_NAME
-
-    root = project.root
-    awaited = outdated(project)
-    found = []
+    awaited, found = outdated(project), []
     for step in _STEPS:
-        if step.name in awaited or step.name in ("duplicate_pairs", "duplicate_groups", "watch_matches"):
-            keys = shards_of(project, step)
+        keys = shards_of(project, step)
+        if step.job in ("describe", "index", "duplicates", "group", "watch"):
+            used = step.name in awaited
             missing = len(awaited.get(step.name, {}))
-            found.append(StepStatus(step.name, len(keys) - missing, missing))
-        elif step.name == "video_manifest":
-            found.append(StepStatus(step.name, len(shard_keys(root)), 0))
-        elif step.per_shard and not step.place.startswith("search"):
-            finished = {key: project.shard(step.name, key).finished_rows() for key in shards_of(project, step)}
-            reasons = Counter(row["status"] for one in finished.values() if one for row in one[1])
-            done = sum(one is not None for one in finished.values())
-            found.append(StepStatus(step.name, done, len(finished) - done, reasons.total() - reasons["ok"]))
+            found.append(StepStatus(step.name, len(keys) - missing if used else 0, missing))
+        elif step.per_shard:
+            stored = {key: project.shard(step.name, key).finished_rows() for key in keys}
+            done = [rows for one in stored.values() if one is not None for rows in one[1]]
+            failed = sum(row["status"] != STATUS_OK for row in done)
+            missing = sum(one is None for one in stored.values())
+            found.append(StepStatus(step.name, len(keys) - missing, missing, failed))
         else:
-            place = {"whitening": "whitening/whitening.json", "similarity_model": CURRENT_NAME}.get(step.name)
-            there = root.exists(place) if place else _champion(project) is not None
-            found.append(StepStatus(step.name, int(there), int(not there)))
+            found.append(StepStatus(step.name, *_done_and_missing(project, step.name)))
     return found
+
+
+def _done_and_missing(project: Project, name: str) -> tuple[int, int]:
+    """Of a step without shards, before the champion: how many things it has made and lacks."""
+    from hapvr.steps.training import CURRENT_NAME, current_key
+
+    root, trained = project.root, project.root.exists(CURRENT_NAME)
+    if name == "video_manifest":
+        return len(shard_keys(root)), 0
+    if name == "benchmark_scores" and trained:
+        folder = f"models/{current_key(root)}/benchmarks"
+        names = project.config.evaluation.benchmarks
+        done = sum(root.exists(f"{folder}/{benchmark}/scores.json") for benchmark in names)
+        return done, len(names) - done
+    there = {
+        "whitening": root.exists("whitening/whitening.json"),
+        "similarity_model": trained,
+        "benchmark_scores": False,
+        "registered_model": _champion(project) is not None,
+    }[name]
+    return int(there), int(not there)

@@ -1,4 +1,4 @@
-"""`hapvr`: every stage and every question from the command line. 0: fine, 1: the work failed, 2: the call was wrong."""
+"""`hapvr`: every step and every question from the command line. 0: fine, 1: the work failed, 2: the call was wrong."""
 
 from __future__ import annotations
 

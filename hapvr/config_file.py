@@ -21,9 +21,9 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 FAMILY_KEY = "train.network.family"
 MAX_FILES = 32
-"""That one configuration may extend, each counted as often as it is named."""
+"""Files that one configuration may extend, each counted as often as it is named."""
 MAX_VALUES = 100_000
-"""Of a configuration: YAML's aliases can make 2^100 of one page."""
+"""Values of one configuration: YAML aliases can expand one page to 2^100."""
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:

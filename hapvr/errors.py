@@ -20,7 +20,7 @@ class DataError(HapvrError):
 
 
 class DamagedError(DataError):
-    """A stored file is missing, cut off or damaged; the message names it and says what makes it anew."""
+    """A stored file is missing, cut off or damaged; the message names it and says what makes it again."""
 
 
 class RegistryError(DataError):

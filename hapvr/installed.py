@@ -28,5 +28,5 @@ def hint(package: str, verb: str) -> str:
 
 
 def has_gpu() -> bool:
-    """Whether this machine has a GPU that torch can use, as far as that can be said without torch."""
+    """Whether this machine has a GPU that torch can use, judged without importing torch."""
     return is_installed("torch") and Path("/dev/nvidiactl").exists()

@@ -65,7 +65,7 @@ class Provenance:
                 if left.get(key) != right.get(key)
             ]
         if self.stage != other.stage:
-            found.insert(0, f"stage: wanted {self.stage}, found {other.stage}")
+            found.insert(0, f"step: wanted {self.stage}, found {other.stage}")
         return found
 
     def to_json(self) -> str:

@@ -26,7 +26,7 @@ TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 """What reading a damaged table raises."""
 
 MAX_USER_BYTES = 1 << 30
-"""Of a user's table, on disk and unpacked."""
+"""Maximum size of a user's table, on disk and unpacked."""
 COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x78\x01", b"\x78\x9c", b"\x78\xda")
 """How gzip, Zstandard and zlib files begin, which Polars unpacks without a limit."""
 

@@ -316,7 +316,7 @@ def _rebuild_index(project: Project, _: str) -> None:
     from hapvr.steps.search_model import search_model
 
     serving = serving_index(project.root)
-    update_index(project, search_model(project, None if serving is None else serving.model), anew=True)
+    update_index(project, search_model(project, None if serving is None else serving.model), rebuild=True)
 
 
 def _existing(place: str, root: DataRoot) -> list[str]:

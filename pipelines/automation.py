@@ -165,7 +165,7 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     cron_schedule=SETTINGS.retrain_cron,
     execution_timezone=SETTINGS.timezone,
     default_status=SCHEDULE_STATUS,
-    description="Starts `retrain` on all data that is there. It skips while a training runs, and if nothing changed since the last.",
+    description="Starts `retrain` on all data. It skips while a training runs, and if nothing has changed since the last one.",
 )
 def retrain_on_schedule(
     context: dg.ScheduleEvaluationContext, project: ProjectResource

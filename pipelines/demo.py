@@ -15,7 +15,7 @@ from hapvr.errors import ConfigError
 
 
 def main() -> int:
-    """0: registered; 1: a stage failed; 2: the configuration is wrong, or the instance is in use; 130: interrupted."""
+    """0: registered; 1: a step failed; 2: the configuration is wrong, or the instance is in use; 130: interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs and servers are ended
     name = os.environ.get("HAPVR_CONFIG", "configs/demo.yaml")
     try:

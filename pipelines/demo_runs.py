@@ -157,7 +157,7 @@ def _run_jobs(
 
 
 def print_summary(project: Project, console: Console) -> None:
-    """One table of the current model's scores beside the baseline's, the registered version, what was lost, where to look."""
+    """One table of the current model's scores next to the baseline's, the registered version, what was lost, where to look."""
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
     from hapvr.steps.summary import summarize
     from hapvr.steps.training import current_run

@@ -24,7 +24,7 @@ DESCRIPTIONS = {
     "ingest": "A shard from its sources to sampled frames; a finished shard is left alone.",
     "whiten": "The whitening of all features, fitted once, when the training shards have their frames.",
     "extract": "A shard from frames to features, and a training shard to views and pseudo labels; a finished one is left alone.",
-    "retrain": "From all training data that is there to a registered version, which the gate compares with the champion.",
+    "retrain": "From all training data to a registered version, which the gate compares with the champion.",
     "describe": "Descriptors of a shard's frames by the champion; a shard that has them is left alone.",
     "index": "The index of all that has features, by the champion; what has no descriptors yet gets them.",
     "duplicates": "Every video of a shard is searched for in the whole collection; a shard that is unchanged is left alone.",

@@ -51,7 +51,7 @@ def is_lost(process: str) -> bool:
 
 
 def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensorDefinition:
-    """Of runs that ended with `status`. A retry goes on in the same MLflow run, which then is left alone."""
+    """A sensor for runs that ended with `status`. A retry continues the same MLflow run, which is then left alone."""
 
     @dg.run_status_sensor(
         name=name,

@@ -52,10 +52,10 @@ class FeatureReader(Protocol):
     def digests(self) -> dict[str, str]:
         """Digests that identify the features, by shard. Unfinished work on other features is not continued."""
 
-    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+    def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
         """(id, features [T, R, D]) of the ids that have features, always in the same order.
 
-        side: append pooled vectors and magnitudes, see `hapvr.model.side`.
+        extras: append pooled vectors and magnitudes, see `hapvr.model.frame_extras`.
         """
 
 
@@ -158,12 +158,12 @@ def score_benchmark(
         return network.embed(features.to(device), dtype=dtype)
 
     with torch.inference_mode():
-        embedded = {video: embed(video, one) for video, one in reader.read(found[0], side=network.needs_side)}
+        embedded = {video: embed(video, one) for video, one in reader.read(found[0], extras=network.needs_extras)}
         query_ids = [video for video in found[0] if video in embedded]
         query = network.pack([embedded.pop(video) for video in query_ids])
         first = 1 + max((int(file.stem[5:]) for file in parts.glob("part-*.parquet")), default=-1)
         remaining = [video for video in found[1] if video not in scored]
-        for number, part in enumerate(_parts(reader, remaining, settings, side=network.needs_side), start=first):
+        for number, part in enumerate(_parts(reader, remaining, settings, extras=network.needs_extras), start=first):
             reference = network.pack([embed(video, features) for video, features in part])
             scores = compare(query, reference)
             if settings.symmetric:
@@ -201,11 +201,11 @@ def similarity_table(queries: Sequence[str], references: Sequence[str], scores: 
 
 
 def _parts(
-    reader: FeatureReader, references: Sequence[str], settings: ScoringSettings, *, side: bool
+    reader: FeatureReader, references: Sequence[str], settings: ScoringSettings, *, extras: bool
 ) -> Iterator[list[tuple[str, Tensor]]]:
     part: list[tuple[str, Tensor]] = []
     num_frames = 0
-    for video, features in reader.read(references, side=side):
+    for video, features in reader.read(references, extras=extras):
         part.append((video, features))
         num_frames += len(features)
         if len(part) >= settings.references_per_part or num_frames >= settings.frames_per_part:

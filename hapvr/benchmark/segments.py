@@ -1,7 +1,7 @@
 """How well predicted segments of video pairs agree with the true ones: VCSL's measure, VSC2022's, and errors of times.
 
 A segment is a box: a stretch of the query and the stretch of the reference that shows the same. Tables of segments have
-the columns of SEGMENT_SCHEMA; predicted ones have a `score` besides.
+the columns of SEGMENT_SCHEMA; predicted ones also have a `score`.
 """
 
 from __future__ import annotations

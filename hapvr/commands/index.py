@@ -38,7 +38,7 @@ ModelOption = Annotated[
 @exit_codes
 def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False) -> None:
     """Build another index from all features; the present one answers until the new one has passed its check."""
-    _update(_open(config, set_), model, anew=True, as_json=as_json)
+    _update(_open(config, set_), model, rebuild=True, as_json=as_json)
 
 
 @app.command("update")
@@ -47,7 +47,7 @@ def update(
     config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False
 ) -> None:
     """Take in shards that are new or were made again, or go on with a build that was interrupted."""
-    _update(_open(config, set_), model, anew=False, as_json=as_json)
+    _update(_open(config, set_), model, rebuild=False, as_json=as_json)
 
 
 @app.command("status")
@@ -99,13 +99,13 @@ def _open(config: Path, set_: list[str] | None) -> Project:
     return Project.open(config, overrides=overrides(set_))
 
 
-def _update(project: Project, model: str | None, *, anew: bool, as_json: bool) -> None:
+def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool) -> None:
     from hapvr.steps.search_index import update_index
     from hapvr.steps.search_model import search_model
 
     chosen = search_model(project, model)
     with progress_bar("shards") as progress:
-        made = update_index(project, chosen, anew=anew, progress=progress)
+        made = update_index(project, chosen, rebuild=rebuild, progress=progress)
     result: dict[str, Any] = {
         "model": chosen.uri,
         "digest": chosen.digest,
@@ -133,5 +133,5 @@ def _update(project: Project, model: str | None, *, anew: bool, as_json: bool) -
 
 
 def _lines(held: IndexStatus) -> list[str]:
-    beside = f", {held.unindexed_frames} of them compared one by one" if held.parts else ", compared one by one"
-    return [f"holds    {held.videos} videos with {held.frames} frames{beside}, of {len(held.shards)} shards"]
+    unindexed = f", {held.unindexed_frames} of them compared one by one" if held.parts else ", compared one by one"
+    return [f"holds    {held.videos} videos with {held.frames} frames{unindexed}, of {len(held.shards)} shards"]

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.frame_extras import EXTRAS_COLUMNS, extras_fields, joined, stored_extras_dims
 from hapvr.data.rows import VideoRows, places_of_videos
 from hapvr.data.shards import STATUS_OK, Columns, Shard
-from hapvr.data.side import SIDE_COLUMNS, joined, side_fields, stored_side_dims
 from hapvr.data.tensors import tensor_field
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
@@ -31,39 +31,39 @@ MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 
-def fields(*, num_regions: int, dims: int, side_dims: int = 0) -> tuple[pa.Field, ...]:
-    """The columns for [num_regions, dims] features. side_dims: C of pooled vectors, 0 for features without them."""
+def fields(*, num_regions: int, dims: int, extras_dims: int = 0) -> tuple[pa.Field, ...]:
+    """The columns for [num_regions, dims] features. extras_dims: C of pooled vectors, 0 for features without them."""
     return (
         pa.field("video_id", pa.string(), nullable=False),
         pa.field("frame_index", pa.int32(), nullable=False),
         pa.field("timestamp_s", pa.float64(), nullable=False),
         tensor_field("regions", shape=(num_regions, dims), dtype="float16"),
-        *side_fields(side_dims),
+        *extras_fields(extras_dims),
     )
 
 
 def feature_columns(
-    video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float], *side: npt.NDArray[np.floating]
+    video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float], *extras: npt.NDArray[np.floating]
 ) -> Columns:
     """The rows of one video, column by column in the order of `fields`.
 
-    regions: [T, R, D]; timestamps_s: T seconds; side: pooled [T, C] and magnitude [T], where the shard has them.
+    regions: [T, R, D]; timestamps_s: T seconds; extras: pooled [T, C] and magnitude [T], where the shard has them.
     """
     count = len(regions)
-    return [video_id] * count, range(count), timestamps_s, regions, *side
+    return [video_id] * count, range(count), timestamps_s, regions, *extras
 
 
 class FeatureFile:
-    """The features of one shard, by video id. Memory holds at most one row group besides what was asked for."""
+    """The features of one shard, by video id. Memory holds at most one row group in addition to what was asked for."""
 
-    def __init__(self, shard: Shard, *, side: bool = False) -> None:
-        """side: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
+    def __init__(self, shard: Shard, *, extras: bool = False) -> None:
+        """extras: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
         file = shard.open_data()
-        dims = stored_side_dims(shard, file, required=side)
-        self.side_dims = dims if side else 0
+        dims = stored_extras_dims(shard, file, required=extras)
+        self.extras_dims = dims if extras else 0
         """C of the pooled vectors that `regions` appends, 0 for none."""
         self._times = VideoRows(shard, ["timestamp_s"], file=file)
-        self._regions = VideoRows(shard, ["regions", *(SIDE_COLUMNS if side else ())], file=file)
+        self._regions = VideoRows(shard, ["regions", *(EXTRAS_COLUMNS if extras else ())], file=file)
 
     @property
     def video_ids(self) -> list[str]:
@@ -71,7 +71,7 @@ class FeatureFile:
         return self._times.video_ids
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
-        """(regions [T, R, D] with their side, seconds [T]) of a video. Raises DataError if it has none."""
+        """(regions [T, R, D] with their frame extras, seconds [T]) of a video. Raises DataError if it has none."""
         return self.regions(video_id), self.times(video_id)
 
     def times(self, video_id: str) -> Sequence[float]:
@@ -79,7 +79,7 @@ class FeatureFile:
         return self._times.times(video_id)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
-        """Regions of the frames from `first` to `last` - 1 of a video, with their side. Raises DataError if it has none."""
+        """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
         return joined(self._regions.tensors(video_id, first, last))
 
 
@@ -113,32 +113,32 @@ class FeatureStore:
         """Shard key -> digest."""
         return {shard.key: shard.digest() for shard in self._shards}
 
-    def read(self, video_ids: Sequence[str], *, side: bool = False) -> Iterator[tuple[str, Tensor]]:
+    def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
         """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each is read once.
 
-        side: append pooled vectors and magnitudes, see `hapvr.model.side`; DataError for features that have none.
+        extras: append pooled vectors and magnitudes, see `hapvr.model.frame_extras`; DataError for features that have none.
         """
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)
         for video_id, shard in self._shard_of.items():
             if video_id in wanted:
-                yield video_id, torch.from_numpy(self._open(shard, side=side).regions(video_id))
+                yield video_id, torch.from_numpy(self._open(shard, extras=extras).regions(video_id))
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError for one without features."""
         if video_id not in self._shard_of:
             raise DataError(f"features: there are none of {video_id!r}; extract them first")
-        return self._open(self._shard_of[video_id], side=False).times(video_id)
+        return self._open(self._shard_of[video_id], extras=False).times(video_id)
 
-    def _open(self, shard: Shard, *, side: bool) -> FeatureFile:
+    def _open(self, shard: Shard, *, extras: bool) -> FeatureFile:
         """A process may open about a thousand files, and a collection may have more shards."""
-        place = (shard.key, side)
+        place = (shard.key, extras)
         if place not in self._files:
             shard.require(self.settings)  # it may have been made again since
             if len(self._files) == MAX_OPEN_FILES:
                 self._files.popitem(last=False)
-            self._files[place] = FeatureFile(shard, side=side)
+            self._files[place] = FeatureFile(shard, extras=extras)
         return self._files[place]
 
 

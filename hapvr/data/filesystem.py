@@ -104,7 +104,7 @@ class DataRoot:
             try:
                 return self.filesystem.open_input_file(self.path(name))
             except FileNotFoundError:
-                problem = f"storage: {name} is not below {self.url}; run the stage that makes it first"
+                problem = f"storage: {name} is not below {self.url}; run the step that makes it first"
                 raise DataError(problem) from None
 
     @contextmanager
@@ -185,7 +185,7 @@ class DataRoot:
         """The object in a JSON file. Raises DataError where it does not exist, DamagedError where it holds something else."""
         with self.open(name) as file:
             data = file.read()
-        with self.corruption_errors(name, hint="run the stage that makes it again"):
+        with self.corruption_errors(name, hint="run the step that makes it again"):
             value = json.loads(data)
             if not isinstance(value, dict):
                 raise ValueError("it holds no JSON object")
@@ -207,7 +207,7 @@ class DataRoot:
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process open as many files besides those that it has open; 1,024 in all is a usual limit.
+    """Let this process open as many files in addition to those already open; 1,024 in all is a usual limit.
 
     Raises DataError if the system does not allow that.
     """

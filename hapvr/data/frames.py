@@ -85,7 +85,7 @@ class FrameFile:
         if not shard.require({}).settings["stored"]:
             raise DataError(
                 f"frames: those of shard {shard.key} are not stored, and this work needs them to be; set "
-                f"sampling.store_frames to true and run the stage frames again"
+                f"sampling.store_frames to true and run the step frames again"
             )
         self._rows = VideoRows(shard, ["timestamp_s", "jpeg"])
 

@@ -16,7 +16,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.tables import check_columns
 
 COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
-"""Of columns that are no tensors."""
+"""Types of the columns that are not tensors."""
 
 
 def places_of_videos(shard: Shard) -> dict[str, tuple[int, int]]:

@@ -1,13 +1,13 @@
-"""How every stage makes a shard: lock, compare provenance, take over unchanged rows, write the data, write the index.
+"""How every step makes a shard: lock, compare provenance, take over unchanged rows, write the data, write the index.
 
-A stage describes the shard in a `ShardRecipe` and supplies a generator that makes the entries of single videos. All
+A step describes the shard in a `ShardRecipe` and supplies a generator that makes the entries of single videos. All
 other steps, and their order, are here:
 
 1. The shard is locked, so that two processes at once make it once.
 2. A shard that was made from the same settings and inputs is left alone.
-3. Rows of an earlier run that the stage's `reuse` accepts are copied from the old data file; only the other videos are
+3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the other videos are
    made.
-4. The data file is written beside the old one and replaces it in one step, which also removes the old index.
+4. The data file is written next to the old one and replaces it in one step, which also removes the old index.
 5. The index is written last: a shard is finished exactly when its index is there.
 """
 
@@ -35,7 +35,7 @@ class ShardRecipe:
     """What a shard is made of and how it lies on disk.
 
     settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
-    has an index alone. index_columns: the stage's own columns of the index. row_group_rows: rows per row group of the
+    has an index alone. index_columns: the step's own columns of the index. row_group_rows: rows per row group of the
     data file, or None for a row group per video. compress: whether the data file is compressed. made_with: more about the
     environment, asked for when the shard is made.
     """
@@ -56,7 +56,7 @@ class ShardRecipe:
 
 @dataclass(frozen=True)
 class VideoEntry:
-    """What a stage made of one video.
+    """What a step made of one video.
 
     index: its row in the index. data: its values of each column of the data file, in the recipe's order; None if it has
     no rows there. num_frames: frames that were processed, for the progress report.
@@ -69,7 +69,7 @@ class VideoEntry:
 
 @dataclass(frozen=True)
 class StageResult:
-    """The state of a shard after its stage ran. done: False if the shard was finished before and was left alone."""
+    """The state of a shard after its step ran. done: False if the shard was finished before and was left alone."""
 
     shard: Shard
     done: bool
@@ -98,7 +98,7 @@ def build_shard(
     """Make one shard, unless it is finished.
 
     video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made,
-    and yields the entry of each, in their order. lost: index rows of videos that an earlier stage lost; they come last.
+    and yields the entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last.
     reuse: whether a row of an earlier run with the same settings still holds; it gets the row and that run's
     provenance. retry: make the videos that `reuse` refuses although the shard is finished. before_index: is called with
     all rows before the index is written. Raises DataError where the shard cannot be written.
@@ -163,9 +163,9 @@ def build_shards(
 
 
 def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
-    """The videos that an earlier stage lost, as rows of this stage, so that a loss stays visible to the end of the chain.
+    """The videos that an earlier step lost, as rows of this step, so that a loss stays visible to the end of the chain.
 
-    rows: of that stage's index. columns: values of the stage's own columns in these rows.
+    rows: of that step's index. columns: values of the step's own columns in these rows.
     """
     return [
         index_row(row["video_id"], 0, status=row["status"], reason=row["reason"], message=row["message"], **columns)

@@ -1,8 +1,8 @@
-"""Shards: `<stage>/<shard>/data.parquet` (rows) and `index.parquet` (one row per video, failures with their reason).
+"""Shards: `<step>/<shard>/data.parquet` (rows) and `index.parquet` (one row per video, failures with their reason).
 
 The index is written last and carries the provenance and the data file's size and digest, so a shard is finished exactly
 when its index is there. A shard that was made from other settings or inputs is made again. A damaged shard counts as
-missing for the stage that makes it; those that read it get a DamagedError.
+missing for the step that makes it; those that read it get a DamagedError.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard of one stage under a data root."""
+    """One shard of one step under a data root."""
 
     root: DataRoot
     stage: str
@@ -82,9 +82,9 @@ class Shard:
         return self._unless_damaged(lambda: (found, self.rows()) if (found := self._provenance()) else None)
 
     def is_finished(self, wanted: Provenance) -> bool:
-        """Whether the shard is there, was made from the same settings and inputs, and can be read as far as is cheap to see.
+        """Whether the shard exists, was made from the same settings and inputs, and passes the cheap checks of readability.
 
-        What is looked at: the index, the size of the data file, and the data file's footer. `hapvr verify` reads all.
+        These are: the index, the size of the data file, and the data file's footer. `hapvr verify` reads all.
         """
 
         def look() -> bool:
@@ -131,7 +131,7 @@ class Shard:
         return read_schema_metadata(self._read_index(read_schema), DATA_DIGEST_KEY)
 
     def index(self) -> pl.DataFrame:
-        """One row per video: video_id, status, reason, message, num_rows and the stage's own columns.
+        """One row per video: video_id, status, reason, message, num_rows and the step's own columns.
 
         Raises DataError if the shard is unfinished, DamagedError if the index cannot be read.
         """
@@ -330,7 +330,7 @@ def _encode(values: Any, field: pa.Field) -> pa.Array:
 def index_row(
     video_id: str, num_rows: int, *, status: str = "", reason: str = "", message: str = "", **columns: Any
 ) -> dict[str, Any]:
-    """A row of an index; a non-empty reason makes it `failed` unless a status is given. columns: the stage's own."""
+    """A row of an index; a non-empty reason makes it `failed` unless a status is given. columns: the step's own."""
     return {
         "video_id": video_id,
         "status": status or (STATUS_FAILED if reason else STATUS_OK),

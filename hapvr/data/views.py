@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hapvr.data.frame_extras import EXTRAS_COLUMNS, extras_fields, joined, stored_extras_dims
 from hapvr.data.shards import Columns, Shard
-from hapvr.data.side import SIDE_COLUMNS, joined, side_fields, stored_side_dims
 from hapvr.data.tensors import decode_tensors, tensor_field
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class ViewRow:
     source_index: tuple[int, ...]
 
 
-def view_fields(column: str, *, shape: Sequence[int], side_dims: int = 0) -> tuple[pa.Field, ...]:
+def view_fields(column: str, *, shape: Sequence[int], extras_dims: int = 0) -> tuple[pa.Field, ...]:
     """The columns of a view shard whose tensors are `column` of this shape, fp16.
 
-    side_dims: C of the pooled vectors of each frame, 0 for views without them; shape[0] is then the number of frames.
+    extras_dims: C of the pooled vectors of each frame, 0 for views without them; shape[0] is then the number of frames.
     """
     return (
         pa.field("video_id", pa.string(), nullable=False),
@@ -61,7 +61,7 @@ def view_fields(column: str, *, shape: Sequence[int], side_dims: int = 0) -> tup
         pa.field("donor_id", pa.string(), nullable=False),
         pa.field("source_index", pa.list_(pa.int32()), nullable=False),
         tensor_field(column, shape=shape, dtype="float16"),
-        *side_fields(side_dims, shape=shape[:1]),
+        *extras_fields(extras_dims, shape=shape[:1]),
     )
 
 
@@ -105,14 +105,14 @@ class _VideoGroups:
 class ViewFile(_VideoGroups):
     """The views of one shard: a row group is a video, so one read gives all its views."""
 
-    def __init__(self, shard: Shard, *, side: bool = False) -> None:
-        """side: `read` appends pooled vectors and magnitudes, see `hapvr.model.side`; DataError where there are none."""
+    def __init__(self, shard: Shard, *, extras: bool = False) -> None:
+        """extras: `read` appends pooled vectors and magnitudes, see `hapvr.model.frame_extras`; DataError where there are none."""
         super().__init__(shard)
-        self.side_dims = stored_side_dims(shard, self._file, required=side)
+        self.extras_dims = stored_extras_dims(shard, self._file, required=extras)
         """C of the pooled vectors, 0 without any."""
         schema = self._file.schema_arrow
-        [column] = [name for name in schema.names if name not in ROW_COLUMNS and name not in SIDE_COLUMNS]
-        self._columns = [column, *(SIDE_COLUMNS if side else ())]
+        [column] = [name for name in schema.names if name not in ROW_COLUMNS and name not in EXTRAS_COLUMNS]
+        self._columns = [column, *(EXTRAS_COLUMNS if extras else ())]
         with shard.corruption_errors():
             self.rows = [
                 ViewRow(
@@ -123,7 +123,7 @@ class ViewFile(_VideoGroups):
             ]
 
     def read(self, video_id: str) -> Tensor:
-        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with side."""
+        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with extras."""
         import torch  # those who only verify files need none
 
         return torch.from_numpy(joined(self._tensors(video_id, self._columns)))

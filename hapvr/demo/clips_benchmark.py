@@ -107,7 +107,7 @@ class Copies:
 class CopyTask:
     """Copies of one clip that are to be made in the folder `videos`.
 
-    donor: the clip that is shown beside it by the edits that combine two videos; None if `kinds` has no such edit.
+    donor: the clip that edits combining two videos show with it; None if `kinds` has no such edit.
     """
 
     clip: UserClip

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import write_atomic
-from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, read_description
+from hapvr.model.description import DESCRIPTION_FILE, EXTRAS_DIMS_KEY, HINT, WEIGHTS_FILE, read_description
 from hapvr.model.families import build_family
 from hapvr.model.family import VideoNetwork
 
@@ -29,7 +29,7 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
     complete.
     """
     settings: dict[str, Any] = network.scoring_settings()
-    sizes = {name: settings.pop(name) for name in ("dims", "side_dims") if name in settings}
+    sizes = {name: settings.pop(name) for name in ("dims", EXTRAS_DIMS_KEY) if name in settings}
     description = sizes | {"settings": settings, "metadata": dict(metadata)}
     text = json.dumps(description, indent=2, sort_keys=True)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
@@ -46,7 +46,7 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     Raises DamagedError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
     """
     found, weights_file = read_description(folder), folder / WEIGHTS_FILE
-    build = partial(build_family, found.settings, dims=found.dims, side_dims=found.side_dims or 0)
+    build = partial(build_family, found.settings, dims=found.dims, extras_dims=found.extras_dims or 0)
     try:
         with torch.device("meta"):  # shapes alone: settings that the weights do not fit take no memory
             wanted = build().state_dict()

@@ -15,26 +15,28 @@ from hapvr.provenance import safetensors_sha256
 
 WEIGHTS_FILE = "network.safetensors"
 DESCRIPTION_FILE = "network.json"
+EXTRAS_DIMS_KEY = "side_dims"
+"""Stored name of `extras_dims`, also in digests of networks; the alias below is the same."""
 HINT = "copy or train the network again"
 
 
 class NetworkDescription(BaseModel):
     """DESCRIPTION_FILE.
 
-    dims: D, values per region. side_dims: C of pooled vectors; None where the family has none. metadata: values of JSON.
+    dims: D, values per region. extras_dims: C of pooled vectors; None where the family has none. metadata: values of JSON.
     """
 
     model_config = ConfigDict(frozen=True)
 
     dims: Annotated[int, Field(ge=1, lt=2**31)]
-    side_dims: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    extras_dims: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(default=None, alias="side_dims")
     settings: AnyNetworkSettings
     metadata: dict[str, Any]
 
     def scoring_settings(self) -> dict[str, Any]:
         """As `VideoNetwork.scoring_settings`."""
-        side = {} if self.side_dims is None else {"side_dims": self.side_dims}
-        return {"dims": self.dims, **side, **self.settings.scoring()}
+        extras = {} if self.extras_dims is None else {EXTRAS_DIMS_KEY: self.extras_dims}
+        return {"dims": self.dims, **extras, **self.settings.scoring()}
 
 
 def read_description(folder: Path) -> NetworkDescription:

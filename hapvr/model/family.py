@@ -44,13 +44,13 @@ class VideoNetwork(nn.Module, ABC):
     indexed, and matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools
     them in `pack` and `compare`.
 
-    dims: D, values per region of the features. needs_side: whether `embed` reads pooled vectors and magnitudes, which the
-    features then carry behind the regions, see `hapvr.model.side`.
+    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors and magnitudes, which the
+    features then carry behind the regions, see `hapvr.model.frame_extras`.
     """
 
     settings: AnyNetworkSettings
     dims: int
-    needs_side: bool = False
+    needs_extras: bool = False
 
     def scoring_settings(self) -> dict[str, Any]:
         """Everything but the weights that decides a score, as JSON values; stored with the weights."""

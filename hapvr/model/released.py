@@ -45,8 +45,8 @@ def import_released(
     weights = {own: tensors[name] for name, own in names.items()}
     weights = {own: value.float() if value.is_floating_point() else value for own, value in weights.items()}
     try:
-        settings, side_dims = vvs_settings(weights)
-        network = VvsNetwork(settings, dims=dims, side_dims=side_dims, generator=torch.Generator())
+        settings, extras_dims = vvs_settings(weights)
+        network = VvsNetwork(settings, dims=dims, extras_dims=extras_dims, generator=torch.Generator())
     except (ValidationError, ArgumentError, IndexError) as error:
         raise DataError(f"import: {file}: its shapes cannot be used: {first_line(error)}") from error
     for name in network.state_dict():

@@ -17,7 +17,7 @@ ComparatorInit = Literal["random", "identity"]
 PaddingMode = Literal["zeros", "replicate"]
 
 DEFAULT_FAMILY: Literal["similarity"] = "similarity"
-"""Of configurations and of stored networks that name none."""
+"""The family of configurations and stored networks that name none."""
 
 COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
@@ -97,8 +97,8 @@ def family_of(settings: Any) -> str:
     return str(named or DEFAULT_FAMILY)[:40]
 
 
-def needs_side(settings: AnyNetworkSettings) -> bool:
-    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.side`."""
+def needs_extras(settings: AnyNetworkSettings) -> bool:
+    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.frame_extras`."""
     return isinstance(settings, VvsSettings) and settings.distractor_discrimination
 
 

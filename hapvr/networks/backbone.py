@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError, ConfigError
-from hapvr.model.side import Side
+from hapvr.model.frame_extras import FrameExtras
 from hapvr.networks.descriptors import imac, l3_irmac
 from hapvr.networks.settings import (
     NUM_REGIONS,
@@ -183,10 +183,10 @@ DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
 """Maps [B, C_l, H_l, W_l] to [B, 9 or 1, C], by the name that `backbone.descriptor` gives it."""
 
 
-def frame_side(vectors: Tensor) -> Side:
-    """Of `Backbone.regions_and_means` [B, 10, C] the pooled vector [B, C] and the magnitude [B]."""
+def frame_extras(vectors: Tensor) -> FrameExtras:
+    """Pooled vectors [B, C] and magnitudes [B] from the result of `Backbone.regions_and_means` [B, 10, C]."""
     regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
-    return Side(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
+    return FrameExtras(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
 
 
 def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TELEMETRY = "openvino_telemetry"
 LEAST_COSINE = 0.95
-"""Of a conversion's vectors to torch's; half precision gives 0.99 and more."""
+"""Minimum cosine between the vectors of a converted network and torch's; half precision gives 0.99 and more."""
 
 MAX_KEPT = 4
 """Compiled frozen networks that a process keeps, e.g. backbone and teacher for all of its shards."""
@@ -134,7 +134,7 @@ def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) 
 
 
 def engine_version() -> str:
-    """Of OpenVINO, for the provenance."""
+    """The version of OpenVINO, for the provenance."""
     return str(_openvino().__version__).split("-")[0]
 
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hapvr.model.side import join_side, split_side
-from hapvr.networks.backbone import Backbone, frame_side
+from hapvr.model.frame_extras import join_extras, split_extras
+from hapvr.networks.backbone import Backbone, frame_extras
 from hapvr.networks.engine import EngineError, compile_frozen, engine_version
 from hapvr.networks.settings import NUM_REGIONS
 from hapvr.networks.teacher import Teacher
@@ -28,12 +28,12 @@ READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
 
 
-def separate_side(values: Tensor, side_dims: int) -> list[npt.NDArray[np.float32]]:
-    """What `region_embedder` made, as stored columns: regions [B, 9, D], and with side_dims > 0 pooled [B, C], magnitude [B]."""
-    if not side_dims:
+def separate_extras(values: Tensor, extras_dims: int) -> list[npt.NDArray[np.float32]]:
+    """What `region_embedder` made, as stored columns: regions [B, 9, D], and with extras_dims > 0 pooled [B, C], magnitude [B]."""
+    if not extras_dims:
         return [values.numpy()]
-    regions, side = split_side(values, side_dims=side_dims)
-    return [regions.numpy(), side.pooled.numpy(), side.magnitude.numpy()]
+    regions, extras = split_extras(values, extras_dims=extras_dims)
+    return [regions.numpy(), extras.pooled.numpy(), extras.magnitude.numpy()]
 
 
 class Embedder:
@@ -96,23 +96,23 @@ class Embedder:
 
 
 def region_embedder(
-    backbone: Backbone, whitening: Whitening | None, device: torch.device | str, *, side: bool = False
+    backbone: Backbone, whitening: Whitening | None, device: torch.device | str, *, extras: bool = False
 ) -> Embedder:
     """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions on the CPU; moves the network to `device` once.
 
-    whitening: none gives regions as the network has them. side: append the pooled vector and magnitude of each frame, see
-    `hapvr.model.side`.
+    whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
+    `hapvr.model.frame_extras`.
     """
     moved = None if whitening is None else whitening.to(device)
 
     def whitened(regions: Tensor) -> Tensor:
         return regions if moved is None else moved.apply(regions)
 
-    def with_side(vectors: Tensor) -> Tensor:
-        return join_side(whitened(vectors[:, :NUM_REGIONS]), frame_side(vectors))
+    def with_extras(vectors: Tensor) -> Tensor:
+        return join_extras(whitened(vectors[:, :NUM_REGIONS]), frame_extras(vectors))
 
-    if side:
-        return Embedder(backbone, "regions_and_means", device, after=with_side)
+    if extras:
+        return Embedder(backbone, "regions_and_means", device, after=with_extras)
     return Embedder(backbone, "regions", device, after=whitened)
 
 
@@ -146,7 +146,7 @@ def embed_by_networks(
     The clips are made in a thread, READ_AHEAD of them in advance, so that decoding and networks overlap.
 
     clips: (key, [N, 3, H, W] uint8), all of one size. Yields (key, [N, ...] of each network) in order. For each network
-    memory holds one batch and the results of the clips in it, and beside them the clips made in advance.
+    memory holds one batch and the results of its clips, plus the clips made in advance.
     """
     keys: deque[str] = deque()
     batchers = [_Batcher(network) for network in networks]

@@ -89,7 +89,7 @@ def resnet_gives_regions(crop_px: int) -> bool:
 
 
 NUM_REGIONS = 9
-"""Of L3-iMAC, in three rows of three."""
+"""Regions of L3-iMAC, in three rows of three."""
 
 
 class BackboneConfig(FrozenNetworkConfig):
@@ -141,7 +141,7 @@ class WhiteningConfig(Settings):
 
 
 class FeaturesConfig(Settings):
-    """What is kept of every frame beside its whitened regions."""
+    """What is kept of every frame in addition to its whitened regions."""
 
     pooled: bool = Field(
         default=False,

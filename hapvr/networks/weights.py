@@ -200,7 +200,7 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
     for prefix in PREFIXES:
         inner = {name.removeprefix(prefix): values for name, values in state.items() if name.startswith(prefix)}
         if inner and not any(name.startswith(prefix) for name in wanted):
-            state = inner  # what lies beside it is of other networks, e.g. a projection head
+            state = inner  # the rest belongs to other networks, e.g. a projection head
     convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
     found = dict(state)
     if convert is not None:

@@ -1,6 +1,6 @@
 """The door to MLflow: where a registry is, its pages, and what stands behind a name such as `models:/hapvr@champion`.
 
-Importing MLflow and opening its database takes seconds, and `hapvr[search]` does without it. So a listing beside a SQLite
+Importing MLflow and opening its database takes seconds, and `hapvr[search]` does without it. So a listing next to a SQLite
 store repeats aliases, versions and the places of their bundles. The registry alone decides: the listing is derived from it
 after each change, carries the state of the database that it was made from, and is derived again where that has moved on.
 """

@@ -45,7 +45,7 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of
 class Tracker:
     """Runs of one experiment. uri: an MLflow server or `sqlite:///...`; artifacts: root for those of a local store.
 
-    Without that they lie beside its database, in `artifacts`. Raises DataError if no server answers there.
+    Without it, they lie next to its database, in `artifacts`. Raises DataError if no server answers there.
     """
 
     def __init__(self, uri: str, experiment: str, *, artifacts: Path | None = None) -> None:

@@ -79,7 +79,7 @@ class ChampionEntry:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Where a version comes from. data: part (`whitening`, `<stage>/<shard>`) -> SHA-256 of what the training read.
+    """Where a version comes from. data: part (`whitening`, `<step>/<shard>`) -> SHA-256 of what the training read.
 
     weights: frozen network -> its source. mlflow_run, dagster_run, revision: ids and commit, "" if unknown. lost: why
     there is no data, "" if there is.
@@ -303,7 +303,7 @@ def data_digest(data: Mapping[str, str]) -> str:
 
 
 def lineage_of(client: MlflowClient, name: str, version: str) -> Lineage:
-    """Of a version by its number or an alias. Raises DataError if there is none."""
+    """The lineage of a version, given by number or alias. Raises DataError if there is none."""
     number = int(find_version(client, name, version).version)
     return next(lineage for lineage in _lineages(client, name) if lineage.version == number)
 
@@ -311,7 +311,7 @@ def lineage_of(client: MlflowClient, name: str, version: str) -> Lineage:
 def versions_from(client: MlflowClient, name: str, data: str) -> list[Lineage]:
     """Versions whose training read this data, newest first, each with only the parts that match.
 
-    data: a shard, a part (`<stage>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that
+    data: a shard, a part (`<step>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that
     lost their lineage are listed too, without parts, because nobody knows what they read. Raises DataError if the registry has
     no such model.
     """

@@ -54,7 +54,7 @@ class ONNXNetworks:
             if not path.is_file() or file_sha256(path) != file.sha256:
                 raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {HINT}")
 
-    needs_side = False
+    needs_extras = False
 
     def regions(self, frames: NDArray[np.uint8]) -> Floats:
         """[B, 3, S, S] uint8 crops -> whitened region vectors [B, R, D]."""

@@ -32,8 +32,8 @@ class Networks(Protocol):
     `hapvr.scorer.torch_bundle` have one each."""
 
     @property
-    def needs_side(self) -> bool:
-        """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.side`."""
+    def needs_extras(self) -> bool:
+        """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.frame_extras`."""
 
     def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
         """[B, 3, S, S] crops -> whitened region vectors [B, R, D]."""
@@ -113,7 +113,7 @@ class VideoScorer:
     def features(self, path: Path) -> NDArray[np.floating]:
         """Region features [T, 9, D] of a file. Raises VideoError."""
         regions = self._video(path).regions
-        return regions[:, :NUM_REGIONS] if self.networks.needs_side else regions
+        return regions[:, :NUM_REGIONS] if self.networks.needs_extras else regions
 
     def frame_similarity(self, query: Path, reference: Path) -> NDArray[np.float32]:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""

@@ -66,7 +66,7 @@ class Clock:
         return end_s if self.duration_s is None else max(start_s, min(end_s, self.duration_s))
 
     def part(self, first: int, last: int) -> Clock:
-        """Of the sampled frames from `first` to `last` - 1."""
+        """The times of the sampled frames from `first` to `last` - 1."""
         return Clock(self.times_s[first:last], self.duration_s)
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from hapvr.settings import Settings
 
 ScoresDtype = Literal["float32", "bfloat16"]
-"""Of embeddings and comparisons, in which a bundle is loaded."""
+"""Precision of embeddings and comparisons of a loaded bundle."""
 
 
 class ServingConfig(Settings):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from hapvr.data.side import without_side
+from hapvr.data.frame_extras import without_extras
 from hapvr.errors import DamagedError, DataError
 from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.provenance import Provenance, safetensors_sha256
@@ -45,7 +45,9 @@ class BundleFeatures:
         """
         if self.settings is None or "imported" in settings:
             return
-        differences = Provenance("features", self.settings).differences(Provenance("features", without_side(settings)))
+        differences = Provenance("features", self.settings).differences(
+            Provenance("features", without_extras(settings))
+        )
         if differences:
             raise DataError(
                 f"model: {self.place} does not go with these features: {'; '.join(differences)}. Extract features with the "
@@ -104,8 +106,9 @@ def load_similarity_model(place: Path) -> SimilarityModel:
             f"model: {place} is no model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
             f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
         )
+    features = bundle_features(place)
     return SimilarityModel(
         network=load_network(place / NETWORK_FOLDER)[0],
-        features=bundle_features(place),
+        features=features,
         calibration=read_calibration(place),
     )

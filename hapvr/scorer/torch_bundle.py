@@ -128,14 +128,14 @@ class TorchNetworks:
         self.network = network.to(device).eval()
         self._device = torch.device(device)
         self._dtype = dtype
-        self._embed_frames = region_embedder(backbone, whitening, device, side=network.needs_side)
+        self._embed_frames = region_embedder(backbone, whitening, device, extras=network.needs_extras)
         # one operation at a time, so that torch's number of threads is left alone
         limits = dataclasses.replace(Limits.for_device(self._device), workers=0)
         self._score_packed = self.network.packed_scorer(dtype=dtype, limits=limits)
 
     @property
-    def needs_side(self) -> bool:
-        return self.network.needs_side
+    def needs_extras(self) -> bool:
+        return self.network.needs_extras
 
     @torch.inference_mode()
     def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:

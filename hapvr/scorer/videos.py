@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hapvr.video.download import Downloader
 
 GROUP = 8
-"""Videos that are decoded together and held at once, besides the query's and the cache."""
+"""Videos decoded together and held at once, in addition to the query's and the cache."""
 
 DOWNLOAD_RETRIES = 1
 
@@ -50,7 +50,7 @@ BYTES_PER_DECODER = 8 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
-    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their side where the network
+    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where the network
     reads it; clock: their times."""
 
     regions: NDArray[np.floating]

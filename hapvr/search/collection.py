@@ -86,20 +86,20 @@ class SearchableCollection:
         shards: Mapping[str, str],
         *,
         require: Callable[[Mapping[str, Any]], None],
-        side: bool = False,
+        extras: bool = False,
     ) -> None:
-        """shards: video id -> shard. require: raises DataError for settings of features that the model does not take. side:
+        """shards: video id -> shard. require: raises DataError for settings of features that the model does not take. extras:
         the network reads pooled vectors, which the regions then carry."""
         self.shard_of = shards
         self.metadata = CollectionMetadata(root, shards)
         self._root = root
         self._require = require
-        self._side = side
+        self._extras = extras
         self._open: OrderedDict[str, FeatureFile] = OrderedDict()
         self._guard = threading.Lock()
         for key in self.shards():
             found = Shard(root, STAGE, key).provenance()
-            if found is not None:  # the first that is there stands for all until they are read
+            if found is not None:  # the first one found stands for all until they are read
                 require(found.settings)
                 break
 
@@ -140,5 +140,5 @@ class SearchableCollection:
         self._require(shard.require({}).settings)
         while len(self._open) >= MAX_OPEN_SHARDS:
             self._open.popitem(last=False)
-        self._open[key] = FeatureFile(shard, side=self._side)
+        self._open[key] = FeatureFile(shard, extras=self._extras)
         return self._open[key]

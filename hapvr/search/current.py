@@ -102,7 +102,7 @@ def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
 
 
 def known_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
-    """As `read_blank`, for the stage that makes the file again: a damaged one counts as missing, with a warning."""
+    """As `read_blank`, for the step that makes the file again: a damaged one counts as missing, with a warning."""
     return _or_missing(lambda: read_blank(root, digest), np.zeros((0, 0), np.float32))
 
 

@@ -20,7 +20,7 @@ CANDIDATES_AT_ONCE = 16
 """Candidates whose features are in memory together."""
 
 FORMAT = 3
-"""Of the scores: stored pairs and matches of another one are compared again. 3: parts of one length, of the query too."""
+"""Version of the scores: pairs and matches stored with another version are compared again. 3: parts of one length, for the query too."""
 
 WHOLE_FRAMES = 60
 """Sampled frames up to which a query and a video are compared whole, if both are that short."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -141,7 +141,7 @@ class FrameIndex:
     def create(
         folder: str | Path, dims: int, provenance: Mapping[str, Any], *, settings: IndexSettings | None = None
     ) -> FrameIndex:
-        """An index without videos; one that is there is replaced. provenance: what the descriptors are made with.
+        """An index without videos; an existing one is replaced. provenance: what the descriptors are made with.
 
         Raises DataError where the folder cannot be written.
         """
@@ -232,14 +232,17 @@ class FrameIndex:
             if state.kept != state.versions:
                 self._root.write_json(STATE_FILE, asdict(replace(state, kept=state.versions)))
 
-    def verify(self, passed: set[str] | None = None) -> list[str]:
+    def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
         """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
 
-        passed: digests of files that were read before and need not be read again; those of this call are added.
+        passed: digests of files that were read before and need not be read again; those of this call are added. until:
+        asked before each file; true ends the call.
         """
         passed = set() if passed is None else passed
         wrong = []
         for name, digest in self._state.files.items():
+            if until():
+                break
             if digest in passed:
                 continue
             found = self._root.sha256(name) if self._root.exists(name) else ""

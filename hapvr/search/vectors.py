@@ -27,13 +27,13 @@ os.environ.setdefault("LANCE_USE_HNSW_SPEEDUP_INDEXING", "disabled")
 import lance
 
 ENGINE_VARIABLES = ("LANCE_LOG", "LANCE_USE_HNSW_SPEEDUP_INDEXING")
-"""Of the environment; other processes that build must have them, too."""
+"""Environment variables that other processes that build the index must have, too."""
 
 VECTOR = "vector"
 BLOCK = 8
 """The codes of an index want vectors whose length is a multiple of this."""
 STORED = pa.float32()
-"""Of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long."""
+"""Stored type of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long."""
 METRIC = "cosine"
 LIST_ROWS = 4096
 """Rows of an inverted list, on average; more where that would give more than MAX_LISTS lists."""
@@ -44,7 +44,7 @@ SAMPLE_RATE = 64
 MAX_NEW_RATE = 0.05
 """Rows outside the index, as a part of all rows, from which on they are added to it."""
 MAX_PARTS = 16
-"""Parts of an index, besides those of `ray_workers`; with more it is rebuilt."""
+"""Parts of an index, in addition to those of `ray_workers`; with more it is rebuilt."""
 KEEP_S = 3600.0
 """How long a version stays readable for searches that have it open."""
 REBUILD = "`hapvr index build` makes it again"

@@ -22,7 +22,7 @@ GAP_COST = 0.25
 away from the others would make a short copy a long one."""
 
 HITS_PER_VIDEO = 3
-"""Of a query frame, how many of one video may vote: still pictures have many equal frames."""
+"""How many hits in one video may vote per query frame: still pictures have many equal frames."""
 
 MAX_WINDOWS = 3
 """Places of a video that are compared with the query."""
@@ -201,7 +201,7 @@ def _take(table: Table, rows: npt.NDArray[Any]) -> Table:
 
 
 def _strongest(table: Table, count: int, *keys: str) -> Table:
-    """Of the rows that agree in all keys the `count` of the greatest weight, ordered by the keys."""
+    """The `count` rows of greatest weight among those that agree in all keys, ordered by the keys."""
     table = _take(table, np.lexsort((-table["weight"], *(table[key] for key in reversed(keys)))))
     starts, number = _starts(table, *keys), np.arange(len(table["weight"]))
     rank = number - np.repeat(starts, np.diff(starts, append=len(number)))

@@ -1,4 +1,4 @@
-"""What the stage of duplicates has found, as groups and pairs that a page can list a piece at a time."""
+"""What the step of duplicates has found, as groups and pairs that a page can list a piece at a time."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        threading.Thread(target=open_index, name="open index", daemon=True).start()  # no request waits for the model
+        threading.Thread(target=open_index, name="open index").start()  # no request waits for the model
         with upload_folder() as service.uploads:
             ready()
             yield

@@ -23,7 +23,7 @@ from hapvr.steps.project import Project
 
 OUTBOX_PLACE = "watch/outbox.db"
 MAX_DOUBLINGS = 60
-"""Of the wait, so that it stays a number however long a server is away."""
+"""Limit on doublings of the wait, so that it stays a finite number however long a server is down."""
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     next_s REAL NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', delivered_s REAL)"""

@@ -57,8 +57,8 @@ class ModelCalibration:
 def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
 
-    A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or other footage of the same
-    scene or incident, as far as the labels go. Pairs that people marked join them once there are enough
+    A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other
+    footage of the same scene or incident. Pairs that people marked join them once there are enough
     (`evaluation.min_marks`), but for videos of test sources.
     """
     name = project.config.evaluation.validation
@@ -174,7 +174,7 @@ def _frame_threshold(
     runs = []
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         part = pairs[start : start + PAIRS_AT_ONCE]
-        videos = dict(features.read(sorted({video for pair in part for video in pair}), side=network.needs_side))
+        videos = dict(features.read(sorted({video for pair in part for video in pair}), extras=network.needs_extras))
         with torch.inference_mode():
             for query, reference in part:
                 first, second = (network.embed(videos[video].float().to(device)) for video in (query, reference))

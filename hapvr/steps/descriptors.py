@@ -1,4 +1,4 @@
-"""Stage 11: descriptors of the frames of all videos, by the champion's network (asset `frame_descriptors`)."""
+"""Step 11: descriptors of the frames of all videos, by the champion's network (asset `frame_descriptors`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile
+from hapvr.data.frame_extras import without_extras
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
-from hapvr.data.side import without_side
 from hapvr.data.tensors import tensor_shape
 from hapvr.errors import DataError
 from hapvr.networks.backbone import load_backbone
@@ -47,7 +47,7 @@ def make_descriptors(
     rows = features.rows()
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        file = FeatureFile(features, side=model.network.needs_side)
+        file = FeatureFile(features, extras=model.network.needs_extras)
         for video_id in video_ids:
             regions, timestamps_s = file.read(video_id)
             with torch.inference_mode():
@@ -111,13 +111,13 @@ def _blank(
         if not known_blank(root, model.digest).size:
             backbone, whitening = load_backbone(project.config.backbone), load_whitening(root)
             now = Provenance(FEATURES_STAGE, feature_settings(project, backbone, whitening))
-            if differences := now.differences(Provenance(FEATURES_STAGE, without_side(settings))):
+            if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
                 raise DataError(
                     f"search: the features were made with other settings than the configuration has: "
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
                 )
             with torch.inference_mode():
-                embed = region_embedder(backbone, whitening, device, side=model.network.needs_side)
+                embed = region_embedder(backbone, whitening, device, extras=model.network.needs_extras)
                 regions = embed(torch.from_numpy(blank_pictures(backbone.crop_px))).to(device)
                 embedded = model.network.embed(regions[:, None])[:, 0]
             write_blank(root, model.digest, mean_directions(embedded.float().cpu().numpy()))

@@ -1,4 +1,4 @@
-"""What pairs and groups look like: stored frames beside each other."""
+"""What pairs and groups look like: stored frames next to each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages 13 and 14: pairs of videos that share footage, shard by shard, and groups of copies.
+"""Steps 13 and 14: pairs of videos that share footage, shard by shard, and groups of copies.
 
 duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others (asset `duplicate_pairs`)
 duplicate_groups/marked.parquet          pairs that people marked as a match and that no search found
@@ -185,7 +185,7 @@ def _place(key: str) -> str:
 
 
 def _undamaged(root: DataRoot, place: str) -> StoredPairs | None:
-    """Stored pairs; damaged ones are as if they were not there, for the stage that makes them."""
+    """Stored pairs; damaged ones are as if they were not there, for the step that makes them."""
     try:
         return read_pairs(root, place)
     except DamagedError:
@@ -204,7 +204,7 @@ def _group_inputs(root: DataRoot, current: CurrentIndex, indexed: Mapping[str, s
 
 
 def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
-    """Of groups that were made from these inputs and the marked pairs that are stored."""
+    """The fingerprint of groups made from these inputs and the stored marked pairs."""
     return _digest([inputs, _fingerprint(root, MARKED_PLACE)])
 
 

@@ -1,4 +1,4 @@
-"""Stage 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline."""
+"""Step 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class StoredResult(BaseModel, extra="allow"):
 
 
 class StoredDigest(BaseModel, extra="allow"):
-    """Of which edition of the benchmark a scores.json is, see `definition_digest`."""
+    """The edition of the benchmark that a scores.json belongs to, see `definition_digest`."""
 
     digest: str
 
@@ -210,7 +210,7 @@ def _heat_maps(
     figures = {}
     for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
         for query, reference in row.select("query_id", "reference_id").iter_rows():
-            found = dict(features.read([query, reference], side=network.needs_side))
+            found = dict(features.read([query, reference], extras=network.needs_extras))
             with torch.inference_mode():
                 frame = network.frame_similarity(*(network.embed(found[video].float()) for video in (query, reference)))
             pictures = shown([query, reference], count=6)

@@ -1,4 +1,4 @@
-"""Stage 5: whitened region features of whole videos (asset `features`)."""
+"""Step 5: whitened region features of whole videos (asset `features`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, feature_columns, fields
+from hapvr.data.frame_extras import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.side import side_setting
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder, separate_side
+from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder, separate_extras
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.frames import open_frames
@@ -37,7 +37,7 @@ def feature_settings(project: Project, backbone: Backbone, whitening: Whitening)
 
 
 def pooled_dims(project: Project, whitening: Whitening) -> int:
-    """C of the pooled vectors that the configuration asks for beside features, 0 for none."""
+    """C of the pooled vectors that the configuration asks for with features, 0 for none."""
     return len(whitening.mean) if project.config.features.pooled else 0
 
 
@@ -53,20 +53,20 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
-    side_dims = pooled_dims(project, whitening)
-    embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
+    extras_dims = pooled_dims(project, whitening)
+    embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
-            regions, *side = separate_side(values, side_dims)
-            yield VideoEntry(row, feature_columns(video_id, regions, timestamps_s, *side), len(values))
+            regions, *extras = separate_extras(values, extras_dims)
+            yield VideoEntry(row, feature_columns(video_id, regions, timestamps_s, *extras), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings=feature_settings(project, backbone, whitening) | side_setting(side_dims),
+        settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
         inputs=inputs,
-        columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, side_dims=side_dims),
+        columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
         made_with=embed.environment,

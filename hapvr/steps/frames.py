@@ -1,4 +1,4 @@
-"""Stage 3: sampled frames as JPEG rows (asset `frames`)."""
+"""Step 3: sampled frames as JPEG rows (asset `frames`)."""
 
 from __future__ import annotations
 
@@ -108,21 +108,21 @@ class _DecodedFrames:
         frames = VideoFrames(video_id, video.jpegs, video.timestamps_s)
         if frames.sha256 != self._digests[video_id]:
             raise DataError(
-                f"frames: {video_id} does not decode as it did ({video.message or 'other frames'}); run the stages videos "
+                f"frames: {video_id} does not decode as it did ({video.message or 'other frames'}); run the steps videos "
                 f"and frames again, or set sampling.store_frames"
             )
         return frames
 
 
 def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> VideoEntry:
-    """file_sha256: digest of the file when `make_videos` looked into it."""
+    """file_sha256: digest of the file when `make_videos` read it."""
     reason, message = video.reason, video.message
     num_frames = len(video.jpegs)
     if video.file_sha256 not in ("", file_sha256):
         reason = CHANGED
         message = (
-            f"the file is not the one that the stage videos looked into: its SHA-256 is {video.file_sha256[:16]}..., "
-            f"recorded is {file_sha256[:16]}...; run the stages videos and frames again"
+            f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
+            f"recorded is {file_sha256[:16]}...; run the steps videos and frames again"
         )
     elif not reason and num_frames < sampling.min_frames:
         reason = "too_short"

@@ -1,4 +1,4 @@
-"""Stage 1: which videos there are, in which shard (asset `video_manifest`)."""
+"""Step 1: which videos there are, in which shard (asset `video_manifest`)."""
 
 from __future__ import annotations
 

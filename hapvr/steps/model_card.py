@@ -46,7 +46,7 @@ def model_card(
     origin.append(f"trained with {made_by}; registered with hapvr {environment()['hapvr']}")
     parts = [
         f"# Model card: {name}, training run {run.key}",
-        "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, as far as the labels below go, "
+        "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, where the labels below cover it, "
         "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et al., ACM MM 2024).",
         "## Data",
         _data(project, record),
@@ -160,7 +160,7 @@ def _weights(record: Mapping[str, Any]) -> str:
 
 
 def _settings(config: Config) -> str:
-    """Of the training; the project's may have changed since. Numbers and choices alone: no path, no address."""
+    """The settings of the training; the project's may have changed since. Numbers and choices only: no path, no address."""
     train = config.train
     losses = train.objective if train.network.family == "similarity" else train.contrast
     rows = {

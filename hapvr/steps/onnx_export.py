@@ -21,7 +21,7 @@ from hapvr.steps.training import TrainingRun
 
 CHECKED_VIDEOS = 4
 CHECKED_FRAMES = 6
-"""Of each of these videos: torch takes half a second for a frame."""
+"""Frames checked per video: torch takes half a second for a frame."""
 
 
 def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _are_labels_changed(project: Project, record: Mapping[str, Any]) -> bool:
 
 
 def training_digest(config: Config) -> str:
-    """Of all settings that determine a trained model."""
+    """The digest of all settings that determine a trained model."""
     return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
 
 

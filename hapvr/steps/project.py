@@ -1,4 +1,4 @@
-"""A configuration together with its data root: what every stage works on."""
+"""A configuration together with its data root: what every step works on."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class Project:
 def full_disk_is_named(
     hint: str,
 ) -> Callable[[Callable[Concatenate[Project, Given], Result]], Callable[Concatenate[Project, Given], Result]]:
-    """For a stage that writes by several libraries: a full disk becomes a DataError. hint: what to do after making space."""
+    """For a step that writes through several libraries: a full disk becomes a DataError. hint: what to do after making space."""
 
     def decorate(
-        stage: Callable[Concatenate[Project, Given], Result],
+        step: Callable[Concatenate[Project, Given], Result],
     ) -> Callable[Concatenate[Project, Given], Result]:
-        @wraps(stage)
+        @wraps(step)
         def call(project: Project, /, *given: Given.args, **named: Given.kwargs) -> Result:
             with naming_full_disk(project.root.url, hint=hint):
-                return stage(project, *given, **named)
+                return step(project, *given, **named)
 
         return call
 

@@ -1,4 +1,4 @@
-"""Stage 10: a trained model as a version in MLflow's registry (asset `registered_model`)."""
+"""Step 10: a trained model as a version in MLflow's registry (asset `registered_model`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 12: the index of the collection, kept up to date from descriptor shards (asset `search_index`)."""
+"""Step 12: the index of the collection, kept up to date from descriptor shards (asset `search_index`)."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class IndexUpdate:
 
 
 def update_index(
-    project: Project, model: SearchModel, *, anew: bool = False, progress: Progress = no_progress
+    project: Project, model: SearchModel, *, rebuild: bool = False, progress: Progress = no_progress
 ) -> IndexUpdate:
     """Bring the index of this model up to date with all features, check it, and let it answer if it passes.
 
-    Shards that the index has are left alone, so a killed update goes on where it stopped. anew: build another index from
+    Shards that the index has are left alone, so a killed update goes on where it stopped. rebuild: build another index from
     the first shard on; the present one answers until then. Raises DataError where there are no features, or features
     that do not go with the model.
     """
@@ -60,7 +60,7 @@ def update_index(
         finished, awaited = finished_shards(project.root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
-        place = _place(root, model.digest, serving, rebuild=anew)
+        place = _place(root, model.digest, serving, rebuild=rebuild)
         settings = project.config.search.index
         index = None
         if root.exists(f"{place}/{STATE_FILE}"):

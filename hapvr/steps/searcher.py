@@ -71,7 +71,7 @@ class Searcher:
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. damage: what is wrong with files of the index, as far as they were checked.
+    version that the index names. damage: what is wrong with the files of the index that were checked.
     """
 
     project: Project
@@ -102,7 +102,7 @@ class Searcher:
         index = current.open(root, settings)
         shard_of = index.videos()
         collection = SearchableCollection(
-            root, shard_of, require=bundle_features(folder).require, side=scorer.networks.needs_side
+            root, shard_of, require=bundle_features(folder).require, extras=scorer.networks.needs_extras
         )
         engine = SearchEngine(
             scorer=scorer,
@@ -137,9 +137,10 @@ class Searcher:
 
         def verify() -> None:
             with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
-                self.damage.extend(self.index.verify(passed))
+                self.damage.extend(self.index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
 
-        threading.Thread(target=verify, name="verify-index", daemon=True).start()
+        # No daemon: Python ends those inside of native code, which aborts the process.
+        threading.Thread(target=verify, name="verify-index").start()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -365,7 +366,7 @@ def search_fingerprint(
     stage: str, project: Project, current: CurrentIndex, key: str, indexed: str, **asked: object
 ) -> str:
     """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors,
-    settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the stage adds."""
+    settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the step adds."""
     settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}

@@ -145,7 +145,7 @@ def _predicted(
     """Segments of these pairs, PREDICTION_SCHEMA."""
 
     def read(video_ids: set[str]) -> Any:
-        for video, regions in features.read(sorted(video_ids), side=network.needs_side):
+        for video, regions in features.read(sorted(video_ids), extras=network.needs_extras):
             yield video, (network.embed(regions.to(device).float()), Clock(tuple(features.times(video))))
 
     rows: list[tuple[Any, ...]] = []

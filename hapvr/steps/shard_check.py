@@ -16,7 +16,7 @@ class FileCheck:
     """What was found of one thing that is stored.
 
     kind: of `hapvr.upkeep.KINDS`; key: of the shard, the run or the like, "" where there is only one. num_ok, num_failed:
-    videos of a shard. message: what is wrong and what to do; "" where all is well.
+    videos of a shard. message: the problem and what to do about it; "" if there is none.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Stage 8: one training run: its folder, its MLflow run, and the command that does it (asset `similarity_model`)."""
+"""Step 8: one training run: its folder, its MLflow run, and the command that does it (asset `similarity_model`)."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def current_run(project: Project) -> TrainingRun:
 
 
 def current_key(root: DataRoot) -> str:
-    """The key of the run whose training ended last. Raises DamagedError where CURRENT_NAME names no run that is there."""
+    """The key of the run whose training ended last. Raises DamagedError if CURRENT_NAME names a run that does not exist."""
     path = root.local_path(CURRENT_NAME)
     hint = f"train again, or write the key of a run below {path.parent} into it"
     key = read_json_as(path, _Current, hint=hint).key

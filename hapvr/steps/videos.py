@@ -1,4 +1,4 @@
-"""Stage 2: files on disk and a row of metadata per video (asset `videos`)."""
+"""Step 2: files on disk and a row of metadata per video (asset `videos`)."""
 
 from __future__ import annotations
 

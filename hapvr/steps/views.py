@@ -1,4 +1,4 @@
-"""Stages 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
+"""Steps 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
 
 The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
 through both networks. Each of the two can also be made alone, with the same result: a clip is determined by `views.seed`
@@ -16,11 +16,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from hapvr.data.frame_extras import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, Columns, Shard, index_row
-from hapvr.data.side import side_setting
 from hapvr.data.tensors import tensor_field
 from hapvr.data.views import (
     DRAWING_VERSION,
@@ -41,7 +41,7 @@ from hapvr.networks.extract import (
     choose_device,
     embed_by_networks,
     region_embedder,
-    separate_side,
+    separate_extras,
     teacher_embedder,
 )
 from hapvr.networks.pseudo import pseudo_labels
@@ -54,7 +54,7 @@ from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 
 OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
-"""The stages that are made from the drawn clips. LABELS_STAGE includes the teacher's embeddings."""
+"""The steps that are made from the drawn clips. LABELS_STAGE includes the teacher's embeddings."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Output:
     recipe: ShardRecipe
     embed: Embedder
     batch_frames: int
-    side_dims: int = 0
+    extras_dims: int = 0
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -127,18 +127,18 @@ def label_rates(shard: Shard) -> dict[str, float]:
 def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
     backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
-    side_dims = pooled_dims(project, whitening)
+    extras_dims = pooled_dims(project, whitening)
     features = {"features": feature_settings(project, backbone, whitening)}
     shape = (project.config.views.num_frames, project.config.backbone.num_regions, whitening.dims)
-    embed = region_embedder(backbone, whitening, choose_device(project.config.device), side=side_dims > 0)
+    embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
     recipe = ShardRecipe(
         shard=project.shard(VIEWS_STAGE, key),
-        settings=_view_settings(project) | features | side_setting(side_dims),
+        settings=_view_settings(project) | features | extras_setting(extras_dims),
         inputs=inputs,
-        columns=view_fields("regions", shape=shape, side_dims=side_dims),
+        columns=view_fields("regions", shape=shape, extras_dims=extras_dims),
         made_with=embed.environment,
     )
-    return _Output(recipe, embed, project.config.backbone.batch_frames, side_dims)
+    return _Output(recipe, embed, project.config.backbone.batch_frames, extras_dims)
 
 
 def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
@@ -182,7 +182,7 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
         rows = described.pop(video_id)
         entries = []
         for output, values in zip(outputs, results, strict=True):
-            arrays = separate_side(values, output.side_dims)
+            arrays = separate_extras(values, output.extras_dims)
             if not all(np.isfinite(array.astype(np.float16)).all() for array in arrays):
                 raise DataError(
                     f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "

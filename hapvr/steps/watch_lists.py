@@ -1,4 +1,4 @@
-"""Stage 15: queries that every shard is compared with (asset `watch_matches`).
+"""Step 15: queries that every shard is compared with (asset `watch_matches`).
 
 watch_matches/<shard>/rows.parquet     a row per match of a query of a watch list with a video of the shard
 """
@@ -199,7 +199,7 @@ def _members(project: Project, one: WatchList, group: str) -> list[WatchQuery]:
 
 
 def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
-    """What matches depend on besides the index: queries and marks."""
+    """What matches depend on in addition to the index: queries and marks."""
     asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
     return {"queries": asked, "marks": read_marks(project.root).verdicts()}
 

@@ -1,4 +1,4 @@
-"""Stage 4: PCA whitening, fitted once on training frames (asset `whitening`)."""
+"""Step 4: PCA whitening, fitted once on training frames (asset `whitening`)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_whitening(project: Project, shards: list[str], *, progress: Progress = 
     """Fit on regions of a seeded sample of the frames of `shards`; only one process at a time does.
 
     An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
-    later do not move it, since that would make all features anew. Raises DataError without training frames.
+    later do not move it, since all features would have to be made again. Raises DataError without training frames.
     """
     with project.root.lock(STAGE):
         return _make(project, shards, progress)
@@ -108,7 +108,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
 
 
 def _stored_provenance(root: DataRoot) -> Provenance | None:
-    """None while there is none; a damaged one counts as none, since fitting makes it anew."""
+    """None while there is none; a damaged one counts as none, since fitting makes it again."""
     try:
         return whitening_provenance(root)
     except DamagedError as error:

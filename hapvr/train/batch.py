@@ -103,11 +103,11 @@ class ClipRoles:
 class BatchSource(Dataset[Any], ABC):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
-    side_dims: C of the pooled vectors that regions carry, 0 where they carry none. num_videos: that take part. known:
+    extras_dims: C of the pooled vectors that regions carry, 0 where they carry none. num_videos: that take part. known:
     pairs of videos that are labelled as positive.
     """
 
-    side_dims: int = 0
+    extras_dims: int = 0
     _files: Any = None
 
     def __init__(

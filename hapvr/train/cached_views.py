@@ -22,7 +22,7 @@ from hapvr.data.views import (
     ViewRow,
 )
 from hapvr.errors import DataError
-from hapvr.model.settings import needs_side
+from hapvr.model.settings import needs_extras
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
@@ -50,14 +50,14 @@ class CachedViews(BatchSource):
         self._seed = settings.seed
         self._rates = config.pseudo_labels
         self._wanted = {"weak": settings.weak_views, "strong": settings.strong_views}
-        self._side = needs_side(settings.network)
+        self._extras = needs_extras(settings.network)
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         # Values of different backbones, crops or whitenings do not compare.
         features = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
         for number, key in enumerate(self._shard_keys):
-            file = ViewFile(Shard(root, VIEWS_STAGE, key), side=self._side)
-            self.side_dims = file.side_dims if self._side else 0
+            file = ViewFile(Shard(root, VIEWS_STAGE, key), extras=self._extras)
+            self.extras_dims = file.extras_dims if self._extras else 0
             for row in _matching_rows(root, key, file, config.views, features):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
@@ -116,7 +116,7 @@ class CachedViews(BatchSource):
         return chosen
 
     def _usable_windows(self, video_id: str, videos: Collection[str]) -> list[dict[str, list[int]]]:
-        """Of each window with enough views the positions of weak and strong ones that need no video but `videos`."""
+        """Per window with enough views, the positions of its weak and strong views that need no video but `videos`."""
         rows = self._rows[video_id]
         found = [
             {
@@ -147,7 +147,7 @@ class CachedViews(BatchSource):
             allow_open_files(FILES_PER_SHARD * len(self._shard_keys))
             self._files = [
                 (
-                    ViewFile(Shard(self._root, VIEWS_STAGE, key), side=self._side),
+                    ViewFile(Shard(self._root, VIEWS_STAGE, key), extras=self._extras),
                     ViewFile(Shard(self._root, EMBEDDINGS_STAGE, key)),
                     LabelFile(Shard(self._root, LABELS_STAGE, key)),
                 )

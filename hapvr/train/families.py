@@ -22,13 +22,13 @@ from hapvr.train.similarity import TrainingModule
 from hapvr.train.suppression import SuppressionTraining
 
 
-def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, side_dims: int = 0) -> VideoNetwork:
+def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_dims: int = 0) -> VideoNetwork:
     """A freshly initialised network; equal seeds give equal weights.
 
     TCA's comparator has the weights of `comparator_from`. Raises ConfigError where none is named, DataError for a file that
     has none.
     """
-    network = build_family(settings, dims=dims, side_dims=side_dims, generator=torch_rng(seed, "network"))
+    network = build_family(settings, dims=dims, extras_dims=extras_dims, generator=torch_rng(seed, "network"))
     if isinstance(network, ContextNetwork) and network.matcher.comparator is not None:
         file = network.settings.comparator_from
         if file is None:

@@ -1,4 +1,4 @@
-"""How a family trains: what a training step calls, and what a checkpoint keeps of it besides the network."""
+"""How a family trains: what a training step calls, and what a checkpoint keeps of it in addition to the network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FamilyTraining(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
-        """Terms of a batch, as containers that DDP looks into.
+        """Terms of a batch, in containers that DDP can traverse.
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
         torch's global generator, so that a training that goes on ends as an uninterrupted one. Gradients that DDP averages
@@ -47,7 +47,7 @@ class FamilyTraining(nn.Module, ABC):
         """
 
     def extra_state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps besides the network; empty for a family that has nothing else."""
+        """What a checkpoint keeps in addition to the network; empty for a family that has nothing else."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith(_NETWORK)}
 
     def load_extra_state(self, values: Mapping[str, Tensor]) -> None:
@@ -57,7 +57,7 @@ class FamilyTraining(nn.Module, ABC):
         wrong += [name for name in wanted.keys() & values.keys() if wanted[name].shape != values[name].shape]
         if wrong:
             raise DataError(
-                f"checkpoint: what the training keeps besides the network does not fit: {', '.join(wrong[:5])}; go on with the "
+                f"checkpoint: the training state stored with the network does not fit: {', '.join(wrong[:5])}; go on with the "
                 "settings and data that it began with, or delete its checkpoints to train from the beginning"
             )
         own = {f"{_NETWORK}{name}": value for name, value in self.network.state_dict().items()}

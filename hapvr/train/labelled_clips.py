@@ -17,7 +17,7 @@ from hapvr.data.filesystem import DataRoot, allow_open_files
 from hapvr.data.rows import places_of_videos
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
-from hapvr.model.settings import needs_side
+from hapvr.model.settings import needs_extras
 from hapvr.networks.pairs import KnownPairs
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource, ClipRoles
@@ -65,7 +65,7 @@ class LabelledClips(BatchSource):
         self._roles = ClipRoles.of(settings)
         self._num_frames = config.views.num_frames
         self._labelled = labelled
-        self._side = needs_side(settings.network)
+        self._extras = needs_extras(settings.network)
         known = KnownPairs(pair.videos for pair in labelled.pairs)
         videos = set(known.video_ids)
         if len(labelled.pairs) < 2 * world_size:
@@ -84,7 +84,7 @@ class LabelledClips(BatchSource):
         for number, key in enumerate(self._shard_keys):
             for video_id, (_, count) in places_of_videos(Shard(root, FEATURES_STAGE, key)).items():
                 self._length[video_id], self._shard_of[video_id] = count, number
-        self.side_dims = self._open_all()[0].side_dims
+        self.extras_dims = self._open_all()[0].extras_dims
         sampler = BatchSampler(
             [f"{number:08d}" for number in range(len(labelled.pairs))],
             batch_videos=settings.batch_videos,
@@ -176,4 +176,4 @@ class LabelledClips(BatchSource):
 
     def _open_all(self) -> list[FeatureFile]:
         allow_open_files(len(self._shard_keys))
-        return [FeatureFile(Shard(self._root, FEATURES_STAGE, key), side=self._side) for key in self._shard_keys]
+        return [FeatureFile(Shard(self._root, FEATURES_STAGE, key), extras=self._extras) for key in self._shard_keys]

@@ -116,7 +116,7 @@ class Trainer:
         self._logger: Logger | None = None
         self._source = open_source(config, root, shards, fabric, labelled=labelled)
         self.network = build_network(
-            settings.network, dims=config.whitening.dims, seed=settings.seed, side_dims=self._source.side_dims
+            settings.network, dims=config.whitening.dims, seed=settings.seed, extras_dims=self._source.extras_dims
         )
         self._optimizer = build_optimizer(self.network, settings.optimizer)
         self._scheduler = build_scheduler(self._optimizer, settings.optimizer, steps=settings.steps)

@@ -15,7 +15,7 @@ from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import FrameFile, frames_digest
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
-from hapvr.model.settings import needs_side
+from hapvr.model.settings import needs_extras
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
 from hapvr.networks.pseudo import pseudo_labels
@@ -83,9 +83,9 @@ class OnlineViews(BatchSource):
         super().__init__(sampler, self._shard_of, repeat_short_clips=settings.repeat_short_clips)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        side = needs_side(settings.network)
-        self.side_dims = len(whitening.mean) if side else 0
-        self._embed_regions = region_embedder(backbone, whitening, device, side=side)
+        extras = needs_extras(settings.network)
+        self.extras_dims = len(whitening.mean) if extras else 0
+        self._embed_regions = region_embedder(backbone, whitening, device, extras=extras)
         self._embed_frames = teacher_embedder(teacher, device)
         self._networks = {
             "backbone": _network_identity(backbone.settings),

@@ -8,7 +8,7 @@ from torch import Tensor
 from hapvr.config import TrainConfig
 from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
 from hapvr.model.clips import check_clips
-from hapvr.model.side import Side, split_side
+from hapvr.model.frame_extras import FrameExtras, split_extras
 from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.networks.saliency import saliency_labels
@@ -47,12 +47,12 @@ class SuppressionTraining(FamilyTraining):
         check_clips("clips", regions, None)
         own = slice(batch.first_row, batch.first_row + len(regions))
         labels = batch.labels[own, own]
-        side = None
-        if self.network.needs_side:
-            regions, side = split_side(regions, side_dims=self.network.side_dims)
+        extras = None
+        if self.network.needs_extras:
+            regions, extras = split_extras(regions, extras_dims=self.network.extras_dims)
         anchor_of_pair, positive_of_pair = roles.pairs(len(regions), regions.device)
         with drawing_by(settings.seed, "dropout", batch_number, batch.first_row, device=regions.device):
-            anchors, injected = self._anchors(regions, side, labels, batch_number, batch.first_row)
+            anchors, injected = self._anchors(regions, extras, labels, batch_number, batch.first_row)
             vectors = self.network.vectors(regions)
         anchor_rows = anchor_of_pair[:: roles.positives]
         negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
@@ -72,19 +72,19 @@ class SuppressionTraining(FamilyTraining):
         return total, {name: term.detach() for name, term in terms.items()}, counts, every @ every.T
 
     def _anchors(
-        self, regions: Tensor, side: Side | None, labels: Tensor, batch_number: int, first_row: int
+        self, regions: Tensor, extras: FrameExtras | None, labels: Tensor, batch_number: int, first_row: int
     ) -> tuple[Anchors, Tensor | None]:
         """The anchors with distractors in them, and the label of each of their frames; None without discrimination."""
         rows = self._roles.is_anchor(len(regions), regions.device).nonzero().flatten()
-        if side is None:
+        if extras is None:
             return self.network.anchors(regions[rows], None), None
         rules = self.network.settings.injection
         parts = (self._settings.seed, "injection", batch_number, first_row)
         injection = draw_injection(regions.shape[1], rules, numpy_rng(*parts))
-        easy = easy_frames(side.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
+        easy = easy_frames(extras.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
         chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int(injection.inserted.sum()))
         clips = injection.apply(regions[rows], regions.flatten(0, 1)[chosen])
-        pooled = injection.apply(side.pooled[rows], side.pooled.flatten(0, 1)[chosen])
+        pooled = injection.apply(extras.pooled[rows], extras.pooled.flatten(0, 1)[chosen])
         # An own frame that may be a distractor too has no label.
         own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
         return self.network.anchors(clips, pooled), injection.labels(own)

@@ -97,7 +97,7 @@ def sample_frames(
 
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
     shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file
-    is read only as far as these frames need. Raises ArgumentError, and VideoError as `probe_video` does.
+    is read only up to the last of these frames. Raises ArgumentError, and VideoError as `probe_video` does.
     """
     sample = sample_video(
         path,

@@ -2,7 +2,7 @@
 
 yt-dlp reads whatever a server sends. It therefore runs in processes that are killed at their deadline, have limits of
 memory and file size, start no other programs, and do not follow an address of the internet into the local network. While
-it is fetched, a video is `<stem>.new.*`; a finished file is `<stem>.<suffix>` with a record of its size and digest beside it.
+it is fetched, a video is `<stem>.new.*`; a finished file is `<stem>.<suffix>` with a record of its size and digest next to it.
 Only files that a record describes are ever replaced; anything else under such a name is set aside.
 """
 
@@ -222,7 +222,7 @@ def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
 
 
 def _num_bytes(paths: Iterable[Path]) -> int:
-    """Of files, without their records."""
+    """The total size of files, without their records."""
     return sum(path.stat().st_size for path in paths if path.suffix != ".json" and path.is_file())
 
 

@@ -201,7 +201,7 @@ def _sample(
     with contextlib.suppress(OSError):
         sampled = replace(sampled, file_sha256=file_sha256(path))
     if _file_version(path) != before:
-        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the stage again")
+        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the step again")
         sampled = replace(_failed_sample(video_id, changed), file_sha256=sampled.file_sha256)
     return sampled
 
@@ -302,15 +302,14 @@ class _WorkerProcess(SpawnProcess):
 
     _starting = threading.Lock()
 
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
+    def start(self) -> None:
         main = sys.modules["__main__"]
         with _WorkerProcess._starting:
-            # what `multiprocessing.spawn` tells a new process to run
+            # what `multiprocessing` tells a new process to run
             hidden = {name: main.__dict__.pop(name, None) for name in ("__spec__", "__file__")}
             main.__spec__ = None
             try:
-                return SpawnProcess._Popen(process_obj)
+                super().start()
             finally:
                 main.__dict__.update({name: value for name, value in hidden.items() if name == "__spec__" or value})
 

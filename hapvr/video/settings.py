@@ -88,7 +88,7 @@ class SamplingConfig(Settings):
         default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
     )
     store_frames: bool = Field(
-        default=True, description="false: frames are decoded anew by each stage that needs them, and take no disk"
+        default=True, description="false: each step decodes the frames that it needs, and none are stored on disk"
     )
 
     def identity_fields(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Features:
     def digests(self):
         return {"memory": self.digest}
 
-    def read(self, video_ids, *, side=False):
+    def read(self, video_ids, *, extras=False):
         wanted = set(video_ids)
         for number, (video, features) in enumerate(item for item in self.features.items() if item[0] in wanted):
             if self.fail_after is not None and number == self.fail_after:
@@ -186,7 +186,7 @@ def score_slowly(path, delay_s):
     features = Features(random_features(definition.video_ids))
     read = features.read
 
-    def slow_read(video_ids, *, side=False):
+    def slow_read(video_ids, *, extras=False):
         for item in read(video_ids):
             time.sleep(delay_s)
             yield item

@@ -85,8 +85,8 @@ def test_wrong_calls_of_features(call: Call, hdf5_file: Path, tmp_path: Path) ->
     for arguments, code, message in (
         (("import", hdf5_file), 2, "--out and --config: wanted one of the two, got none"),
         (("import", hdf5_file, *place, "--config", "c.yaml"), 2, "wanted one of the two, got both"),
-        (("import", hdf5_file, *place, "--name", "My Set"), 2, "name is 'My Set'"),
-        (("import", hdf5_file, *place, "--fps", "0"), 2, "fps is 0.0"),
+        (("import", hdf5_file, *place, "--name", "My Set"), 2, "name 'My Set'"),
+        (("import", hdf5_file, *place, "--fps", "0"), 2, "fps 0.0"),
         (("import", tmp_path / "text.hdf5", *place), 1, "text.hdf5: not a readable HDF5 file"),
         (("import", hdf5_file, *place, "--benchmark", "fivr-6k"), 1, "'fivr-6k': neither a known name"),
         (("verify", "--features", tmp_path), 1, "holds nothing that the chain wrote"),

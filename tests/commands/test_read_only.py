@@ -59,13 +59,13 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("score",): (("query.mp4", "query.mp4", *REGISTRY), "match"),
     ("search",): (("query.mp4", *CONFIG), "in/long.mp4"),
     ("serve",): ((*CONFIG, "--port", "0"), "Search: http://127.0.0.1"),
+    ("status",): (CONFIG, "features: "),
     ("verify",): (CONFIG, "ok"),
 }
 """Arguments and a part of the answer."""
 
 WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("benchmarks", "make"): (("--videos", "videos", "--out", "made"), "made"),
-    ("benchmarks", "show"): (("svd", "--queries", "data/queries.csv"), "data/queries.csv"),
     ("download",): (CONFIG, "/data"),
     ("duplicates",): ((*CONFIG, "--min-probability", "0.99"), "/data"),
     ("extract",): (CONFIG, "/data"),
@@ -76,6 +76,7 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("models", "promote"): (("3", *REGISTRY), "mlflow.db cannot be written"),
     ("models", "rollback"): (REGISTRY, "mlflow.db cannot be written"),
     ("pairs", "benchmark"): (CONFIG, "/data"),
+    ("run",): (("features", *CONFIG), "/data"),
     ("pairs", "mark"): ((SHORT, COPY, "match", *CONFIG), "/data"),
     ("pairs", "unmark"): (("in/long.mp4", SHORT, *CONFIG), "/data"),
     ("search",): (("query.mp4", *CONFIG, "--out", "data/found.csv"), "data/found.csv"),

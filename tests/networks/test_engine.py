@@ -47,7 +47,7 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     embed = region_embedder(backbone, None, "cpu")
     with torch.inference_mode():
         wanted, found = backbone.regions(pictures), torch.cat([embed(pictures[:3]), embed(pictures[3:])])
-        assert region_embedder(backbone, None, "cpu", side=True)(pictures)[:, :9] == pytest.approx(wanted, abs=1e-3)
+        assert region_embedder(backbone, None, "cpu", extras=True)(pictures)[:, :9] == pytest.approx(wanted, abs=1e-3)
     assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.99999
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
     assert embed.environment()["backbone.executor"].startswith("openvino 20")

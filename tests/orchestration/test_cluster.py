@@ -38,19 +38,20 @@ def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
 
 
 def test_runs_ask_for_what_the_configuration_says(tmp_path: Path) -> None:
-    """`automation.run_resources` is on the runs of that job, also where the automation starts them; other jobs ask for nothing."""
+    """`automation.run_resources` is on the runs of that job, and the most of any on those of the automation; other jobs ask for nothing."""
     settings = small_settings(tmp_path, tmp_path / "data")
-    settings["automation"] = {"run_resources": {"extract": {"num_cpus": 2, "num_gpus": 0.5}}}
+    asking = {"ingest": {"num_cpus": 4}, "extract": {"num_cpus": 2, "num_gpus": 0.5}}
+    settings["automation"] = {"run_resources": asking}
     config = write_settings(tmp_path / "config.yaml", settings)
     with Storage().instance(tmp_path, config):
-        from pipelines.automation import new_frames, new_shards
+        from pipelines.automation import missing_and_outdated
         from pipelines.definitions import defs
 
         asked = {job.name: job.tags.get("dagster-ray/config") for job in defs.resolve_all_job_defs()}
-        assert json.loads(asked.pop("extract") or "") == {"num_cpus": 2.0, "num_gpus": 0.5}
+        for name, wanted in asking.items():
+            assert json.loads(asked.pop(name) or "") == wanted
         assert set(asked.values()) == {None}
-        assert json.loads(new_frames.run_tags["dagster-ray/config"]) == {"num_cpus": 2.0, "num_gpus": 0.5}
-        assert "dagster-ray/config" not in new_shards.run_tags
+        assert json.loads(missing_and_outdated.run_tags["dagster-ray/config"]) == {"num_cpus": 4.0, "num_gpus": 0.5}
 
 
 def test_resources_are_for_jobs_that_there_are() -> None:

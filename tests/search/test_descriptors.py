@@ -108,7 +108,7 @@ def test_networks_are_told_apart() -> None:
 @pytest.mark.parametrize("settings", [NetworkSettings(), TcaSettings(heads=4), VvsSettings()])
 def test_a_stored_network_is_known_by_its_files(settings: AnyNetworkSettings, tmp_path: Path) -> None:
     """Read without torch, a network of any family has the digest of the network in memory."""
-    network = build_family(settings, dims=DIMS, side_dims=8, generator=torch_rng("stored"))
+    network = build_family(settings, dims=DIMS, extras_dims=8, generator=torch_rng("stored"))
     assert stored_network_digest(save_network(network, tmp_path, metadata={})) == network_digest(network)
     (tmp_path / "network.safetensors").write_bytes(b"x")
     with pytest.raises(DataError, match=r"network\.safetensors is damaged"):

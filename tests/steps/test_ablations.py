@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from hapvr.config import Config, digest
 from hapvr.config_file import load_config, read_mapping
 from hapvr.losses.registry import RANKING_LOSSES
-from hapvr.model.side import Side, join_side
+from hapvr.model.frame_extras import FrameExtras, join_extras
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.networks.pairs import positive_pairs, video_pair_labels
 from hapvr.networks.pseudo import pseudo_labels
@@ -57,11 +57,11 @@ def with_comparator(config: Config, folder: Path) -> Config:
 def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: Path) -> None:
     """Network and objective of the row's settings give a finite total, and gradients that are finite and not all zero."""
     config = with_comparator(config_of(row), tmp_path)
-    network = build_network(config.train.network, dims=8, seed=0, side_dims=12)
+    network = build_network(config.train.network, dims=8, seed=0, extras_dims=12)
     regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
-    if network.needs_side:
+    if network.needs_extras:
         pooled = F.normalize(torch.randn(6, 8, 12, generator=torch_rng(0, "pooled")), dim=-1)
-        regions = join_side(regions, Side(pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80))
+        regions = join_extras(regions, FrameExtras(pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80))
     labels = video_pair_labels([{name} for name in "aabbcc"])
     pairs = positive_pairs(labels, include_self=True)
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))

@@ -62,7 +62,7 @@ def test_unstored_frames_are_those_that_are_stored(clips: Path, tmp_path: Path) 
     write_clip(clips / "1.mp4", seed=77, seconds=2)
     with open_frames(streamed, KEY) as reader:
         reader.read("in/0.mp4")
-        with pytest.raises(DataError, match=r"in/1.mp4 does not decode as it did .* run the stages videos and frames"):
+        with pytest.raises(DataError, match=r"in/1.mp4 does not decode as it did .* run the steps videos and frames"):
             reader.read("in/1.mp4")
 
 

@@ -12,8 +12,8 @@ from hapvr.data.manifest import shard_keys
 from hapvr.data.rows import places_of_videos
 from hapvr.data.views import VIEWS_STAGE, ViewFile
 from hapvr.errors import DataError
-from hapvr.model.side import Side, join_side, side_rows, split_side
-from hapvr.networks.backbone import frame_side, load_backbone, pooled_maps
+from hapvr.model.frame_extras import FrameExtras, extras_rows, join_extras, split_extras
+from hapvr.networks.backbone import frame_extras, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.steps.project import Project
@@ -22,18 +22,20 @@ CHANNELS = 960
 """Of the four scales of a ResNet-18."""
 
 
-@pytest.mark.parametrize(("side_dims", "dims"), [(960, 32), (3840, 512), (3840, 3840), (31, 32), (1, 7)])
-def test_side_comes_back(side_dims: int, dims: int) -> None:
+@pytest.mark.parametrize(("extras_dims", "dims"), [(960, 32), (3840, 512), (3840, 3840), (31, 32), (1, 7)])
+def test_frame_extras_come_back(extras_dims: int, dims: int) -> None:
     """Joined and split again, in half precision, for sizes that fill the last row and that do not."""
-    generator = torch.Generator().manual_seed(side_dims)
+    generator = torch.Generator().manual_seed(extras_dims)
     regions = torch.randn(3, 5, 9, dims, generator=generator).half()
-    side = Side(torch.randn(3, 5, side_dims, generator=generator).half(), torch.rand(3, 5, generator=generator).half())
-    joined = join_side(regions, side)
-    assert joined.shape == (3, 5, 9 + side_rows(side_dims, dims), dims)
-    found, beside = split_side(joined, side_dims=side_dims)
+    extras = FrameExtras(
+        torch.randn(3, 5, extras_dims, generator=generator).half(), torch.rand(3, 5, generator=generator).half()
+    )
+    joined = join_extras(regions, extras)
+    assert joined.shape == (3, 5, 9 + extras_rows(extras_dims, dims), dims)
+    found, separated = split_extras(joined, extras_dims=extras_dims)
     assert torch.equal(found, regions)
-    assert torch.equal(beside.pooled, side.pooled)
-    assert torch.equal(beside.magnitude, side.magnitude)
+    assert torch.equal(separated.pooled, extras.pooled)
+    assert torch.equal(separated.magnitude, extras.magnitude)
 
 
 def test_the_backbone_gives_both_at_once() -> None:
@@ -43,54 +45,54 @@ def test_the_backbone_gives_both_at_once() -> None:
     frames = torch.randint(0, 256, (3, 3, 128, 128), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     frames[2] = 0
     vectors = backbone.regions_and_means(frames)
-    regions, side = vectors[:, :9], frame_side(vectors)
+    regions, extras = vectors[:, :9], frame_extras(vectors)
     assert torch.equal(regions, backbone.regions(frames))
     mean = regions.mean(1)
-    assert_close(side.pooled, mean / mean.norm(dim=-1, keepdim=True))
+    assert_close(extras.pooled, mean / mean.norm(dim=-1, keepdim=True))
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
     maps = pooled_maps(run_network(backbone.network, pixels, "float32"))
     raw = torch.cat([values.flatten(2) for values in maps], dim=1)
     assert raw.shape == (3, CHANNELS, 9)
-    assert_close(side.magnitude, raw.mean(2).square().sum(1).sqrt())
+    assert_close(extras.magnitude, raw.mean(2).square().sum(1).sqrt())
 
 
-def test_stored_features_have_their_side(pooled_project: Project, small_project: Project) -> None:
+def test_stored_features_have_frame_extras(pooled_project: Project, small_project: Project) -> None:
     """Regions are those of features without; every frame has a pooled vector of unit length and a magnitude."""
     keys = shard_keys(pooled_project.root)
     store, plain = FeatureStore(pooled_project.root, keys), FeatureStore(small_project.root, keys)
     wanted = dict(plain.read(sorted(plain.available())))
-    found = dict(store.read(sorted(store.available()), side=True))
+    found = dict(store.read(sorted(store.available()), extras=True))
     assert found.keys() == wanted.keys()
     for video_id, values in found.items():
-        regions, side = split_side(values, side_dims=CHANNELS)
+        regions, extras = split_extras(values, extras_dims=CHANNELS)
         assert torch.equal(regions, wanted[video_id])
-        assert_close(side.pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
-        assert bool((side.magnitude > 0).all())
+        assert_close(extras.pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
+        assert bool((extras.magnitude > 0).all())
     shard = pooled_project.shard("features", keys[0])
     video_id = next(iter(places_of_videos(shard)))
-    assert np.array_equal(FeatureFile(shard, side=True).regions(video_id, 0, 1), found[video_id][:1].numpy())
+    assert np.array_equal(FeatureFile(shard, extras=True).regions(video_id, 0, 1), found[video_id][:1].numpy())
 
 
-def test_stored_views_have_their_side(pooled_project: Project, small_project: Project) -> None:
+def test_stored_views_have_frame_extras(pooled_project: Project, small_project: Project) -> None:
     for key in pooled_project.root.list_folders(VIEWS_STAGE):
         shards = [project.shard(VIEWS_STAGE, key) for project in (small_project, pooled_project)]
-        plain, file, with_side = ViewFile(shards[0]), ViewFile(shards[1]), ViewFile(shards[1], side=True)
+        plain, file, with_extras = ViewFile(shards[0]), ViewFile(shards[1]), ViewFile(shards[1], extras=True)
         assert file.rows == plain.rows
-        assert (plain.side_dims, file.side_dims) == (0, CHANNELS if file.rows else file.side_dims)
+        assert (plain.extras_dims, file.extras_dims) == (0, CHANNELS if file.rows else file.extras_dims)
         for video_id in file.video_ids:
             assert torch.equal(file.read(video_id), plain.read(video_id))
-            regions, side = split_side(with_side.read(video_id), side_dims=CHANNELS)
+            regions, extras = split_extras(with_extras.read(video_id), extras_dims=CHANNELS)
             assert torch.equal(regions, plain.read(video_id))
-            assert_close(side.pooled.float().norm(dim=-1), torch.ones(regions.shape[:2]), rtol=2e-3, atol=2e-3)
+            assert_close(extras.pooled.float().norm(dim=-1), torch.ones(regions.shape[:2]), rtol=2e-3, atol=2e-3)
 
 
 def test_shards_without_pooled_vectors_name_the_setting(small_project: Project) -> None:
     key = small_project.root.list_folders(VIEWS_STAGE)[0]
     store = FeatureStore(small_project.root, [key])
     for read in (
-        lambda: list(store.read(sorted(store.available()), side=True)),
-        lambda: FeatureFile(small_project.shard("features", key), side=True),
-        lambda: ViewFile(small_project.shard(VIEWS_STAGE, key), side=True),
+        lambda: list(store.read(sorted(store.available()), extras=True)),
+        lambda: FeatureFile(small_project.shard("features", key), extras=True),
+        lambda: ViewFile(small_project.shard(VIEWS_STAGE, key), extras=True),
     ):
         with pytest.raises(DataError, match=r"features\.pooled: true"):
             read()

@@ -71,7 +71,7 @@ def test_what_can_be_made_again_is(project: Project) -> None:
     wanted = [(descriptors, KEY), (PAIRS_STAGE, KEY), (WATCH_STAGE, KEY), ("duplicate_groups", ""), ("search", "")]
     assert found == sorted(wanted)
     # The test's registry has no champion, so the record of the model is made first.
-    update_index(project, search_model(project, model), anew=True)
+    update_index(project, search_model(project, model), rebuild=True)
     repaired = repair(project, verify_root(project.root))
     assert {check.state for check in repaired} == {"ok", "repaired"}, [check.message for check in repaired]
     assert {check.state for check in verify_root(project.root)} == {"ok"}
@@ -80,14 +80,14 @@ def test_what_can_be_made_again_is(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [CURRENT, "blank.safetensors"])
 def test_a_damaged_file_does_not_block_the_build(project: Project, name: str) -> None:
-    """The message says that `hapvr index build` makes it anew, and so it does."""
+    """The message says that `hapvr index build` makes it again, and so it does."""
     current = current_index(project.root)
     place = name if name == CURRENT else f"search/{current.digest}/{name}"
     damage(project, place)
     with pytest.raises(DamagedError, match=rf"{place}.*hapvr index build"):
         Searcher.open(project).search_id("in/short.mp4")
     with pytest.warns(UserWarning, match=rf"{place}.* counts as missing"):
-        assert update_index(project, search_model(project, current.model), anew=True).passed
+        assert update_index(project, search_model(project, current.model), rebuild=True).passed
     assert Searcher.open(project).search_id("in/short.mp4").matches
 
 

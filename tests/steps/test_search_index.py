@@ -212,7 +212,7 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     reader, folder = serving(project), project.root.local_path(old.place).parent
     shutil.copytree(folder / "index-0001", folder / "index-0007")
     (folder / "index-backup").mkdir()
-    made = update_index(project, model_of(project), anew=True)
+    made = update_index(project, model_of(project), rebuild=True)
     now = current_index(project.root)
     assert now.place.endswith("index-0008")
     assert made.added == tuple(project.root.list_folders("features"))
@@ -237,7 +237,7 @@ def test_damage_of_the_index_that_answers_is_found(project: Project) -> None:
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 5] + bytes(7 * len(whole) // 10) + whole[9 * len(whole) // 10 :])
     assert len(verify_index(project.root)) == 2
-    assert update_index(project, model_of(project), anew=True).passed
+    assert update_index(project, model_of(project), rebuild=True).passed
     assert verify_index(project.root) == []
 
 

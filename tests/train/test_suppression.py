@@ -58,7 +58,7 @@ def test_negatives_share_no_video() -> None:
 
 def batch_of(project: Project, settings: VvsSettings = SMALL, number: int = 0) -> tuple[SuppressionTraining, Batch]:
     views = cached_views(project, network=settings)
-    network = VvsNetwork(settings, dims=32, side_dims=views.side_dims, generator=torch.Generator().manual_seed(1))
+    network = VvsNetwork(settings, dims=32, extras_dims=views.extras_dims, generator=torch.Generator().manual_seed(1))
     training = SuppressionTraining(network, with_train(project, network=settings).train)
     batch = views[number]
     return training.train(), replace(batch, regions=batch.regions.float())
@@ -129,7 +129,7 @@ def test_resumed_training_ends_as_the_uninterrupted_one(pooled_project: Project,
     assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
     network, _ = load_network(tmp_path / "whole" / "network")
     assert isinstance(network, VvsNetwork)
-    assert network.side_dims == 960
+    assert network.extras_dims == 960
     assert int(network.state_dict()["saliency.bn1.num_batches_tracked"]) == 8
 
 
@@ -148,7 +148,7 @@ def test_a_step_of_two_processes_is_the_mean_of_their_halves(
     training = prepare_training(project, "vvs-halves", tags={})
     run_training(project, training)
     views = [cached_views(pooled_project, network=SMALL, rank=rank, world_size=2) for rank in range(2)]
-    network = build_network(SMALL, dims=32, seed=config.train.seed, side_dims=views[0].side_dims)
+    network = build_network(SMALL, dims=32, seed=config.train.seed, extras_dims=views[0].extras_dims)
     module = SuppressionTraining(network, config.train).train()
     optimizer = build_optimizer(network, config.train.optimizer)
     build_scheduler(optimizer, config.train.optimizer, steps=1)

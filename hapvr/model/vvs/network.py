@@ -12,11 +12,12 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, pad_to_min_frames
+from hapvr.model.description import EXTRAS_DIMS_KEY
 from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
+from hapvr.model.frame_extras import split_extras
 from hapvr.model.layers import Comparator
 from hapvr.model.packed import PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
-from hapvr.model.side import split_side
 from hapvr.model.similarity import frame_similarity
 from hapvr.model.vvs.distractor import DistractorNetwork, kept_frames
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
@@ -47,7 +48,7 @@ class VvsNetwork(FrameVectorNetwork):
     An embedding holds weighted frame vectors [T, 1, D], whose sum points where the vector of the video does; those of frames
     that were left out are 0.
 
-    dims: D, values per region. side_dims: C, values of a frame's pooled vector, 0 where distractor
+    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor
     discrimination is off. generator: draws the weights and leaves
     torch's global generator alone; None draws from the global one. Raises ArgumentError where pooled vectors are missing.
     """
@@ -55,23 +56,23 @@ class VvsNetwork(FrameVectorNetwork):
     settings: VvsSettings
 
     def __init__(
-        self, settings: VvsSettings, *, dims: int, side_dims: int = 0, generator: torch.Generator | None = None
+        self, settings: VvsSettings, *, dims: int, extras_dims: int = 0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if settings.distractor_discrimination and side_dims < 1:
+        if settings.distractor_discrimination and extras_dims < 1:
             raise ArgumentError(
                 "vvs: distractor discrimination needs the pooled vectors of frames, and these features have none; set "
                 "features.pooled: true and make features and views again, or distractor_discrimination: false"
             )
-        self.settings, self.dims, self.side_dims = settings, dims, side_dims
-        self.needs_side = settings.distractor_discrimination
+        self.settings, self.dims, self.extras_dims = settings, dims, extras_dims
+        self.needs_extras = settings.distractor_discrimination
         self.distractor: DistractorNetwork | None = None
         self.comparator: Comparator | None = None
         self.saliency: TemporalSaliency | None = None
         self.topic: TopicGuidance | None = None
         with drawing_from(generator):
             if settings.distractor_discrimination:
-                self.distractor = DistractorNetwork(settings.distractor, pooled_dims=side_dims)
+                self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims)
             if settings.temporal_saliency:
                 self.comparator = Comparator(NetworkSettings())
                 self.saliency = TemporalSaliency(settings.saliency)
@@ -80,12 +81,12 @@ class VvsNetwork(FrameVectorNetwork):
 
     def scoring_settings(self) -> dict[str, Any]:
         """With C, the size of pooled vectors."""
-        return super().scoring_settings() | {"side_dims": self.side_dims}
+        return super().scoring_settings() | {EXTRAS_DIMS_KEY: self.extras_dims}
 
     def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
 
-        features: [..., T, R, D], with their side where distractors are told from content. mask: bool [..., T], real frames
+        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T], real frames
         first and one or more per video; None: all are real. dtype: of the result. Returns [..., T, 1, D], 0 at padding. Raises
         ArgumentError as `frame_vectors` does.
         """
@@ -128,7 +129,7 @@ class VvsNetwork(FrameVectorNetwork):
         """What each frame adds to the vector of its video, in evaluation mode; their sum points where that vector does.
 
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
-        distractor network refuses are 0; where it refuses all, all are kept. Besides arguments and result this holds
+        distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
         values that are not finite, missing pooled vectors, and a network in training mode.
         """
@@ -184,10 +185,10 @@ class VvsNetwork(FrameVectorNetwork):
         return raw
 
     def _split(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        if not self.needs_side:
+        if not self.needs_extras:
             return features, None
-        regions, side = split_side(features, side_dims=self.side_dims)
-        return regions, side.pooled
+        regions, extras = split_extras(features, extras_dims=self.extras_dims)
+        return regions, extras.pooled
 
     def _vectors(self, means: Tensor, saliency: Tensor | None) -> Tensor:
         weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)

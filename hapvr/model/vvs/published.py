@@ -23,7 +23,7 @@ PREFIXES = {
     "swg/selfsim_encoder.bottleneck_layer.": "saliency.",
     "swg/selfsim_encoder.attention_layer.": "saliency.encoder.",
 }
-"""Of a tensor of the suppression weights ("swg/") or of the distractor network ("ddm/"), and what replaces it."""
+"""Prefixes of the tensor names of the suppression weights ("swg/") and the distractor network ("ddm/"), and what replaces them."""
 
 RENAMED = {
     "topic.fconv.": "topic.last.",
@@ -74,16 +74,16 @@ def vvs_settings(weights: Mapping[str, Tensor]) -> tuple[VvsSettings, int]:
         "temporal_saliency": any(name.startswith("saliency.") for name in weights),
         "topic_guidance": any(name.startswith("topic.") for name in weights),
     }
-    side_dims = 0
+    extras_dims = 0
     if "distractor.layer1.weight" in weights and "distractor.layer2.weight" in weights:
         first, second = weights["distractor.layer1.weight"], weights["distractor.layer2.weight"]
         values["distractor"] = {"hidden": (first.shape[0], second.shape[0])}
-        side_dims = first.shape[-1]
+        extras_dims = first.shape[-1]
     if "saliency.conv1.weight" in weights:
         values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
     if values["topic_guidance"]:
         values["topic"] = {"hierarchy": "topic.join.weight" in weights}
-    return VvsSettings.model_validate(values), side_dims
+    return VvsSettings.model_validate(values), extras_dims
 
 
 def vvs_pca(content: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from hapvr.model.vvs.settings import TopicSettings
 WIDTHS = (32, 64, 128)
 INITIAL_CONSTANT = 0.5
 RANDOM_SEED = 0
-"""Of the random initial state: a function of the number of frames alone, so that embedding a video twice is equal."""
+"""Seed of the random initial state: a function of the number of frames alone, so that embedding a video twice is equal."""
 
 
 class TopicGuidance(nn.Module):

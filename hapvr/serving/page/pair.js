@@ -1,4 +1,4 @@
-// Two videos beside each other: players in step, the heat map, what people say, and the way to the next pair.
+// Two videos next to each other: players in step, the heat map, what people say, and the way to the next pair.
 
 import { get, getJob, getVideo, mark, media, thumbnail } from "./api.js";
 import { chance, element, markNames, notice, say } from "./dom.js";

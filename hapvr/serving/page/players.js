@@ -2,7 +2,7 @@
 
 import { clock, element, span } from "./dom.js";
 
-const DRIFT_S = 0.12; // beyond it the follower is set anew
+const DRIFT_S = 0.12; // beyond it the follower is set again
 const STEP_S = 1;
 
 // Where a second of one side is on the other, by a segment: other speeds and offsets are kept beyond its ends.

@@ -33,7 +33,7 @@ def network_of(golden: Golden, **changes: Any) -> VvsNetwork:
             **changes,
         }
     )
-    network = VvsNetwork(settings, dims=dims, side_dims=channels)
+    network = VvsNetwork(settings, dims=dims, extras_dims=channels)
     weights = {own_name(name): golden[f"weight/{name}"] for name in names(golden)}
     wanted = network.state_dict()
     network.load_state_dict({name: weights.get(name, wanted[name]) for name in wanted})

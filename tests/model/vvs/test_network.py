@@ -19,7 +19,7 @@ from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
 from hapvr.model.vvs.settings import SaliencySettings, VvsSettings
 
-DIMS, SIDE = 7, 11
+DIMS, POOLED_DIMS = 7, 11
 
 
 def network_of(seed: int, **changes: Any) -> VvsNetwork:
@@ -27,7 +27,7 @@ def network_of(seed: int, **changes: Any) -> VvsNetwork:
     values = {"distractor": {"hidden": (6, 5), "dropout": 0.0}, "saliency": {"width": 4, "dropout": 0.0}}
     generator = torch.Generator().manual_seed(seed)
     settings = VvsSettings.model_validate(values | changes)
-    network = VvsNetwork(settings, dims=DIMS, side_dims=SIDE, generator=generator).double()
+    network = VvsNetwork(settings, dims=DIMS, extras_dims=POOLED_DIMS, generator=generator).double()
     with torch.no_grad():
         for name, value in network.state_dict().items():
             if name.endswith("running_var"):
@@ -70,7 +70,7 @@ def test_cells_around_the_diagonal_are_enough(frames: int, attention: str) -> No
 def test_a_fresh_network_weighs_frames_nearly_equally() -> None:
     """Saliency is exactly 0.5 before training, and topic weights are near it, so the vector is that of the plain mean."""
     settings = VvsSettings(distractor_discrimination=False)
-    network = VvsNetwork(settings, dims=32, side_dims=0, generator=torch.Generator().manual_seed(3)).eval()
+    network = VvsNetwork(settings, dims=32, extras_dims=0, generator=torch.Generator().manual_seed(3)).eval()
     regions = F.normalize(torch.randn(9, 4, 32, generator=torch.Generator().manual_seed(4)), dim=-1)
     assert network.saliency is not None
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_every_module_can_be_left_out(modules: int) -> None:
     switches = {name: bool(modules >> bit & 1) for bit, name in enumerate(names)}
     network = network_of(7, **switches).float()
     assert [bool(part) for part in (network.distractor, network.saliency, network.topic)] == list(switches.values())
-    regions, pooled = clips(1, 6, 3, DIMS).float(), clips(2, 6, SIDE).float()
+    regions, pooled = clips(1, 6, 3, DIMS).float(), clips(2, 6, POOLED_DIMS).float()
     found = vector(network, regions, pooled)
     assert float(found.norm()) == pytest.approx(1, abs=1e-5)
     if not modules:
@@ -98,7 +98,7 @@ def test_refused_frames_add_nothing() -> None:
     """Frames below the threshold are 0 and change no other frame; where all are refused, all are kept."""
     network = network_of(8, temporal_saliency=False, topic_guidance=False).float()
     assert network.distractor is not None
-    regions, pooled = clips(3, 12, 3, DIMS).float(), clips(4, 12, SIDE).float()
+    regions, pooled = clips(3, 12, 3, DIMS).float(), clips(4, 12, POOLED_DIMS).float()
     with torch.no_grad():
         logits = network.distractor(pooled)
         network.distractor.layer3.bias -= logits.median()
@@ -115,8 +115,8 @@ def test_refused_frames_add_nothing() -> None:
 @pytest.mark.parametrize(
     ("regions", "pooled", "message"),
     [
-        (torch.full((2, 3, DIMS), torch.nan), torch.zeros(2, SIDE), "NaN"),
-        (torch.zeros(2, 3, DIMS), torch.full((2, SIDE), torch.nan), "pooled: NaN"),
+        (torch.full((2, 3, DIMS), torch.nan), torch.zeros(2, POOLED_DIMS), "NaN"),
+        (torch.zeros(2, 3, DIMS), torch.full((2, POOLED_DIMS), torch.nan), "pooled: NaN"),
         (torch.zeros(2, 3, DIMS), None, "features.pooled"),
     ],
 )
@@ -132,7 +132,7 @@ from hapvr.model.vvs.settings import VvsSettings
 def most_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 imported = most_bytes()
-network = VvsNetwork(VvsSettings(), dims={dims}, side_dims=3840, generator=torch.Generator()).eval()
+network = VvsNetwork(VvsSettings(), dims={dims}, extras_dims=3840, generator=torch.Generator()).eval()
 regions = torch.empty(3600, 9, {dims}, dtype=torch.float16).uniform_(-1, 1)
 pooled = torch.empty(3600, 3840, dtype=torch.float16).uniform_(-1, 1)
 found = network.frame_vectors(regions, pooled)

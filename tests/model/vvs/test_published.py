@@ -53,7 +53,7 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
     file = saved(tmp_path, content(vvs))
     network, report = import_released(file)
     assert isinstance(network, VvsNetwork)
-    assert (report.release, network.dims, network.side_dims) == ("vvs", 24, 40)
+    assert (report.release, network.dims, network.extras_dims) == ("vvs", 24, 40)
     assert {"swg/zero", "ddm/pca_layer.mean"} <= set(report.ignored)
     network = load_network(save_network(network, tmp_path / "network", metadata={"import": report.as_metadata()}))[0]
     whitening = import_whitening(DataRoot(tmp_path / "data"), file, dims=None)
@@ -75,7 +75,7 @@ def test_a_file_of_one_network(vvs: release.Golden, tmp_path: Path) -> None:
     values = content(vvs)
     del values["ddm_model"]
     network, _ = import_released(saved(tmp_path, values))
-    assert not network.needs_side
+    assert not network.needs_extras
 
 
 @pytest.mark.parametrize(

@@ -14,32 +14,32 @@ from hapvr.data.shards import Shard
 from hapvr.data.tensors import tensor_field, tensor_shape
 from hapvr.errors import DataError
 
-POOLED, MAGNITUDE = SIDE_COLUMNS = ("pooled", "magnitude")
-SIDE_SETTING = "pooled"
+POOLED, MAGNITUDE = EXTRAS_COLUMNS = ("pooled", "magnitude")
+EXTRAS_SETTING = "pooled"
 """In the settings of shards that have these columns; it does not change their regions."""
 
 
-def side_fields(side_dims: int, *, shape: Sequence[int] = ()) -> tuple[pa.Field, ...]:
-    """The columns for pooled vectors of `side_dims` values, none for 0; shape: (T,) where a row holds a clip of T frames."""
-    if not side_dims:
+def extras_fields(extras_dims: int, *, shape: Sequence[int] = ()) -> tuple[pa.Field, ...]:
+    """The columns for pooled vectors of `extras_dims` values, none for 0; shape: (T,) where a row holds a clip of T frames."""
+    if not extras_dims:
         return ()
     return (
-        tensor_field(POOLED, shape=(*shape, side_dims), dtype="float16"),
+        tensor_field(POOLED, shape=(*shape, extras_dims), dtype="float16"),
         tensor_field(MAGNITUDE, shape=shape, dtype="float32"),
     )
 
 
-def side_setting(side_dims: int) -> dict[str, bool]:
+def extras_setting(extras_dims: int) -> dict[str, bool]:
     """What a shard with pooled vectors adds to its settings."""
-    return {SIDE_SETTING: True} if side_dims else {}
+    return {EXTRAS_SETTING: True} if extras_dims else {}
 
 
-def without_side(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of features as far as they determine the regions."""
-    return {name: value for name, value in settings.items() if name != SIDE_SETTING}
+def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of features that determine the regions."""
+    return {name: value for name, value in settings.items() if name != EXTRAS_SETTING}
 
 
-def stored_side_dims(shard: Shard, file: pq.ParquetFile, *, required: bool) -> int:
+def stored_extras_dims(shard: Shard, file: pq.ParquetFile, *, required: bool) -> int:
     """C of the pooled vectors in the data file of a shard; 0 if it has none. Raises DataError if it has to."""
     if POOLED in file.schema_arrow.names:
         return tensor_shape(file.schema_arrow.field(POOLED))[0][-1]
@@ -52,13 +52,13 @@ def stored_side_dims(shard: Shard, file: pq.ParquetFile, *, required: bool) -> i
 
 
 def joined(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Regions alone as they are; regions, pooled and magnitude as `hapvr.model.side.join_side` joins them."""
+    """Regions alone as they are; regions, pooled and magnitude as `hapvr.model.frame_extras.join_extras` joins them."""
     if len(values) == 1:
         return values[0]
     import torch  # those who only decode or count need none
 
-    from hapvr.model.side import Side, join_side
+    from hapvr.model.frame_extras import FrameExtras, join_extras
 
     regions, pooled, magnitude = map(torch.from_numpy, values)
-    array: npt.NDArray[np.float16] = join_side(regions, Side(pooled, magnitude)).numpy()
+    array: npt.NDArray[np.float16] = join_extras(regions, FrameExtras(pooled, magnitude)).numpy()
     return array

@@ -1,4 +1,4 @@
-"""What some families read of a frame besides its regions, appended to them in one tensor.
+"""What some families read of a frame in addition to its regions, appended to them in one tensor.
 
 Everything between the source of features and a network handles [T, R, D] tensors, whole or in parts of their frames. A
 source that is asked for a frame's pooled vector and magnitude appends them as further rows of D values, and the network
@@ -18,7 +18,7 @@ from hapvr.networks.settings import NUM_REGIONS
 
 
 @dataclass(frozen=True)
-class Side:
+class FrameExtras:
     """pooled: [..., C], the mean over regions before whitening, of unit norm; magnitude: [...], the norm of that mean before
     any normalisation."""
 
@@ -26,31 +26,31 @@ class Side:
     magnitude: Tensor
 
 
-def side_rows(side_dims: int, dims: int) -> int:
+def extras_rows(extras_dims: int, dims: int) -> int:
     """Rows of `dims` values that C pooled values and a magnitude take."""
-    return -(-(side_dims + 1) // dims)
+    return -(-(extras_dims + 1) // dims)
 
 
-def join_side(regions: Tensor, side: Side) -> Tensor:
-    """[..., R, D] regions and their side -> [..., R + k, D] in the dtype of the regions, padded with zeros."""
-    dims, side_dims = regions.shape[-1], side.pooled.shape[-1]
-    values = torch.cat([side.pooled, side.magnitude.unsqueeze(-1)], dim=-1).to(regions.dtype)
-    rows = side_rows(side_dims, dims)
-    padded = F.pad(values, (0, rows * dims - side_dims - 1))
+def join_extras(regions: Tensor, extras: FrameExtras) -> Tensor:
+    """[..., R, D] regions and their frame extras -> [..., R + k, D] in the dtype of the regions, padded with zeros."""
+    dims, extras_dims = regions.shape[-1], extras.pooled.shape[-1]
+    values = torch.cat([extras.pooled, extras.magnitude.unsqueeze(-1)], dim=-1).to(regions.dtype)
+    rows = extras_rows(extras_dims, dims)
+    padded = F.pad(values, (0, rows * dims - extras_dims - 1))
     return torch.cat([regions, padded.reshape(*values.shape[:-1], rows, dims)], dim=-2)
 
 
-def split_side(features: Tensor, *, side_dims: int) -> tuple[Tensor, Side]:
-    """The inverse of `join_side`, as views, for R = NUM_REGIONS. features: [..., R + k, D]; side_dims: C.
+def split_extras(features: Tensor, *, extras_dims: int) -> tuple[Tensor, FrameExtras]:
+    """The inverse of `join_extras`, as views, for R = NUM_REGIONS. features: [..., R + k, D]; extras_dims: C.
 
     Raises ArgumentError for another number of rows: features without pooled vectors, or of another backbone.
     """
-    rows, num_regions = side_rows(side_dims, features.shape[-1]), NUM_REGIONS
+    rows, num_regions = extras_rows(extras_dims, features.shape[-1]), NUM_REGIONS
     if features.shape[-2] != num_regions + rows:
         raise ArgumentError(
             f"features: got {features.shape[-2]} rows of {features.shape[-1]} values per frame, wanted {num_regions} regions "
-            f"and {rows} rows for a pooled vector of {side_dims} values and its magnitude; set features.pooled: true and "
+            f"and {rows} rows for a pooled vector of {extras_dims} values and its magnitude; set features.pooled: true and "
             "extract the features again with the backbone of this network"
         )
     values = features[..., num_regions:, :].flatten(-2)
-    return features[..., :num_regions, :], Side(values[..., :side_dims], values[..., side_dims])
+    return features[..., :num_regions, :], FrameExtras(values[..., :extras_dims], values[..., extras_dims])
