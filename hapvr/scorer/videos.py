@@ -42,7 +42,7 @@ PASSING_REASONS = frozenset({"timeout", "crashed", "missing_file", "too_long", "
 """Failures that depend on limits or on the moment; all others stay true for as long as the file does."""
 
 FAILURE_BYTES = 65536
-"""That a failure counts for in the cache."""
+"""Bytes that a failure counts for in the cache."""
 
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
