@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 VIDEOS = {
     "unavailable_videos": "Share of videos that the sites do not have any more.",
-    "failed_videos": "Share of videos that could not be fetched or are no videos.",
+    "failed_videos": "Share of videos that could not be fetched or are not videos.",
     "duplicate_videos": "Share of files whose bytes equal another video's.",
 }
 FRAMES = {

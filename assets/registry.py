@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"
 HINT = (
-    "Nothing is broken: the champion goes on serving. Look at `comparison` and at the two MLflow runs; "
+    "Nothing is broken: the champion keeps serving. Look at `comparison` and at the two MLflow runs; "
     "`hapvr models promote VERSION` overrules the gate, `hapvr models rollback` goes back."
 )
 

@@ -9,7 +9,7 @@ from assets.project import DATA_TEAM
 RECALL = "recall"
 INDEX_CHECKS = {RECALL: "Stored vectors that are searched for find their exact nearest neighbours."}
 HINT = (
-    "Nothing is lost: the index before this one goes on answering if there is one. Raise search.index.probed_lists, "
+    "Nothing is lost: the index before this one keeps answering if there is one. Raise search.index.probed_lists, "
     "refine_factor or code_bits, and materialise the asset again."
 )
 
@@ -86,7 +86,7 @@ search_index = step_asset(
     owner=DATA_TEAM,
     checks=checks.specs("search_index", INDEX_CHECKS),
     description=(
-        "What searches look into. Shards that are new or were made again are taken in; the index of a new champion answers "
+        "The index that searches use. Shards that are new or were made again are taken in; the index of a new champion answers "
         "when it has passed its check, and until then the one before."
     ),
 )

@@ -24,7 +24,7 @@ class TrainingConfig(dg.Config):
 
 
 def training_key(run: dg.DagsterRun) -> str:
-    """The id of the run's first attempt. It names the training, so a retry goes on from that attempt's checkpoint."""
+    """The id of the run's first attempt. It names the training, so a retry resumes from that attempt's checkpoint."""
     return run.root_run_id or run.run_id
 
 
@@ -45,7 +45,7 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     pool=GPU_POOL,
     owners=[MODEL_TEAM],
     deps=dependencies("similarity_model"),
-    description="Attention and comparator trained on the cached views; a retried run goes on from its last checkpoint.",
+    description="Attention and comparator trained on the cached views; a retried run resumes from its last checkpoint.",
 )
 def similarity_model(
     context: dg.AssetExecutionContext,

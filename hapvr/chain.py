@@ -151,7 +151,7 @@ _STEPS = (
     ),
     Step(
         name="search_index",
-        does="builds the index that searches look into",
+        does="builds the index that searches use",
         job="index",
         make="hapvr.chain:index_frames",
         inputs=("frame_descriptors",),
@@ -288,7 +288,7 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     from hapvr.steps.search_index import outdated_index
 
     index, known = outdated_index(project, model), shard_keys(project.root)
-    # Imported features are no shards of the manifest; the index describes them itself.
+    # Imported features are not shards of the manifest; the index describes them itself.
     found["frame_descriptors"] = {key: digest for key, digest in index.undescribed.items() if key in known}
     if index.outdated:
         found["search_index"] = {} if found["frame_descriptors"] else {"": index.digest}

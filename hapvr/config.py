@@ -241,7 +241,7 @@ class AutomationConfig(Settings):
     )
     duplicates: bool = Field(
         default=False,
-        description="with `enabled`, also look for duplicates; a new champion then searches for every video again",
+        description="with `enabled`, also look for duplicates; a new champion then searches forevery video again",
     )
     max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
         default=2, description="of a failed run, from where it failed"

@@ -33,7 +33,7 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
     invalidates: a file that describes the old content; it is removed right before the new content appears.
     """
     if not path.name:
-        raise IsADirectoryError(errno.EISDIR, "this is no name of a file", str(path))
+        raise IsADirectoryError(errno.EISDIR, "this is not a file name", str(path))
     require_regular(path)  # a superuser could replace a device
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART_SUFFIX)
@@ -61,7 +61,7 @@ def set_aside(path: Path) -> Path:
 def require_regular(path: Path) -> None:
     """Raise OSError for what is there and no regular file: a folder, a device or a pipe. Reading these may never end."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "this is no regular file", str(path))
+        raise OSError(errno.EINVAL, "this is not a regular file", str(path))
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def main() -> int:
             return Loggers([History(folder, first_step=first_step), tracked, progress])
 
         try:
-            with naming_full_disk(folder, hint="run again, and the training goes on from its last checkpoint"):
+            with naming_full_disk(folder, hint="run again, and the training resumes from its last checkpoint"):
                 Trainer(
                     project.config,
                     project.root,

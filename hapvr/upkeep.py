@@ -1,6 +1,6 @@
 """Whether the files of a data root still are what was written, and making again what is not.
 
-One table, `KINDS`, says for everything that the chain stores where it lies, how it is checked, and what makes it again.
+One table, `KINDS`, says foreverything that the chain stores where it lies, how it is checked, and what makes it again.
 
 Repairs lose nothing: a damaged file is set aside under another name until its replacement stands, and is put back where none
 can be made. Only files that our own records say we made or fetched are touched.
@@ -142,7 +142,7 @@ def _put_back(root: DataRoot) -> None:
 def _remake_shard(name: str, project: Project, key: str) -> None:
     """A shard of the manifest, by its step. Without its index nothing is taken over from the damaged data."""
     if key not in shard_keys(project.root):
-        raise DataError("it is no shard of the manifest; if it was imported, run `hapvr features import` again")
+        raise DataError("it is not a shard of the manifest; if it was imported, run `hapvr features import` again")
     step = "pseudo_labels" if name == "teacher_embeddings" else name
     with _set_aside(project.root, Shard(project.root, name, key).index_name):
         CHAIN[step].run(project, key)
@@ -235,7 +235,7 @@ def _check_training(root: DataRoot, key: str) -> None:
 
 
 def _set_checkpoints_aside(project: Project, key: str) -> None:
-    """A training goes on from the newest checkpoint that can be read."""
+    """A training resumes from the newest checkpoint that can be read."""
     from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_checkpoint
 
     for path in list_checkpoints(project.root.local_path(f"models/{key}") / CHECKPOINTS) if key else ():

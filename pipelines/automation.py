@@ -27,7 +27,7 @@ SETTLE_S = 30.0
 SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
 SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
 
-# A missing asset is made as soon as its inputs are there. A failed one waits for a retry or for a person.
+# A missing asset is made as soon as its inputs exist. A failed one waits for a retry or for a person.
 # AutomationCondition.on_missing would not do: it ignores what was missing before automation was switched on.
 MISSING = (
     dg.AutomationCondition.missing()

@@ -44,7 +44,7 @@ class Hdf5Survey:
 def survey_hdf5(path: Path) -> Hdf5Survey:
     """Look at the shapes in a file of features, without reading them.
 
-    Raises DataError where it is no HDF5 file, a dataset's name is no usable id, or no dataset looks like features.
+    Raises DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features.
     """
     with _open(path) as (file, names):
         for name in names:
@@ -84,7 +84,7 @@ def read_hdf5_features(
     accepts any. A video comes without features, and with a reason, if it has no dataset (missing), no frames
     (no_frames), values that are not finite (not_finite), another shape (wrong_shape), values that are not in this file
     (other_file), or a size that what is stored does not justify (too_large). Of the last two no value is read.
-    Raises DataError where the file is no HDF5 file.
+    Raises DataError where the file is not an HDF5 file.
     """
     with _open(path, known) as (file, names):
         known = set(names)
@@ -120,7 +120,7 @@ def _open(path: Path, known: Collection[str] | None = None) -> Iterator[tuple[h5
 
 
 def _refusal(dataset: h5py.Dataset, *, num_regions: int | None, dims: int | None) -> tuple[str, str]:
-    """Reason and message where a dataset is no video's features or must not be read; ("", "") where it may be."""
+    """Reason and message where a dataset is not a video's features or must not be read; ("", "") where it may be."""
     shape = dataset.shape
     regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else None
     fits = regions is not None and num_regions in (None, regions) and dims in (None, shape[-1])

@@ -39,7 +39,7 @@ def evaluate(
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     out: Annotated[
         Path | None,
-        typer.Option(help="Keep the similarities of --features here. A stopped call with the same --out goes on."),
+        typer.Option(help="Keep the similarities of --features here. A stopped call with the same --out is resumed."),
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Of features and comparator in scoring.")

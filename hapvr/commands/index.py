@@ -1,4 +1,4 @@
-"""`hapvr index build | update | status | verify`: what searches look into."""
+"""`hapvr index build | update | status | verify`: the index that searches use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hapvr.search.index import IndexStatus
     from hapvr.steps.project import Project
 
-app = typer.Typer(no_args_is_help=True, help="The index of the collection, which searches look into.")
+app = typer.Typer(no_args_is_help=True, help="The index of the collection, which searches use.")
 ModelOption = Annotated[
     str | None,
     typer.Option(
@@ -124,7 +124,7 @@ def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool
     if not made.passed:
         lines.append(
             f"failed   wanted {100 * project.config.search.index.min_recall:g} %, so "
-            + ("the index before it goes on answering" if made.serving is not None else "it does not answer")
+            + ("the index before it keeps answering" if made.serving is not None else "it does not answer")
             + "; raise search.index.probed_lists, refine_factor or code_bits"
         )
     show(result, as_json=as_json, text="\n".join(lines))

@@ -13,7 +13,7 @@ from hapvr.commands.terminal import ConfigOption, JsonOption, exit_codes, show
 if TYPE_CHECKING:
     from hapvr.search.marks import Verdict
 
-app = typer.Typer(no_args_is_help=True, help="Marks on pairs of videos, kept for ever by the content of the files.")
+app = typer.Typer(no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files.")
 VideoArgument = Annotated[str, typer.Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
 
 

@@ -45,7 +45,7 @@ def run(
     from hapvr.chain import CHAIN
 
     if step not in CHAIN:
-        raise ArgumentError(f"{step!r:.80} is no step of the chain; the steps are {', '.join(CHAIN)}")
+        raise ArgumentError(f"{step!r:.80} is not a step of the chain; the steps are {', '.join(CHAIN)}")
     if step == "similarity_model":
         raise ArgumentError("use `hapvr train`, which names the run")
     _show_rows(_run_steps(_open(config, set_), [step], shard), as_json)
@@ -115,8 +115,10 @@ def extract(
 def train(
     config: ConfigOption,
     set_: SetOption = None,
-    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name goes on.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")] = 1,
+    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name is resumed.")] = "",
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Train with this many seeds; prints mean and spread.")
+    ] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""

@@ -167,7 +167,7 @@ def data_root(place: str | None, config: Path | None, *, option: str) -> DataRoo
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
-    """A bar on the terminal's standard error; nothing where that is no terminal."""
+    """A bar on the terminal's standard error; nothing where that is not a terminal."""
     if not sys.stderr.isatty():
         yield no_progress
         return

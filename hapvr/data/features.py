@@ -114,7 +114,7 @@ class FeatureStore:
         return {shard.key: shard.digest() for shard in self._shards}
 
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """(video id, [T, R, D] fp16) of those ids that are there, in the order of the files: each is read once.
+        """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once.
 
         extras: append pooled vectors and magnitudes, see `hapvr.model.frame_extras`; DataError for features that have none.
         """

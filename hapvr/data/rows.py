@@ -79,7 +79,7 @@ class VideoRows:
         return table
 
     def times(self, video_id: str) -> list[float]:
-        """Seconds [T] of the frames of a video. Raises as `read` does, and DamagedError where they are no times."""
+        """Seconds [T] of the frames of a video. Raises as `read` does, and DamagedError where they are not times."""
         times: list[float] = self.read(video_id).column("timestamp_s").to_pylist()
         if not all(map(math.isfinite, times)):
             raise DamagedError(

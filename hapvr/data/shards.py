@@ -181,7 +181,7 @@ class Shard:
         if not self.root.exists(self.index_name):
             raise self._missing()
         with self.root.open(self.index_name) as file:
-            # An index in an object store is read first: a connection that breaks is no damage.
+            # An index in an object store is read first: a connection that breaks is not damage.
             source = file if self.root.local is not None else pa.BufferReader(file.read())
             with self.root.corruption_errors(self.index_name, hint=self.hint):
                 return parse(source)

@@ -132,7 +132,7 @@ def make_clips_benchmark(
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
     name: first part of the video ids. copies_per_clip, edits: see `Copies`. distractor_rate: part of the clips, in [0, 1),
-    that are no queries. Which clips and which edits depends on the clips' content and `seed` alone. progress: counts
+    that are not queries. Which clips and which edits depends on the clips' content and `seed` alone. progress: counts
     queries. Raises DataError for fewer than two different clips that can be decoded.
     """
     groups, unusable = find_clips(videos, out=out, name=name, workers=workers)

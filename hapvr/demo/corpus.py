@@ -277,7 +277,7 @@ def render_incident(task: IncidentTask) -> None:
 
 
 def _segment_table(clips: Sequence[Clip], *, name: str, seed: int) -> pl.DataFrame:
-    """The true times of what copies show of their queries; footage of other cameras is no copy."""
+    """The true times of what copies show of their queries; footage of other cameras is not a copy."""
     rows = [
         (f"{name}/{query.file}", f"{name}/{copy.file}", *times)
         for query, copy in _pairs(clips)

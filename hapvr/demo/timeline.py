@@ -24,11 +24,11 @@ MAX_STEP_S = 0.5
 """The original's time jumps where it moves further than this from one frame of the copy to the next."""
 
 MIN_STEP_FRAMES = 3
-"""Triple speed is no jump, however few frames a second there are."""
+"""Triple speed is not a jump, however few frames a second there are."""
 
 PART_SPEEDS = (0.75, 1.0, 1.0, 1.0, 1.25, 1.5)
 PART_SHARE = 3
-"""A copy in longer footage is so many times as long as the part that it shows..."""
+"""A copy in longer footage is this many times as long as the part that it shows..."""
 MIN_PART_S, MAX_PART_S = 20.0, 60.0
 """...but not shorter or longer than this, if the part allows."""
 

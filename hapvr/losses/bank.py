@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from hapvr.errors import ArgumentError
 
 NO_VIDEO = -1
-"""In place of a video's number: none."""
+"""Stands for a video's number where there is none."""
 
 
 class MemoryBank(nn.Module):

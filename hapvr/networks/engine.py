@@ -139,7 +139,7 @@ def engine_version() -> str:
 
 
 def _core() -> Any:
-    """The one `Core` of this process, which keeps it for ever.
+    """The one `Core` of this process, which keeps it forever.
 
     The CPU plugin that a Core loads gives its thread a signal stack, and puts back the former one when it goes. If two of
     them go in the order in which they came, the thread is left with a stack that was freed, and the next signal that

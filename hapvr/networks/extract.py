@@ -68,7 +68,7 @@ class Embedder:
         return (vectors if self._after is None else self._after(vectors)).cpu()
 
     def environment(self) -> dict[str, str]:
-        """What ran the network, for the provenance; empty if nothing did. It is no part of what the vectors are."""
+        """What ran the network, for the provenance; empty if nothing did. It is not part of what the vectors are."""
         return {f"{self._frozen.section}.executor": self._used} if self._used else {}
 
     @cached_property

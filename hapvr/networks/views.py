@@ -19,7 +19,7 @@ from hapvr.seeding import numpy_rng
 Strength = Literal["weak", "strong"]
 
 GROUP_VIDEOS = 4
-"""Cached views take their donors within fixed groups of so many videos, which training keeps in one batch."""
+"""Cached views take their donors within fixed groups of this many videos, which training keeps in one batch."""
 
 
 @dataclass(frozen=True)

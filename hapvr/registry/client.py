@@ -82,7 +82,7 @@ def require_store(tracking_uri: str) -> None:
     """Raise DataError unless a store is there: a server that answers within CONNECT_S, or a database file.
 
     MLflow would make an empty database, and the folders above it, for an address that is mistyped. Raises ArgumentError for
-    what is no address of a store.
+    what is not an address of a store.
     """
     if _STORE.match(tracking_uri) is None:
         raise ArgumentError(
@@ -107,7 +107,7 @@ def require_store(tracking_uri: str) -> None:
         kind = "MLflow server answers" if is_server(tracking_uri) else "registry is"
         raise DataError(f"tracking: no {kind} at {tracking_uri} ({error}){hint}") from error
     if not found:
-        raise DataError(f"tracking: what is at {tracking_uri} is no MLflow registry{hint}")
+        raise DataError(f"tracking: what is at {tracking_uri} is not an MLflow registry{hint}")
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
@@ -139,7 +139,7 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:
         raise ArgumentError(
-            f"model: {uri!r} is no name of a version; wanted models:/NAME@ALIAS or models:/NAME/VERSION"
+            f"model: {uri!r} is not the name of a version; wanted models:/NAME@ALIAS or models:/NAME/VERSION"
         )
     name, alias, number = wanted["name"], wanted["alias"], wanted["version"]
     require_store(tracking_uri)

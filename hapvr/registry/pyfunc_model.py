@@ -78,9 +78,9 @@ class PairScorer(PythonModel):  # type: ignore[misc]
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The pairs of a row: its reference, and each of its references; one that is no list is taken as the only one.
+    """The pairs of a row: its reference, and each of its references; one that is not a list is taken as the only one.
 
-    A row without any gives a pair with an empty name, which fails. So does whatever is no name.
+    A row without any gives a pair with an empty name, which fails. So does whatever is not a name.
     """
     for row in table.to_dict(orient="records"):
         query, reference, references = (row.get(name) for name in ("query", "reference", "references"))

@@ -1,6 +1,6 @@
 """MLflow runs, by explicit client and run id: no active run, no global state; and what a training tells its run.
 
-A training goes on where MLflow is away: its metrics and files stay in the run's folder until the run has them.
+A training continues where MLflow is away: its metrics and files stay in the run's folder until the run has them.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class TrackedTraining:
         if left:
             self._say(
                 f"MLflow: {left} entries of this run are not delivered; they are kept in {self._folder} and delivered when "
-                "the run goes on or is finished"
+                "the run continues or is finished"
             )
 
     def _deliver_all(self) -> None:
@@ -279,7 +279,9 @@ class TrackedTraining:
                         away = False
             except Exception as error:  # no error on the way to a server may stop the training
                 if not away:
-                    self._say(f"MLflow cannot be reached ({first_line(error)}); training goes on and keeps its metrics")
+                    self._say(
+                        f"MLflow cannot be reached ({first_line(error)}); training continues and keeps its metrics"
+                    )
                 away = True
                 if not closing:
                     self._closing.wait(self._retry_s)

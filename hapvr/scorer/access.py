@@ -41,7 +41,7 @@ class Access:
             path = Path(name) if self.roots is None else Path(name).resolve()
             inside = self.roots is None or any(path.is_relative_to(root) for root in self.roots)
         except (OSError, ValueError, RuntimeError) as error:
-            raise VideoError("missing_file", f"video: {name!r} is no usable path ({error})") from error
+            raise VideoError("missing_file", f"video: {name!r} is not a usable path ({error})") from error
         if not inside:
             raise VideoError("not_allowed", f"video: {name} lies outside the folders of {ROOTS_VARIABLE}")
         return path
@@ -52,7 +52,7 @@ class Access:
             address = urlsplit(url)
             host = (address.hostname or "").lower()
         except ValueError as error:
-            raise VideoError("not_allowed", f"video: {url!r} is no URL ({error})") from error
+            raise VideoError("not_allowed", f"video: {url!r} is not a URL ({error})") from error
         if address.scheme.lower() not in ("http", "https"):
             raise VideoError("not_allowed", f"video: {url}: wanted a path or an http(s) URL")
         if ANY_HOST not in self.hosts and host not in self.hosts:
@@ -65,14 +65,16 @@ class Access:
 def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
     """HAPVR_ALLOWED_ROOTS: folders, separated as in PATH; unset: all. HAPVR_ALLOWED_HOSTS: names by commas, or *; unset: none.
 
-    Raises ConfigError for a root that is no folder: a typo must not open or close more than was meant.
+    Raises ConfigError for a root that is not a folder: a typo must not open or close more than was meant.
     """
     roots = None
     if ROOTS_VARIABLE in environ:
         roots = tuple(Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name)
         missing = [str(root) for root in roots if not root.is_dir()]
         if missing:
-            raise ConfigError(f"{ROOTS_VARIABLE}: {missing[0]} is no folder; list folders separated by {os.pathsep!r}")
+            raise ConfigError(
+                f"{ROOTS_VARIABLE}: {missing[0]} is not a folder; list folders separated by {os.pathsep!r}"
+            )
     hosts = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")}
     return Access(roots, frozenset(hosts - {""}))
 
@@ -92,7 +94,7 @@ def limits_from_environment(stored: ServingConfig, environ: Mapping[str, str] = 
 def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingConfig:
     """Limits with the request's own values of LOWERABLE where these are lower; 0 and None leave a limit as it is.
 
-    Raises ArgumentError for a negative value and for anything that is no finite number.
+    Raises ArgumentError for a negative value and for anything that is not a finite number.
     """
     lower: dict[str, Any] = {}
     for name in LOWERABLE:

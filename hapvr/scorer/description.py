@@ -86,7 +86,7 @@ class Description(BaseModel):
 def read_description(folder: Path) -> Description:
     """What scorer.json says. Raises DataError for a folder without one, DamagedError for one that cannot be used."""
     if not (folder / SCORER_FILE).exists():
-        raise DataError(f"model: {folder} is no model bundle; wanted a folder with {SCORER_FILE}")
+        raise DataError(f"model: {folder} is not a model bundle; wanted a folder with {SCORER_FILE}")
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
 
 

@@ -17,7 +17,7 @@ from hapvr.scorer.access import Access
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.deadline import ComputeLock, Deadline
 from hapvr.scorer.description import Description
-from hapvr.scorer.segments import Clock, Segment, align, relative_similarity, timed_segments
+from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 
@@ -76,7 +76,7 @@ class EmbeddedVideo:
     """What the network compares. regions: [T, r, d] from `embed`; clock: of the T sampled frames."""
 
     regions: Embedding
-    clock: Clock
+    clock: FrameTimes
 
     def __len__(self) -> int:
         return len(self.regions)
@@ -251,7 +251,7 @@ class VideoScorer:
         """Parts of both that show the same, the longest and surest first."""
         return self.segments_in(self.relative_similarity(query, reference, deadline), query.clock, reference.clock)
 
-    def segments_in(self, values: NDArray[np.float64], query: Clock, reference: Clock) -> tuple[Segment, ...]:
+    def segments_in(self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes) -> tuple[Segment, ...]:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
         found = align(values, threshold=self.frame_threshold)
         return tuple(timed_segments(found, query, reference, fps=self.sampling.fps))

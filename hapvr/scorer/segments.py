@@ -53,7 +53,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Clock:
+class FrameTimes:
     """When the sampled frames of a video are shown, in seconds from its first frame, and how long it lasts, if known."""
 
     times_s: tuple[float, ...]
@@ -65,9 +65,9 @@ class Clock:
         end_s = start_s + 1 / fps
         return end_s if self.duration_s is None else max(start_s, min(end_s, self.duration_s))
 
-    def part(self, first: int, last: int) -> Clock:
+    def part(self, first: int, last: int) -> FrameTimes:
         """The times of the sampled frames from `first` to `last` - 1."""
-        return Clock(self.times_s[first:last], self.duration_s)
+        return FrameTimes(self.times_s[first:last], self.duration_s)
 
 
 def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
@@ -131,7 +131,9 @@ def align(
     return found
 
 
-def timed_segments(alignments: Sequence[Alignment], query: Clock, reference: Clock, *, fps: float) -> list[Segment]:
+def timed_segments(
+    alignments: Sequence[Alignment], query: FrameTimes, reference: FrameTimes, *, fps: float
+) -> list[Segment]:
     """Alignments as times. A sampled frame stands for the 1 / fps seconds from its own time on."""
     return [
         Segment(

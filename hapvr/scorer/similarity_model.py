@@ -103,7 +103,7 @@ def load_similarity_model(place: Path) -> SimilarityModel:
         return SimilarityModel(network=load_network(place)[0], features=BundleFeatures(place))
     if not (place / SCORER_FILE).exists():
         raise DataError(
-            f"model: {place} is no model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
+            f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
             f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
         )
     features = bundle_features(place)

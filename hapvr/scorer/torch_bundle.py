@@ -104,7 +104,7 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         "warning": parts.warning or random_weights_warning([backbone.identity.source]),
         "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
     }
-    with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is no bundle
+    with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is not a bundle
         part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
     return folder
 

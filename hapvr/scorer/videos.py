@@ -22,7 +22,7 @@ from hapvr.installed import FULL_HINT, is_installed
 from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import ComputeLock, Deadline
 from hapvr.scorer.pictures import read_picture
-from hapvr.scorer.segments import Clock
+from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.settings import ServingConfig
 from hapvr.video.container import check_file
 from hapvr.video.jpeg import decode_jpegs
@@ -42,7 +42,7 @@ PASSING_REASONS = frozenset({"timeout", "crashed", "missing_file", "too_long", "
 """Failures that depend on limits or on the moment; all others stay true for as long as the file does."""
 
 FAILURE_BYTES = 65536
-"""That a failure counts for in the cache."""
+"""Bytes that a failure counts for in the cache."""
 
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
@@ -54,7 +54,7 @@ class SampledFeatures:
     reads it; clock: their times."""
 
     regions: NDArray[np.floating]
-    clock: Clock
+    clock: FrameTimes
 
     @property
     def num_bytes(self) -> int:
@@ -120,7 +120,7 @@ class VideoReader:
         frame = read_picture(path, short_side_px=self._sampling.short_side_px, max_bytes=limits.max_bytes)
         with self._computing.hold(deadline):
             regions = self._embed(center_crop(frame, self._crop_px))
-        return SampledFeatures(regions, Clock((0.0,)))
+        return SampledFeatures(regions, FrameTimes((0.0,)))
 
     def _decode(
         self, missing: dict[Path, FileState], *, limits: ServingConfig, deadline: Deadline
@@ -178,7 +178,7 @@ class VideoReader:
         except VideoError as error:
             return error
         duration_s = None if video.probe is None else video.probe.duration_s
-        return SampledFeatures(np.concatenate(parts), Clock(video.timestamps_s, duration_s))
+        return SampledFeatures(np.concatenate(parts), FrameTimes(video.timestamps_s, duration_s))
 
     def _known(self, states: dict[Path, FileState]) -> dict[Path, Outcome]:
         """What the cache has of these."""

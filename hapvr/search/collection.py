@@ -15,7 +15,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
-from hapvr.scorer.segments import Clock
+from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.video.sources import path_of_text
 
@@ -120,7 +120,7 @@ class SearchableCollection:
         """The frames from `first` to `last` - 1. times_s: what `times` gave. Raises DataError as `times` does."""
         with self._guard:
             regions = self._file(video_id).regions(video_id, first, last)
-        return SampledFeatures(regions, Clock(tuple(times_s[first:last])))
+        return SampledFeatures(regions, FrameTimes(tuple(times_s[first:last])))
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""

@@ -19,7 +19,7 @@ GREYS = (16, 32, 64, 192)
 """Together the values of red, green and blue of the pictures of one colour."""
 
 MAX_BLANK_SIMILARITY = 0.9
-"""With a picture of one colour; a frame above it is blank."""
+"""Maximum similarity with a picture of one colour; a frame above it is blank."""
 
 SHORTEST = 1e-12
 """Length below which a mean has no direction."""

@@ -124,7 +124,7 @@ def group_copies(
     *,
     apart: Callable[[str, str], bool] | None = None,
 ) -> list[GroupMember]:
-    """Groups of two or more videos, the largest first; pairs that are no copies are passed over.
+    """Groups of two or more videos, the largest first; pairs that are not copies are passed over.
 
     apart: whether two videos must not come into one group, even if both are copies of its medoid.
 
@@ -252,7 +252,7 @@ def write_groups(root: DataRoot, place: str, members: Iterable[GroupMember], *, 
 
 
 def groups_fingerprint(root: DataRoot, place: str) -> str:
-    """The fingerprint of the groups that are there; empty where there are none. Raises DamagedError."""
+    """The fingerprint of the existing groups; empty where there are none. Raises DamagedError."""
     if not root.exists(place):
         return ""
     with root.open(place) as file, root.corruption_errors(place, hint="run `hapvr duplicates` again"):

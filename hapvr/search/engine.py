@@ -128,7 +128,7 @@ def unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
-    """At most so many of the rows, evenly apart."""
+    """At most this many of the rows, evenly spaced."""
     if len(rows) <= count:
         return rows
     places = np.linspace(0, len(rows) - 1, count).round().astype(int)

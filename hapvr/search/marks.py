@@ -1,4 +1,4 @@
-"""What people say about pairs of videos: `match` or `not a match`, kept for ever by the content of the files.
+"""What people say about pairs of videos: `match` or `not a match`, kept forever by the content of the files.
 
 marks/pairs.json    a row per pair; one JSON object, replaced as a whole under a lock
 """

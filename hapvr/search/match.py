@@ -98,7 +98,7 @@ class FrameMatrix:
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
-    """Part of a video of so many seconds that lies in one of the spans, in [0, 1]."""
+    """The part of a video of this many seconds that lies in one of the spans, in [0, 1]."""
     total, end = 0.0, 0.0
     for start, stop in sorted(spans):
         total += max(stop - max(start, end), 0.0)

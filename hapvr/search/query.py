@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hapvr.errors import ArgumentError, VideoError
-from hapvr.scorer.segments import Clock
+from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
 
 MOMENT_S = 1.0
@@ -54,7 +54,7 @@ def thin(video: SampledFeatures, count: int) -> SampledFeatures:
         return video
     rows = np.linspace(0, len(video.regions) - 1, count).round().astype(int)
     times = np.asarray(video.clock.times_s)[rows]
-    return SampledFeatures(video.regions[rows.tolist()], Clock(tuple(times.tolist()), video.clock.duration_s))
+    return SampledFeatures(video.regions[rows.tolist()], FrameTimes(tuple(times.tolist()), video.clock.duration_s))
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:

@@ -24,7 +24,7 @@ class IndexSettings(Settings):
     probed_lists: Annotated[int, Field(ge=1)] = Field(default=16, description="inverted lists that a query looks at")
     refine_factor: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="so many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
+        description="this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
         "eight times as fast",
     )
     ray_workers: Annotated[int, Field(ge=0)] = Field(

@@ -52,7 +52,7 @@ class OpenIndex:
         return self.searcher.collection.metadata.of(video_id)
 
     def video_row(self, video_id: str) -> dict[str, Any]:
-        """What a page shows of a video. playable: whether its file was there when it was looked into."""
+        """What a page shows of a video. playable: whether its file existed when it was probed."""
         metadata = self.metadata(video_id)
         names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
         return {

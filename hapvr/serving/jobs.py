@@ -17,7 +17,7 @@ from hapvr.search.query import Query
 from hapvr.serving.refusals import Refusal
 
 SEARCH_TIMEOUT_S = 300.0
-"""For one search, without its wait."""
+"""Limit for one search, not counting its time in the queue."""
 
 MAX_WAITING = 32
 """Searches that wait, uploads that are being received included; more are refused."""

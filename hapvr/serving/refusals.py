@@ -28,7 +28,7 @@ STATUS_OF_REASON = {
 """Other reasons mean that a query cannot be used: 422."""
 
 _LOG = logging.getLogger(__name__)
-# Two folders or more: `/jobs` or `and/or` are no paths.
+# Two folders or more: `/jobs` or `and/or` are not paths.
 _QUOTED = re.compile(r"(['\"`])(?:file://)?/[^'\"`]*/([^/'\"`]*)\1")
 _PATH = re.compile(r"(?<![\w.:/])(?:file://)?(?:/[^\s/:'\"`,;]+)+/([^\s/:'\"`,;]+)")
 

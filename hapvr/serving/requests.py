@@ -83,7 +83,7 @@ class NamedSearch(QueryOptions):
         if sum(query is not None for query in (self.path, self.url, self.id)) != 1:
             raise ValueError("wanted one of path, url and id, or a file as the body of the request")
         if "://" in (self.path or ""):
-            raise ValueError("a path is no URL; name it as url")
+            raise ValueError("a path is not a URL; name it as url")
         return self
 
 

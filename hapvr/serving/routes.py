@@ -56,7 +56,7 @@ MEDIA_TYPES = {
     ".mkv": "video/x-matroska",
     ".ogv": "video/ogg",
 }
-"""By suffix; browsers play others no better if they are told more."""
+"""Media types by suffix; browsers play others no better if they are told more."""
 
 router = APIRouter()
 

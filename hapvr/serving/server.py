@@ -40,7 +40,7 @@ HEADERS = {
 
 
 class SafeHeaders:
-    """Adds HEADERS to every answer, keeps what is no media out of caches, and hangs up after a refusal: otherwise the rest
+    """Adds HEADERS to every answer, keeps what is not media out of caches, and hangs up after a refusal: otherwise the rest
     of a refused upload would still be received."""
 
     def __init__(self, app: ASGIApp) -> None:

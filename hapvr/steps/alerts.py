@@ -1,6 +1,6 @@
 """Matches of watch lists, posted to a webhook: kept in an outbox until it has said yes.
 
-watch/outbox.db     SQLite: a row per message, for ever: its id, its text, how often it was tried, and when it was delivered
+watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, and when it was delivered
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Alert:
 
 
 class AlertOutbox:
-    """The messages of a data root. Raises DataError on an object store, DamagedError for a file that is no database.
+    """The messages of a data root. Raises DataError on an object store, DamagedError for a file that is not a database.
 
     It survives a kill at any moment.
     """
@@ -149,7 +149,7 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
 
 def _post(webhook: WebhookConfig, message: Alert) -> str:
     """Why the message was not taken; empty if it was. The whole exchange, from the name of the server to the last header of
-    its answer, has `timeout_s`: what comes byte by byte, or is put off by `100 Continue` for ever, is given up."""
+    its answer, has `timeout_s`: what comes byte by byte, or is put off by `100 Continue` forever, is given up."""
     ended: list[str] = []
     opened: list[http.client.HTTPConnection] = []
     exchange = threading.Thread(

@@ -43,7 +43,7 @@ class BenchmarkFeatures:
         return self._store.digests()
 
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """(benchmark's id, [T, R, D] fp16) of those ids that are there, in the order of the files; extras: as `FeatureStore`."""
+        """(benchmark's id, [T, R, D] fp16) of those ids that exist, in the order of the files; extras: as `FeatureStore`."""
         own_ids = {self._stored_ids[video]: video for video in video_ids if video in self._stored_ids}
         for stored_id, features in self._store.read(list(own_ids), extras=extras):
             yield own_ids[stored_id], features

@@ -60,7 +60,7 @@ class OutdatedDuplicates:
     """What is to be done after a change of the collection, the model, the settings or the marks.
 
     uncompared: shards of the index whose videos have to be searched for, each with a digest of what asks for it, which is
-    another one if a champion comes back. groups: a digest of what they have to be made from, if those that are there were
+    another one if a champion comes back. groups: a digest of what they have to be made from, if the existing ones were
     made from something else; else "".
     """
 
@@ -71,7 +71,7 @@ class OutdatedDuplicates:
 def make_duplicate_pairs(
     project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
 ) -> ShardPairs:
-    """Look for every video of a shard in the whole collection; a shard that is unchanged is left alone.
+    """Look forevery video of a shard in the whole collection; a shard that is unchanged is left alone.
 
     A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again,
     and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a

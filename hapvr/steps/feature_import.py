@@ -55,7 +55,7 @@ def import_features(
     fps: frames per second of the features, which the file does not tell; it dates the frames. wanted_ids: videos that
     should be there, e.g. a benchmark's; one without a dataset becomes a failed row, as an unusable dataset does, with
     the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
-    Raises DataError for a file that is no HDF5 file or holds no features, ArgumentError for a wrong name or fps.
+    Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong name or fps.
     """
     try:
         TypeAdapter(SourceName).validate_python(name)

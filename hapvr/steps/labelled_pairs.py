@@ -126,7 +126,7 @@ def _resolve(name: str, ids: Mapping[str, set[str]], place: str) -> str:
     found = sorted(ids.get(name) or ids.get(PurePosixPath(name).stem) or set())
     if not found:
         raise DataError(
-            f"{place}: {name!r} is no training video with features; wanted an id such as {min(ids, default='')!r}, or the "
+            f"{place}: {name!r} is not a training video with features; wanted an id such as {min(ids, default='')!r}, or the "
             "name of its file. Add its source with split train, or drop the row"
         )
     if len(found) > 1:

@@ -37,13 +37,13 @@ def content_of(project: Project, name: str) -> str:
     if shards:
         metadata = CollectionMetadata(project.root, shards).of(name)
         if metadata.path is None:
-            raise DataError(f"pairs: {name} has not been looked into, or cannot be read; run `hapvr download` first")
+            raise DataError(f"pairs: {name} has not been probed, or cannot be read; run `hapvr download` first")
         return metadata.sha256
     try:
         return file_sha256(Path(name))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"pairs: {name!r:.200} is no video of the collection, and no file that can be read ({error}); wanted an id "
+            f"pairs: {name!r:.200} is neither a video of the collection nor a readable file ({error}); wanted an id "
             "such as SOURCE/NAME.mp4, or a path"
         ) from error
 

@@ -33,7 +33,7 @@ class Finding:
 
 
 def check_videos(project: Project, key: str) -> list[Finding]:
-    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all shards that are there."""
+    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all existing shards."""
     limits = project.config.quality
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")

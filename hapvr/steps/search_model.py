@@ -84,7 +84,7 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
     warnings = (
         f"{current.model}, which the index was made with, is not in the registry any more; what is loaded answers until the "
         f"next start; {hint}",
-        f"the registry has no champion of {project.config.tracking.registered_model} any more; {current.model} goes on answering",
+        f"the registry has no champion of {project.config.tracking.registered_model} any more; {current.model} keeps answering",
     )
     try:
         require_store(project.tracking_uri)

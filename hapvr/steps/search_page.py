@@ -110,7 +110,7 @@ def _figure(title: str, picture: bytes | None, start_s: float, end_s: float) -> 
 
 
 class _Queries:
-    """Frames of queries that are no videos of the collection; those of the last one are kept."""
+    """Frames of queries that are not videos of the collection; those of the last one are kept."""
 
     def __init__(self, project: Project) -> None:
         self._project = project

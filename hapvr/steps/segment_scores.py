@@ -21,7 +21,7 @@ from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import Calibration, frame_threshold
-from hapvr.scorer.segments import Clock, align, relative_frame_matrix, timed_segments
+from hapvr.scorer.segments import FrameTimes, align, relative_frame_matrix, timed_segments
 from hapvr.steps.benchmark_features import BenchmarkFeatures
 from hapvr.steps.evaluation import stored_similarities
 from hapvr.steps.project import Project
@@ -146,7 +146,7 @@ def _predicted(
 
     def read(video_ids: set[str]) -> Any:
         for video, regions in features.read(sorted(video_ids), extras=network.needs_extras):
-            yield video, (network.embed(regions.to(device).float()), Clock(tuple(features.times(video))))
+            yield video, (network.embed(regions.to(device).float()), FrameTimes(tuple(features.times(video))))
 
     rows: list[tuple[Any, ...]] = []
     with torch.inference_mode():

@@ -32,7 +32,7 @@ CORPUS_FOLDER = "corpus"
 
 @dataclass(frozen=True)
 class ResolvedSource:
-    """Videos of one source and split. num_ignored: files that are no videos by their name (README.md and the like)."""
+    """Videos of one source and split. num_ignored: files that are not videos by their name (README.md and the like)."""
 
     name: str
     split: str
@@ -68,7 +68,7 @@ class SourceSnapshot:
 def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     """Look at the sources without decoding anything.
 
-    settle_s: a file that was written to in the last so many seconds is unsettled. A file whose time lies further than that
+    settle_s: a file that was written to in the last settle_s seconds is unsettled. A file whose time lies further than that
     in the future, as the clock was set back, counts as settled. Raises DataError for a source that is missing or empty.
     """
     state = {}

@@ -38,7 +38,7 @@ from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_rec
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 NOT_TRACKED = ("sources", "data_root", "tracking")
-"""Sections of the configuration that are no parameters of an MLflow run."""
+"""Sections of the configuration that are not parameters of an MLflow run."""
 LABELLED_SHA256 = "file_sha256"
 """Key of the digest of the file of labelled pairs, in a run's record."""
 STAGES_READ = {
@@ -57,7 +57,7 @@ class _Current:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """key: names the run's folder under `models/`; a retry with the same key goes on from its checkpoint and MLflow run."""
+    """key: names the run's folder under `models/`; a retry with the same key resumes from its checkpoint and MLflow run."""
 
     key: str
     folder: Path
@@ -200,7 +200,7 @@ def fail_training(project: Project, run: TrainingRun) -> str:
     tracker_of(project).end(run.mlflow_run_id, failed=True)
     failure = run.folder / FAILURE_NAME
     said = failure.read_text(encoding="utf-8") if failure.is_file() else "training: the process died; see its output"
-    return f"{said} (run folder: {run.folder}; the same run goes on from its last checkpoint)"
+    return f"{said} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
 
 
 def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 def training_result(run: TrainingRun) -> dict[str, Any]:
     """What the trainer said at its end. Raises DamagedError if the training is not complete."""
-    hint = f"run the training {run.key} again, which goes on from its last checkpoint"
+    hint = f"run the training {run.key} again, which resumes from its last checkpoint"
     return asdict(read_json_as(run.folder / RESULT_NAME, TrainingResult, hint=hint))
 
 

@@ -37,7 +37,7 @@ PERMANENT = {"not_video": "not_video", "no_video_stream": "not_video", "too_larg
 def make_videos(
     project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
 ) -> StageResult:
-    """Fetch what is remote, look into every file, and write a row per video, failures with their reason.
+    """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
 
     status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but
     with retry_failed its failed videos are tried again; rows that are not tried stay as they are.

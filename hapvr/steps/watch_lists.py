@@ -92,7 +92,7 @@ def make_watch_matches(
 
     The shard's own descriptors are compared exactly, so that other shards, however alike, take no place among the nearest.
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
-    once for ever. Raises DataError for a shard that is not in the index, and for a model without calibration.
+    only once. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
     queries, place = watch_queries(project), _place(key)
     wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))

@@ -85,7 +85,7 @@ class ClipRoles:
 
     @property
     def num_keys(self) -> int:
-        """Clips of an item that are no anchors."""
+        """Clips of an item that are not anchors."""
         return self.positives + self.negatives
 
     def is_anchor(self, num_clips: int, device: torch.device) -> Tensor:

@@ -41,7 +41,7 @@ class FamilyTraining(nn.Module, ABC):
         """Terms of a batch, in containers that DDP can traverse.
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
-        torch's global generator, so that a training that goes on ends as an uninterrupted one. Gradients that DDP averages
+        torch's global generator, so that a resumed training ends as an uninterrupted one. Gradients that DDP averages
         over processes are those of one process with the whole batch, unless `apart` says why not. DDP waits for a gradient of
         every weight that is trained. Raises ArgumentError for values that are not finite.
         """

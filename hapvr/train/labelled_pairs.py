@@ -50,7 +50,7 @@ def read_pair_rows(path: Path) -> list[tuple[str, LabelledPair]]:
     """The pairs of a CSV or Parquet with `COLUMNS`, or of a folder of VCDB, whose copies inside one video are left out.
 
     Each with its file and row, for messages; videos are named as in the file. Raises DataError, with file and row, where the
-    file cannot be read or is empty, a name is missing, and where times are no numbers, are below 0, or end before they begin.
+    file cannot be read or is empty, a name is missing, and where times are not numbers, are below 0, or end before they begin.
     """
     rows = [(place, _parse(place, row)) for place, row in (_vcdb_rows(path) if path.is_dir() else _table_rows(path))]
     if not rows:

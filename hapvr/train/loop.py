@@ -90,7 +90,7 @@ class Throughput:
 
 
 class Trainer:
-    """One process of a training up to `train.steps`, which goes on from the newest checkpoint in `folder`.
+    """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
     labelled: what `train.source: labelled_pairs` trains on. validate: network -> metrics, of which "mean" chooses the best
     weights; without it the last ones are the result. open_logger: called on rank 0 with the first step; its logger gets

@@ -73,7 +73,7 @@ class TimedFrame:
 
 
 def check_file(path: Path) -> None:
-    """Raise VideoError unless path is a regular file with at least one byte; pipes and devices would block for ever."""
+    """Raise VideoError unless path is a regular file with at least one byte; pipes and devices would block forever."""
     reason, problem = "missing_file", ""
     try:
         status = path.stat()

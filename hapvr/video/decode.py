@@ -158,7 +158,7 @@ class _Samples(Generic[Kept]):
     size_px: tuple[int, int] | None = None
 
     def add(self, stored: NDArray[np.uint8], count: int) -> None:
-        """The next frame, on display at so many sampling times; all have the size of the first."""
+        """The next frame, on display at this many sampling times; all have the size of the first."""
         frame = display_frame(
             stored,
             pixel_aspect=self.metadata.pixel_aspect,

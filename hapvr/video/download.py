@@ -166,7 +166,9 @@ class Downloader:
         Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises.
         """
         if not is_remote(entry.uri):
-            raise ArgumentError(f"download: {entry.uri!r} is no http(s) URL and no youtube:<id>; it needs no download")
+            raise ArgumentError(
+                f"download: {entry.uri!r} is neither an http(s) URL nor youtube:<id>; it needs no download"
+            )
         finished = fetched_file(entry.video_id, folder)
         if finished is not None and not again and finished[0].stat().st_size == finished[1].num_bytes:
             return DownloadResult(entry.video_id, "ok", finished[0], "", "")
@@ -337,7 +339,7 @@ def _options(task: _Task) -> dict[str, Any]:
         "fixup": "never",
         "external_downloader": {"default": "native"},
         "retries": 0,  # `_fetch` tries again, also where the page fails
-        "skip_unavailable_fragments": False,  # a video with a hole is no whole video
+        "skip_unavailable_fragments": False,  # a video with a hole is not a whole video
         "fragment_retries": 3,
         "socket_timeout": min(SOCKET_TIMEOUT_S, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,

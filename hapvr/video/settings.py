@@ -15,7 +15,7 @@ SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
 class FolderSource(Settings):
-    """All files below a folder that have a video's suffix; those that are no videos inside become failed rows."""
+    """All files below a folder that have a video's suffix; those that are not videos inside become failed rows."""
 
     kind: Literal["folder"]
     name: SourceName

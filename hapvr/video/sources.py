@@ -43,7 +43,7 @@ class ManifestEntry:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """entries: sorted by video id. ignored: relative paths of files whose suffix is no video's, sorted."""
+    """entries: sorted by video id. ignored: relative paths of files whose suffix is not a video's, sorted."""
 
     entries: tuple[ManifestEntry, ...]
     ignored: tuple[str, ...]
@@ -57,7 +57,7 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
     if a folder is missing or may not be read, or if there is no video.
     """
     if not root.is_dir():
-        raise DataError(f"source {source}: {root} is no folder; set the source's path to a folder of videos")
+        raise DataError(f"source {source}: {root} is not a folder; set the source's path to a folder of videos")
     found, unreachable = _walk(root)
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     ignored = sorted(
@@ -70,7 +70,7 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
-    """Entries of files below root, sorted by video id; control characters and bytes that are no UTF-8 are escaped.
+    """Entries of files below root, sorted by video id; control characters and bytes that are not UTF-8 are escaped.
 
     An id that would be too long ends in a digest of the name. So do all but one of the ids of files whose names differ
     only in their Unicode form.
@@ -127,7 +127,7 @@ def is_remote(uri: str) -> bool:
 
 
 def text_of_path(path: Path) -> str:
-    """The path as text that any format can store; bytes that are no UTF-8 become \\xNN."""
+    """The path as text that any format can store; bytes that are not UTF-8 become \\xNN."""
     return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
 
 
@@ -214,7 +214,7 @@ def _read_table(path: Path, source: str) -> pl.DataFrame:
         return read_user_table(path)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(
-            f"source {source}: {path} is no readable CSV or Parquet file: {first_line(error)}; set the source's path to one"
+            f"source {source}: {path} is not a readable CSV or Parquet file: {first_line(error)}; set the source's path to one"
         ) from error
 
 
@@ -222,7 +222,7 @@ def _list_entry(video_id: str | None, url: str | None, *, source: str) -> Manife
     name = unicodedata.normalize("NFC", str(video_id).strip()) if video_id is not None else ""
     link = str(url).strip() if url is not None else ""
     if link and not _URL.fullmatch(link):
-        raise DataError(f"{link!r} is no http(s) URL")
+        raise DataError(f"{link!r} is not an http(s) URL")
     if not link and not _YOUTUBE_ID.fullmatch(name):
         raise DataError(f"wanted a URL or an 11-character YouTube id, got {name!r}")
     full_id = f"{source}/{name or quote(link, safe=':?=&+')}"

@@ -174,7 +174,7 @@ def test_evaluate_refuses_features_that_do_not_go_with_the_model(
         (("--similarities", "absent.parquet"), 1, "absent.parquet"),
         (("--similarities", "other.parquet"), 1, "no column 'query_id'; found ['query', 'reference_id', 'similarity']"),
         (("--similarities", "s.parquet", "--available", "ids.csv"), 1, "wanted Parquet or CSV with a column video_id"),
-        (("--features", "absent", "--model", "absent.pth"), 1, "absent.pth is no model"),
+        (("--features", "absent", "--model", "absent.pth"), 1, "absent.pth is not a model"),
         (("--similarities", "s.parquet", "--benchmark-files", "absent"), 1, "annotation.json"),
     ],
 )

@@ -56,4 +56,4 @@ def test_a_model_that_is_not_there(call: Call, folder: Path) -> None:
     assert "/absent/x.db" in done.error
     done = call("index", "build", "--config", folder / "config.yaml", "--model", folder / "nothing", "--json")
     assert done.code == 1
-    assert "is no model" in done.json["error"]
+    assert "is not a model" in done.json["error"]

@@ -148,7 +148,7 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(call: Call, registry
         (("list", "--tracking-uri", "mlruns"), 2, "--tracking-uri is 'mlruns'"),
         (("list", "--tracking-uri", "sqlite:///absent.db"), 1, "`make demo` registers a model"),
         (("show", "nobody"), 1, "models:/hapvr@nobody is not in the registry"),
-        (("show", "."), 1, ". is no model bundle"),
+        (("show", "."), 1, ". is not a model bundle"),
         (("show", "models:/a/b/c"), 2, "wanted models:/NAME@ALIAS"),
         (("import", "absent.pth", "--out", "made"), 1, "absent.pth"),
     ],

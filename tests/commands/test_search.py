@@ -128,5 +128,5 @@ def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) 
     assert json.loads(call(project, "pairs", "unmark", row["first"], row["second"], "--json")) == {"removed": None}
     found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0]["matches"]
     assert found[0]["reference"] == "in/trips/copy of short.mp4"
-    assert "is no video of the collection" in call(project, "pairs", "mark", "x", copy, "match", exit_code=1)
+    assert "is neither a video of the collection" in call(project, "pairs", "mark", "x", copy, "match", exit_code=1)
     assert "have the same content" in call(project, "pairs", "mark", copy, "in/short.mp4", "match", exit_code=2)

@@ -99,7 +99,7 @@ def test_reports_wait_on_disk_until_the_server_answers(store: str, tmp_path: Pat
         for step in range(3):
             tracked.metrics(step, {"loss/total": float(step)})
         tracked.batch(1, REPORT)
-    assert said[0] == "MLflow cannot be reached (nobody listens); training goes on and keeps its metrics"
+    assert said[0] == "MLflow cannot be reached (nobody listens); training continues and keeps its metrics"
     assert said[-1].startswith(f"MLflow: 5 entries of this run are not delivered; they are kept in {tmp_path}")
     with (tmp_path / PENDING_NAME).open("a") as file:
         file.write('{"file": "../secret", "folder": "batches"}\n{"file": "/etc/passwd"}\n{"step": 3, "time')

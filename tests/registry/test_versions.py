@@ -208,13 +208,13 @@ def test_what_is_no_mlflow_server_is_named_at_once(tmp_path: Path) -> None:
     for health in ((404, b"no"), (200, b"<html>")):
         with (
             answering(200, b"<html>", health=health) as address,
-            pytest.raises(DataError, match="is no MLflow registry"),
+            pytest.raises(DataError, match="is not an MLflow registry"),
         ):
             Tracker(address, "tests")
     (tmp_path / "text.db").write_text("text")
     for uri, match in (
         (f"sqlite:///{tmp_path}/absent.db", "no registry is at .*absent.db"),
-        (f"sqlite:///{tmp_path}/text.db", "text.db is no MLflow registry"),
+        (f"sqlite:///{tmp_path}/text.db", "text.db is not an MLflow registry"),
     ):
         with pytest.raises(DataError, match=match):
             mlflow_client(uri)

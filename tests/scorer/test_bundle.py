@@ -61,10 +61,10 @@ def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path, load: object
         with pytest.raises(DataError, match=r"scorer\.json is damaged.*register it again"):
             load(tmp_path)  # type: ignore[operator]
     (tmp_path / "scorer.json").unlink()
-    with pytest.raises(DataError, match=r"is no model"):
+    with pytest.raises(DataError, match=r"is not a model"):
         load(tmp_path)  # type: ignore[operator]
     (tmp_path / "scorer.json").symlink_to("/dev/zero")
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         load(tmp_path)  # type: ignore[operator]
 
 

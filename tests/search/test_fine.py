@@ -10,7 +10,7 @@ import torch
 
 from hapvr.errors import VideoError
 from hapvr.scorer.scorer import EmbeddedVideo
-from hapvr.scorer.segments import Clock, Segment
+from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.fine import Pair, Rows, ScoredCandidate, pairs_of, stretches_of
 from hapvr.search.match import coverage
@@ -25,8 +25,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hapvr.search.fine.PART_FRAMES", 12)
 
 
-def clock(count: int) -> Clock:
-    return Clock(tuple(float(second) for second in range(count)))
+def clock(count: int) -> FrameTimes:
+    return FrameTimes(tuple(float(second) for second in range(count)))
 
 
 def window(query: tuple[float, float], reference: tuple[float, float]) -> Window:

@@ -39,7 +39,7 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path,
         registry.delete_model_version("hapvr", other)
         assert asked(client) == (
             matches,
-            [f"the registry has no champion of hapvr any more; models:/hapvr/{first} goes on answering"],
+            [f"the registry has no champion of hapvr any more; models:/hapvr/{first} keeps answering"],
         )
         registry.delete_model_version("hapvr", str(first))
         left, said = asked(client)

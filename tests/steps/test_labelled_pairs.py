@@ -63,7 +63,10 @@ def test_names_of_videos(opened: Opened, pooled_project: Project) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("A,clip 99,,,,\n", r"pairs\.csv, row 1: 'clip 99' is no training video with features; wanted an id such as"),
+        (
+            "A,clip 99,,,,\n",
+            r"pairs\.csv, row 1: 'clip 99' is not a training video with features; wanted an id such as",
+        ),
         ("A,B,,,,\nA,own-train/A.mp4,,,,\n", r"row 2: both names are of own-train/clip \d\d\.mp4"),
         ("A,B,0,2,6.5,7\n", r"row 1: the copied part from 6\.5 s to 7 s is not inside own-train/clip \d\d\.mp4"),
         ("A,B,0,60,0,6\n", r"row 1: .*to 60 s is not inside own-train/clip \d\d\.mp4, of which 6 s have features"),

@@ -116,7 +116,7 @@ def test_scan_folder_stays_inside_and_ends(tmp_path):
 
 def test_scan_folder_says_what_to_do_about_no_videos(tmp_path):
     """Missing, empty and video-less folders are told apart."""
-    with pytest.raises(DataError, match="is no folder; set the source's path"):
+    with pytest.raises(DataError, match="is not a folder; set the source's path"):
         scan_folder(tmp_path / "none", source="s")
     with pytest.raises(DataError, match="it is empty"):
         scan_folder(tmp_path, source="s")
@@ -149,10 +149,10 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
     ("text", "message"),
     [
         ("name\nx\n", "wanted `url`, `video_id`"),
-        ("", "list.csv is no readable CSV"),
+        ("", "list.csv is not a readable CSV"),
         ("url\n", "no rows"),
-        ("url\nfile:///etc/passwd\n", "row 1: 'file:///etc/passwd' is no http"),
-        ("url\nftp://host/a\n", "no http"),
+        ("url\nfile:///etc/passwd\n", "row 1: 'file:///etc/passwd' is not an http"),
+        ("url\nftp://host/a\n", "not an http"),
         ("video_id\nshort\n", "row 1: wanted a URL or an 11-character"),
         ("video_id,url\n../up,http://host/a\n", "row 1: video id 's/../up'"),
         (

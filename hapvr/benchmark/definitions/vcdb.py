@@ -129,7 +129,7 @@ def _pair(key: str, path: Path) -> tuple[str, str]:
     parts = key.split("-")
     half = len(parts) // 2
     if len(parts) % 2 or not all(parts):
-        raise DataError(f"{path}: {key!r:.100} is no pair of ids; wanted query-reference")
+        raise DataError(f"{path}: {key!r:.100} is not a pair of ids; wanted query-reference")
     return "-".join(parts[:half]), "-".join(parts[half:])
 
 

@@ -168,7 +168,7 @@ class VvsNetwork(FrameVectorNetwork):
         return Anchors(regions, self._vectors(means, saliency), logits, saliency)
 
     def vectors(self, regions: Tensor) -> Tensor:
-        """Training vectors [N, D] of clips [N, T, R, D] that are no anchors: topic guidance alone weighs their frames."""
+        """Training vectors [N, D] of clips [N, T, R, D] that are not anchors: topic guidance alone weighs their frames."""
         return self._vectors(regions.mean(2), None)
 
     def refined_maps(self, anchors: Tensor, others: Tensor) -> Tensor:

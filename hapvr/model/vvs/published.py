@@ -14,7 +14,7 @@ NETWORKS = {"tsm_tgm_model": "swg", "ddm_model": "ddm"}
 
 COMPONENTS = "swg/pca_layer.components"
 IGNORED = ("pca_layer.", "zero", "gamma", "saliency_thr")
-"""Tensors that are no weights. The PCA is read by itself; the others are constants of the losses."""
+"""Tensors that are not weights. The PCA is read by itself; the others are constants of the losses."""
 
 PREFIXES = {
     "ddm/ddm_layer": "distractor.layer",
@@ -52,7 +52,7 @@ def is_vvs(content: object) -> bool:
 
 
 def vvs_tensors(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Tensor], list[str]]:
-    """The tensors of a checkpoint by published name, the own name of each weight, those that are no weights, and unknown ones."""
+    """The tensors of a checkpoint by published name, the own name of each weight, those that are not weights, and unknown ones."""
     tensors = {
         f"{short}/{str(name).removeprefix('module.')}": value
         for network, short in NETWORKS.items()

@@ -10,7 +10,7 @@ from hapvr.model.vvs.settings import SaliencySettings
 
 EXPANSION, HEADS = 4, 8
 REACH = 2
-"""The weight of a frame needs similarities of frames at most so many apart: its 3 x 3 cells on the diagonal."""
+"""The weight of a frame needs similarities of frames at most this many apart: its 3 x 3 cells on the diagonal."""
 
 
 class TemporalSaliency(nn.Module):

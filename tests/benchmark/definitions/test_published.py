@@ -161,7 +161,7 @@ def test_read_cc_web_video_lists(tmp_path):
         ("cc_web_video", "Video_List.txt", "x\t1\tY\tf\n", "'x' is not a video number"),
         ("vcdb", "annotation/e.txt", "a,b\n", "has 2 fields, wanted 6"),
         ("vcsl", "label_file.json", "[]", "label_file.json is damaged"),
-        ("vcsl", "label_file.json", '{"a": []}', "'a' is no pair of ids"),
+        ("vcsl", "label_file.json", '{"a": []}', "'a' is not a pair of ids"),
         ("vcsl", "label_file.json", '{"a-b": [[1, 2, 3]]}', "label_file.json is damaged"),
         ("vcsl", "label_file.json", '{"a-b": [[5, 2, 1, 3]]}', "wanted a begin before an end"),
         ("vsc2022", "ground_truth.csv", "query_id,ref_id\na,b\n", "cannot be read as CSV with columns .*query_end"),
