@@ -73,7 +73,7 @@ lint: $(STAMP) ## ruff
 types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
-lock: $(STAMP) ## write requirements.lock anew from pyproject.toml
+lock: $(STAMP) ## write requirements.lock from pyproject.toml
 	$(BIN)/python .ci/uv.py pip compile pyproject.toml --extra all --extra dev --universal --python-version 3.11 \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
 
