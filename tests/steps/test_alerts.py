@@ -116,31 +116,6 @@ def test_what_is_refused_waits_longer_each_time(watching: Callable[..., Project]
     assert receiver.ids == ["one", "two", "one"]
 
 
-def test_a_clock_that_jumps_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
-    """What was put off while the clock ran ten years ahead goes out when it is right again, and not before its wait."""
-    project = watching(retry_wait_s=100, max_wait_s=150)
-    outbox = AlertOutbox(project.root)
-    outbox.put({"one": "{}"})
-    outbox.failed("one", "the server was away", next_s=time.time() + 10 * 365 * 86400 + 100)
-    assert deliver_alerts(project).delivered == 1
-    outbox.put({"two": "{}"})
-    outbox.failed("two", "the server was away", next_s=time.time() + 100)
-    assert deliver_alerts(project).delivered == 0
-
-
-def test_a_server_that_is_away_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
-    """Nobody listens; one that hangs; then it is back."""
-    project = watching(timeout_s=0.5)
-    AlertOutbox(project.root).put({"one": "{}"})
-    away = watching(url="http://127.0.0.1:9/hook")
-    assert "cannot be reached" in deliver_alerts(away).problem
-    receiver.wait_s = 2.0
-    assert "cannot be reached" in deliver_alerts(watching(timeout_s=0.5)).problem
-    receiver.wait_s = 0.0
-    assert deliver_alerts(project).delivered == 1
-    assert AlertOutbox(project.root).counts() == (1, 0)
-
-
 @pytest.mark.parametrize("trickle", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"])
 def test_an_answer_that_does_not_end_holds_nothing(
     watching: Callable[..., Project], receiver: Receiver, trickle: bytes

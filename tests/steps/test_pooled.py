@@ -11,7 +11,6 @@ from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.manifest import shard_keys
 from hapvr.data.rows import places_of_videos
 from hapvr.data.views import VIEWS_STAGE, ViewFile
-from hapvr.errors import DataError
 from hapvr.model.side import Side, join_side, side_rows, split_side
 from hapvr.networks.backbone import frame_side, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
@@ -82,15 +81,3 @@ def test_stored_views_have_their_side(pooled_project: Project, small_project: Pr
             regions, side = split_side(with_side.read(video_id), side_dims=CHANNELS)
             assert torch.equal(regions, plain.read(video_id))
             assert_close(side.pooled.float().norm(dim=-1), torch.ones(regions.shape[:2]), rtol=2e-3, atol=2e-3)
-
-
-def test_shards_without_pooled_vectors_name_the_setting(small_project: Project) -> None:
-    key = small_project.root.list_folders(VIEWS_STAGE)[0]
-    store = FeatureStore(small_project.root, [key])
-    for read in (
-        lambda: list(store.read(sorted(store.available()), side=True)),
-        lambda: FeatureFile(small_project.shard("features", key), side=True),
-        lambda: ViewFile(small_project.shard(VIEWS_STAGE, key), side=True),
-    ):
-        with pytest.raises(DataError, match=r"features\.pooled: true"):
-            read()

@@ -52,17 +52,3 @@ def test_one_pass_makes_what_each_stage_makes_alone(
     assert make_training_views(framed, key).done
     assert make_pseudo_labels(framed, key).done
     assert digests(framed, key) == together
-
-
-@pytest.mark.slow
-def test_each_output_can_be_made_again_alone(small_project: Project, framed: Project) -> None:
-    """Of a pass that was broken off, only the missing outputs are made; the others are left alone."""
-    key = training_shards(small_project)[0]
-    make_views_and_labels(framed, key)
-    before = digests(framed, key)
-    for lost, done in ((VIEWS_STAGE, (True, False)), (EMBEDDINGS_STAGE, (False, False)), (LABELS_STAGE, (False, True))):
-        shutil.rmtree(framed.root.local_path(lost))
-        results = make_views_and_labels(framed, key)
-        assert (results[VIEWS_STAGE].done, results[LABELS_STAGE].done) == done
-        assert digests(framed, key) == before
-    assert not any(result.done for result in make_views_and_labels(framed, key).values())
