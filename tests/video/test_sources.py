@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import unicodedata
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import polars as pl
 import pytest
 
 from hapvr.errors import DataError
-from hapvr.video.pool import inspect_videos
-from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import (
     path_of_text,
     read_list,
@@ -55,33 +52,6 @@ def test_scan_folder_keeps_names_that_become_equal_apart(tmp_path):
     assert scan_folder(tmp_path, source="s").entries == entries
     (tmp_path / names[0]).unlink()
     assert ids(scan_folder(tmp_path, source="s")) == ["s/é.mp4"]
-
-
-def test_scan_folder_takes_long_paths_and_deep_folders(tmp_path):
-    """Ids stay within their length; what the system cannot reach is an entry of its own; the others are as they were."""
-    touch(tmp_path, "plain.mp4")
-    here, depth = os.open(tmp_path, os.O_RDONLY), 0
-    try:
-        for depth in range(2500):
-            os.mkdir("d", dir_fd=here)
-            inner = os.open("d", os.O_RDONLY, dir_fd=here)
-            os.close(here)
-            here = inner
-            if depth in (1200, 1500, 2400):
-                os.close(os.open("deep.mp4", os.O_CREAT, dir_fd=here))
-    finally:
-        os.close(here)
-    entries = scan_folder(tmp_path, source="s").entries
-    assert [Path(entry.uri).name for entry in entries if Path(entry.uri).name != "d"] == ["deep.mp4"] * 2 + [
-        "plain.mp4"
-    ]
-    assert len(entries) == 4
-    assert len({entry.video_id for entry in entries}) == 4
-    assert max(len(entry.video_id) for entry in entries) <= 1024
-    results = inspect_videos([(entry.video_id, Path(entry.uri)) for entry in entries], config=SamplingConfig(workers=1))
-    reasons = {Path(result.path).name: result.reason for result in results}
-    assert reasons == {"d": "missing_file", "deep.mp4": "empty_file", "plain.mp4": "empty_file"}
-    subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)  # deeper than shutil.rmtree can go
 
 
 def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
