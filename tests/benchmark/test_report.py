@@ -15,7 +15,6 @@ from hapvr.benchmark.report import (
     metrics_markdown,
     per_query_figure,
     pr_curve_figure,
-    published_markdown,
     similarity_distribution_figure,
     similarity_matrix_figure,
 )
@@ -75,12 +74,3 @@ def test_metrics_markdown_by_hand():
         "| one | 50.00 | 12.35 |",
         "| two | 100.00 | - |",
     ]
-
-
-def test_published_markdown_puts_the_papers_rows_beside():
-    """Results on FIVR-200K stand under those of S2VS and HAP-VR, in the papers' columns."""
-    lines = published_markdown("fivr-200k", {"mine": {"DSVR": 0.9, "DSVD": 0.8}}).splitlines()
-    assert lines[0] == "| | DSVR | CSVR | ISVR | DSVD | CSVD | ISVD |"
-    assert "| HAP-VR | 92.83 | 88.21 | 74.72 | 88.41 | 79.85 | 64.79 |" in lines
-    assert lines[-1] == "| mine | 90.00 | - | - | 80.00 | - | - |"
-    assert published_markdown("my clips", {"mine": {"DSVR": 0.9}}) == metrics_markdown({"mine": {"DSVR": 0.9}})

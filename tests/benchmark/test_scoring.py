@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -168,49 +162,6 @@ def test_score_benchmark_refuses_features_that_cannot_be_scored(tmp_path, change
     features = change(random_features(definition.video_ids))
     with pytest.raises(DataError, match=message):
         score_benchmark(make_network(), definition, Features(features), tmp_path / "s.parquet")
-
-
-CHILD = """
-import importlib.util, sys
-from pathlib import Path
-spec = importlib.util.spec_from_file_location("scoring_test", sys.argv[1])
-test = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(test)
-test.score_slowly(Path(sys.argv[2]), 0.2)
-"""
-
-
-def score_slowly(path, delay_s):
-    """Scores the small benchmark, one reference per part, waiting before each read."""
-    definition = make_definition()
-    features = Features(random_features(definition.video_ids))
-    read = features.read
-
-    def slow_read(video_ids, *, side=False):
-        for item in read(video_ids):
-            time.sleep(delay_s)
-            yield item
-
-    features.read = slow_read
-    score_benchmark(make_network(), definition, features, path, settings=ScoringSettings(references_per_part=1))
-
-
-def test_score_benchmark_survives_being_killed(tmp_path):
-    """After kill -9 between two parts, the next run leaves the bytes of an uninterrupted one."""
-    score_slowly(tmp_path / "whole.parquet", 0)
-    killed = tmp_path / "killed.parquet"
-    parts = tmp_path / "killed.parquet.parts"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", CHILD, __file__, str(killed)], env=environment) as process:
-        deadline = time.monotonic() + 120
-        while len(list(parts.glob("part-*"))) < 3 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert not killed.exists()
-    assert 3 <= len(list(parts.glob("part-*"))) < 11
-    score_slowly(killed, 0)
-    assert killed.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
 def test_score_benchmark_leaves_out_videos_without_features(tmp_path):

@@ -88,16 +88,6 @@ def test_a_damaged_table_is_named(tmp_path, table):
         assert not is_complete(tmp_path)
 
 
-def test_a_path_that_leaves_the_folder_is_refused(tmp_path):
-    """Also where the id agrees with it."""
-    write(tmp_path)
-    videos = read_frame(tmp_path / "videos.parquet")
-    changed = videos.with_columns(*(pl.col(name).str.replace("sub", "../..") for name in ("video_id", "path")))
-    write_frame(changed, tmp_path / "videos.parquet")
-    with pytest.raises(DataError, match="do not agree"):
-        load_definition(tmp_path)
-
-
 def test_a_head_with_other_values_is_named(tmp_path):
     """A name is that of a folder too, so it leads nowhere else."""
     write(tmp_path)

@@ -193,11 +193,3 @@ def test_write_definition_round_trip(tmp_path):
     (folder / "labels.parquet").write_text("not a table")
     with pytest.raises(DataError, match=r"labels\.parquet"):
         load_definition(folder)
-
-
-def test_labels_of_unknown_videos_are_refused(tmp_path):
-    """A label of a video outside the database is named."""
-    write_vcdb(tmp_path)
-    (tmp_path / "annotation" / "more.txt").write_text("z.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08\n")
-    with pytest.raises(DataError, match=r"labels\.query_id are not in its queries, e\.g\. 'z'"):
-        load_definition("vcdb", published_files=tmp_path)
