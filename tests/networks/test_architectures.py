@@ -72,15 +72,6 @@ def test_a_transformer_pools_its_patch_tokens_into_overlapping_windows(frames: T
             torch.testing.assert_close(found[:, row, column], F.normalize(window, dim=-1), rtol=1e-4, atol=1e-5)
 
 
-def test_settings_name_what_the_configuration_changes_and_no_default() -> None:
-    """Features of other options, statistics or tokens are other features; those made before there was a choice stay valid."""
-    plain = load_backbone(backbone_config("mobilenetv2_100"))
-    assert set(plain.settings) == {"architecture", "source", "sha256"}
-    padded = load_backbone(backbone_config("mobilenetv2_100", options={"pad_type": "same"}, mean=(0.5, 0.5, 0.5)))
-    assert padded.settings == plain.settings | {"options": {"pad_type": "same"}, "mean": [0.5, 0.5, 0.5]}
-    assert padded.mean == (0.5, 0.5, 0.5)
-
-
 def test_transformer_weights_of_another_side_are_loaded(tmp_path: Path) -> None:
     """A published transformer is loaded for crops of a side that it was not trained with."""
     path = tmp_path / "weights.safetensors"

@@ -86,24 +86,6 @@ def test_thresholds_by_hand() -> None:
     assert (none.similarity, none.num_pairs, none.found) == (None, 0, 0.0)
 
 
-def test_few_or_broken_pairs_are_refused() -> None:
-    """Nine matches, or a similarity that is not a number: an error with the counts."""
-    with pytest.raises(ArgumentError, match="9 matching and 20 other pairs"):
-        fit_calibration(np.zeros(9), np.zeros(20), source={})
-    with pytest.raises(ArgumentError, match="all finite"):
-        fit_calibration(np.full(20, np.nan), np.zeros(20), source={})
-
-
-def test_json_keeps_everything(tmp_path: Path) -> None:
-    """Written and read again it is equal, threshold for threshold; a bundle may have none."""
-    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={"benchmark": "own"})
-    assert read_calibration(tmp_path) is None
-    (tmp_path / CALIBRATION_FILE).write_text(json.dumps(asdict(fitted)))
-    read = read_calibration(tmp_path)
-    assert read == fitted
-    assert read.threshold(0.85) == fitted.thresholds[2]
-
-
 def test_damaged_values_are_refused(tmp_path: Path) -> None:
     """Otherwise the first answer would fail, or be believed."""
     fitted = asdict(fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7))

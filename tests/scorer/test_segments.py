@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hapvr.errors import ArgumentError
 from hapvr.scorer.segments import Alignment, Clock, align, best_run, relative_similarity, timed_segments
 from hapvr.seeding import numpy_rng
 
@@ -112,10 +111,3 @@ def test_times_run_to_the_end_of_the_last_frame() -> None:
     (segment,) = timed_segments([Alignment((2, 4), (0, 2), 0.8)], clock, clock, fps=2.0)
     assert (segment.query_start_s, segment.query_end_s) == (1.0, 2.5)
     assert (segment.reference_start_s, segment.reference_end_s) == (0.0, 1.5)
-
-
-@pytest.mark.parametrize(("matrix", "threshold"), [(np.zeros((0, 3)), 0.5), (np.zeros((2, 2)), 1.0)])
-def test_wrong_arguments_are_refused(matrix: NDArray[np.float64], threshold: float) -> None:
-    """An empty matrix and a threshold that nothing exceeds."""
-    with pytest.raises(ArgumentError, match="wanted cells and"):
-        align(matrix, threshold=threshold)
