@@ -86,21 +86,6 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     assert FrameFile(project.shard("frames", KEY)).read("web/0") == decoded
 
 
-def test_a_download_that_does_not_decode_is_fetched_again(site: Site, tmp_path: Path) -> None:
-    """A retry throws away a file that could not be read, rather than resuming it."""
-    project = web_project(tmp_path, site, ["a.mp4"])
-    whole = site.data
-    pictures = slice(whole.index(b"mdat") + 4, whole.index(b"moov") - 4)
-    site.data = whole[: pictures.start] + bytes(pictures.stop - pictures.start) + whole[pictures.stop :]
-    make_videos(project, KEY)
-    row = project.shard("videos", KEY).index().row(0, named=True)
-    assert (row["status"], row["reason"]) in {("failed", "no_frames"), ("failed", "decode_error")}
-    site.data = whole
-    make_videos(project, KEY, retry_failed=True)
-    assert statuses(project) == ["ok"]
-    assert Path(row["path"]).read_bytes() == whole
-
-
 def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> None:
     """What does not fit fails, leaves nothing, and comes when there is room."""
     names = ["a.mp4", "b.mp4", "c.mp4"]

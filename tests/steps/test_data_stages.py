@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import torch
 
-from hapvr.data.features import FeatureStore
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile
@@ -22,7 +21,6 @@ from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.steps.frames import make_frames
 from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.summary import video_status
 from hapvr.steps.videos import make_videos
 from hapvr.steps.views import label_rates
 from tests.conftest import write_clip
@@ -33,18 +31,6 @@ def training_shards(project: Project) -> list[str]:
     """Keys of the training shards."""
     manifest = read_manifest(project.root)
     return manifest.filter(pl.col("split") == "train")["shard"].unique().sort().to_list()
-
-
-def test_features_are_unit_vectors_of_every_good_video(small_project: Project) -> None:
-    """[T, 9, D] with T the number of sampled frames and unit norm per region."""
-    keys = shard_keys(small_project.root)
-    store = FeatureStore(small_project.root, keys)
-    status = video_status(small_project)
-    good = set(status.filter(pl.col("status") == "ok")["video_id"])
-    assert store.available() == good
-    for video_id, features in store.read(sorted(good)):
-        assert features.shape[1:] == (9, 32), video_id
-        torch.testing.assert_close(features.float().norm(dim=-1), torch.ones(features.shape[:2]), rtol=2e-3, atol=2e-3)
 
 
 def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small_project: Project) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
-from hapvr.cli import app
 from hapvr.steps.duplicates import (
     GROUPS_PLACE,
     duplicate_pairs,
@@ -162,19 +159,3 @@ def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     assert list(outdated_duplicates(grown).uncompared) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
     assert sum(make_all(grown)) == 1
     assert set(kinds(grown).values()) == {"copy", "overlap"}
-
-
-def test_the_command_lists_groups_and_pairs(project: Project, tmp_path: Path) -> None:
-    def call(*options: str) -> str:
-        arguments = ["duplicates", "--config", str(project.folder / "config.yaml"), "--min-probability", str(LIKELY)]
-        result = CliRunner().invoke(app, [*arguments, *options])
-        assert result.exit_code == 0, result.stderr
-        return result.stdout
-
-    text = call("--out", str(tmp_path / "groups.csv"))
-    assert "1 groups of copies, 1 videos more than needed" in text
-    assert "  keep  in/" in text
-    assert len(pl.read_csv(tmp_path / "groups.csv")) == 2
-    rows = json.loads(call("--pairs", "--json", "--kind", "overlap"))["pairs"]
-    assert [(row["first"], row["second"]) for row in rows] == [("in/long.mp4", "in/trips/part.mp4")]
-    assert "0 pairs" in call("--pairs", "--in", "elsewhere/")

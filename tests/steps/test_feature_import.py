@@ -11,7 +11,6 @@ import pytest
 
 from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.steps.feature_import import import_features
@@ -67,14 +66,3 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     assert (first.num_new_shards, second.num_new_shards) == (3, 1)
     assert [shard.data_digest() for shard in second.shards] == digests
     assert (second.num_ok, second.failures) == (first.num_ok, first.failures)
-
-
-def test_import_features_of_no_features(tmp_path: Path) -> None:
-    """A file of texts and an absent one are errors that name the file and what is wanted."""
-    with h5py.File(tmp_path / "texts.hdf5", "w") as content:
-        content["a"] = "text"
-    root = DataRoot(tmp_path / "data")
-    with pytest.raises(DataError, match=r"texts\.hdf5: none of 1 datasets holds features; wanted floats"):
-        import_features(root, tmp_path / "texts.hdf5", name="set")
-    with pytest.raises(DataError, match=r"gone\.hdf5: not a readable HDF5 file"):
-        import_features(root, tmp_path / "gone.hdf5", name="set")

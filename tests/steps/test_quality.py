@@ -14,7 +14,7 @@ from hapvr.provenance import Provenance
 from hapvr.steps.frames import make_frames
 from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.quality import Finding, check_features, check_frames, check_stored, check_videos
+from hapvr.steps.quality import Finding, check_features, check_frames, check_videos
 from hapvr.steps.videos import make_videos
 from tests.conftest import small_settings, write_clip, write_settings
 
@@ -94,17 +94,3 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     assert found["feature_norms"].values["examples"] == ["long"]
     assert found["feature_norms"].values["largest_error"] == pytest.approx(1.0, abs=1e-3)
     assert found["stored_bytes"].passed
-
-
-def test_one_changed_byte_is_found(inbox: Project) -> None:
-    """A flipped byte in the data file: the finding names the file and says what to do."""
-    shard = inbox.shard("frames", "inbox-00000")
-    path = inbox.root.local_path(shard.data_name)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    try:
-        finding = check_stored(shard)
-    finally:
-        path.write_bytes(whole)
-    assert not finding.passed
-    assert shard.data_name in finding.hint

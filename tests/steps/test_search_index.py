@@ -12,9 +12,7 @@ from hapvr.data.features import FeatureStore
 from hapvr.search.current import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
-from hapvr.search.shards import descriptor_shard
 from hapvr.steps.descriptors import make_descriptors
-from hapvr.steps.features import make_features
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import IndexUpdate, update_index
 from hapvr.steps.search_model import SearchModel, search_model
@@ -45,23 +43,6 @@ def model_of(project: Project, *, seed: int = 0) -> SearchModel:
 
 def serving(project: Project) -> FrameIndex:
     return current_index(project.root).open(project.root, project.config.search)
-
-
-def test_every_video_with_features_is_in_the_index(indexed: tuple[Project, IndexUpdate]) -> None:
-    project, made = indexed
-    assert made.serving is not None
-    keys = project.root.list_folders("features")
-    found = {key: descriptor_shard(project.root, made.serving.digest, key).index() for key in keys}
-    held = {row["video_id"]: key for key in keys for row in found[key].iter_rows(named=True) if row["num_kept"]}
-    assert len(held) >= 0.9 * len(FeatureStore(project.root, keys).available())
-    assert made.passed
-    assert made.added == tuple(keys)
-    assert (made.replaced, made.removed, made.awaited) == ((), (), ())
-    assert made.recall == 1
-    assert made.serving == current_index(project.root)
-    index = serving(project)
-    assert index.videos() == held
-    assert index.status() == made.status
 
 
 def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, IndexUpdate]) -> None:
@@ -177,19 +158,3 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     update_index(project, model_of(project))
     assert sorted(path.name for path in folder.glob("index-*")) == ["index-0007", "index-0008", "index-backup"]
     assert len(serving(project).search_frames(query, 5)) == 5
-
-
-def test_changed_features_are_described_again(project: Project) -> None:
-    """Descriptors follow the features of their shard."""
-    key = project.root.list_folders("features")[0]
-    model = model_of(project)
-    assert not make_descriptors(project, key, model).done
-    index = project.root.local_path(f"features/{key}/index.parquet")
-    index.unlink()
-    make_features(project, key)
-    made = make_descriptors(project, key, model)
-    assert not made.done  # the same features again
-    features = project.shard("features", key)
-    provenance = features.require({})
-    features.write_index(features.index().to_dicts(), provenance=provenance)
-    assert make_descriptors(project, key, model).done
