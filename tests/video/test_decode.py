@@ -43,17 +43,15 @@ def test_sample_frames_of_29_97_fps_is_not_misled_by_rounding(videos, numbers_of
         assert numbers_of(sampled(path, decoder=decoder).frames) == [0, 29, 59]
 
 
-@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg4"])
-@pytest.mark.parametrize("rotation_deg", [0, 90, 180, 270, -90])
-@pytest.mark.parametrize("decoder", ["auto", "pyav"])
-def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg, decoder):
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+@pytest.mark.parametrize("rotation_deg", [90, 180, 270])
+def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg):
     """A camera held on its side stores turned frames with a flag; they are sampled as an upright copy is."""
     numbers = [numbered_frame(number, width_px=128, height_px=96) for number in range(20)]
-    options = {"codec": codec, "codec_options": {"x265-params": "log-level=none"} if codec == "libx265" else {}}
-    upright = write_video(videos.folder / "upright.mp4", numbers, **options)
+    upright = write_video(videos.folder / "upright.mp4", numbers, codec=codec)
     turned = [np.ascontiguousarray(np.rot90(frame, k=-rotation_deg // 90)) for frame in numbers]
-    path = write_video(videos.folder / "turned.mp4", turned, rotation_deg=rotation_deg, **options)
-    expected, found = (sampled(one, fps=5, short_side_px=64, decoder=decoder) for one in (upright, path))
+    path = write_video(videos.folder / "turned.mp4", turned, rotation_deg=rotation_deg, codec=codec)
+    expected, found = (sampled(one, fps=5, short_side_px=64) for one in (upright, path))
     assert found.frames.shape == expected.frames.shape
     assert np.abs(found.frames.astype(int) - expected.frames).mean() < 4
     assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
@@ -70,16 +68,10 @@ def test_sample_frames_have_square_pixels(videos):
     ("name", "codec", "pixel_format"),
     [
         ("clip.mp4", "libx265", "yuv420p10le"),
-        ("clip.mp4", "libx264", "yuv444p"),
-        ("clip.mp4", "libx264", "yuv422p10le"),
         ("clip.avi", "mpeg4", "yuv420p"),
         ("clip.mkv", "ffv1", "gray"),
         ("clip.webm", "libvpx-vp9", "yuv420p"),
-        ("clip.mov", "mjpeg", "yuvj420p"),
-        ("clip.gif", "gif", "rgb8"),
-        ("clip.mpg", "mpeg2video", "yuv420p"),
         ("clip.ts", "libx264", "yuv420p"),
-        ("clip.flv", "flv", "yuv420p"),
         ("clip.h264", "libx264", "yuv420p"),
     ],
 )
@@ -131,9 +123,7 @@ def test_sample_frames_stops_at_the_limits(videos, numbers_of):
         assert caught.value.reason == "too_large"
 
 
-@pytest.mark.parametrize(
-    "name", ["with space.mp4", "quo'te\".mp4", "видео 動画.mp4", "-dash.mp4", "a%d:b?c#.mp4", "$(x);&.mp4"]
-)
+@pytest.mark.parametrize("name", ["quo'te\" 動画.mp4", "-a%d:b?c# $(x);&.mp4"])
 def test_sample_frames_opens_any_name(videos, name):
     """Names are never read as patterns, options, protocols or shell words."""
     path = videos.folder / name

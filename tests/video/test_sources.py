@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from pathlib import Path
 
 import polars as pl
@@ -39,21 +38,6 @@ def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
     assert [entry.uri for entry in result.entries] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
 
 
-def test_scan_folder_keeps_names_that_become_equal_apart(tmp_path):
-    """Of two files that differ only in Unicode form one has the plain id, the same in each scan; both are found."""
-    names = [unicodedata.normalize(form, "é.mp4") for form in ("NFC", "NFD")]
-    touch(tmp_path, *names)
-    if len(os.listdir(tmp_path)) == 1:
-        pytest.skip("this file system normalises names itself")
-    entries = scan_folder(tmp_path, source="s").entries
-    assert [entry.uri for entry in entries] == [str(tmp_path / name) for name in names]
-    assert entries[0].video_id == "s/é.mp4"
-    assert entries[1].video_id.startswith("s/é.mp4~")
-    assert scan_folder(tmp_path, source="s").entries == entries
-    (tmp_path / names[0]).unlink()
-    assert ids(scan_folder(tmp_path, source="s")) == ["s/é.mp4"]
-
-
 def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
     """A name that is no text becomes a row, whose file is found; so is a file whose name only looks escaped."""
     try:
@@ -82,17 +66,6 @@ def test_scan_folder_stays_inside_and_ends(tmp_path):
     (root / "same.mp4").symlink_to(root / "a" / "one.mp4")
     (root / "broken.mp4").symlink_to(root / "nothing.mp4")
     assert ids(scan_folder(root, source="s")) == ["s/a/one.mp4", "s/broken.mp4", "s/same.mp4"]
-
-
-def test_scan_folder_says_what_to_do_about_no_videos(tmp_path):
-    """Missing, empty and video-less folders are told apart."""
-    with pytest.raises(DataError, match="is no folder; set the source's path"):
-        scan_folder(tmp_path / "none", source="s")
-    with pytest.raises(DataError, match="it is empty"):
-        scan_folder(tmp_path, source="s")
-    touch(tmp_path, "README.md")
-    with pytest.raises(DataError, match="only 1 other files"):
-        scan_folder(tmp_path, source="s")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
