@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.scoring import ScoringSettings, score_benchmark
 from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
@@ -172,27 +169,3 @@ def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
     assert sorted(table["query_id"].unique()) == ["q0", "q2"]
     assert table.height == 2 * 10
     assert "r4" not in table["reference_id"]
-
-
-def test_bfloat16_keeps_the_metrics(tmp_path):
-    """On noisy copies that are hard to find, mAP from bfloat16 products is within 0.001 of float32's."""
-    rng = torch_rng(5, "copies")
-    definition = make_definition(num_queries=30, num_references=60)
-    network = make_network(attention=False, comparator=False)
-    features = random_features(definition.video_ids)
-    for number, query in enumerate(definition.queries):
-        copied = features[f"r{number}"] + 0.6 * torch.randn(features[f"r{number}"].shape, generator=rng)
-        features[query] = torch.nn.functional.normalize(copied, dim=-1)
-    labels = pl.DataFrame(
-        [(query, f"r{number}", "ND") for number, query in enumerate(definition.queries)],
-        schema=definition.labels.schema,
-        orient="row",
-    )
-    definition = dataclasses.replace(definition, labels=labels)
-    values = []
-    for dtype in ("float32", "bfloat16"):
-        path = tmp_path / f"{dtype}.parquet"
-        score_benchmark(network, definition, Features(features), path, settings=ScoringSettings(dtype=dtype))
-        values.append(evaluate(definition, path).metrics["mAP"])
-    assert 0.3 < values[0] < 0.98
-    assert values[1] == pytest.approx(values[0], abs=1e-3)
