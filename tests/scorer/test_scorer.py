@@ -6,7 +6,6 @@ import functools
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -154,21 +153,6 @@ def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes:
     assert scorer.features(clip) is first
     clip.write_bytes((scenes / "b.mp4").read_bytes())
     assert scorer.features(clip).shape[0] == 8
-
-
-@pytest.mark.slow
-def test_threads_get_the_scores_that_one_caller_gets(bundle: Path, scorer: VideoScorer, scenes: Path) -> None:
-    """Eight threads with one scorer of little cache: every row equals that of a scorer used by one thread alone."""
-    files = [scenes / name for name in ("a.mp4", "b.mp4", "copy.mp4", "bad.mp4", "absent.mp4")]
-    pairs = [(query, reference) for query in files for reference in files]
-    wanted = scorer.score_pairs(pairs)
-    assert sum(not row.error for row in wanted) == 9
-    shared = load_bundle(bundle)
-    with ThreadPoolExecutor(8) as threads:
-        for rows in threads.map(lambda shift: shared.score_pairs(pairs[shift:] + pairs[:shift]), range(0, 24, 3)):
-            assert {(row.query, row.reference): row for row in rows} == {
-                (row.query, row.reference): row for row in wanted
-            }
 
 
 def test_frame_pairs_of_a_request_are_bounded(scorer: VideoScorer, scenes: Path) -> None:

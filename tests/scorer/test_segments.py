@@ -58,16 +58,6 @@ def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> 
     assert spans(align(np.array([[0.1, 0.9, 0.2]]), threshold=0.5)) == [((0, 0), (1, 1))]
 
 
-def test_part_that_is_shown_ten_times_is_found_ten_times() -> None:
-    """One part of the query, ten places in the reference."""
-    matrix = background(10, 150)
-    places = range(4, 144, 15)
-    for place in places:
-        for step in range(5):
-            matrix[3 + step, place + step] = 0.9
-    assert spans(align(matrix, threshold=0.5)) == [((3, 7), (place, place + 4)) for place in places]
-
-
 @given(seed=st.integers(0, 200), rows=st.integers(1, 12), columns=st.integers(1, 12))
 def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
     """In range, in order, long enough, no two with a common frame pair, and the same parts if the videos change places."""
