@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.demo.clips_benchmark import load_frames, make_clips_benchmark
 from hapvr.demo.edits import EDITS
-from hapvr.demo.output import write_mp4
 from hapvr.demo.user_videos import MIN_CLIPS, held_out_counts, read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.video.decode import probe_video
 from hapvr.video.settings import OwnVideosSource
-from tests.demo.conftest import moving_square
 
 
 def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None:
@@ -60,44 +58,6 @@ def test_copies_have_their_true_times(clips: Path, tmp_path: Path) -> None:
         assert np.abs(edited[shown_end - 1].astype(int) - original[first if backwards else end - 1]).mean() < 16, kind
         seen.add(kind)
     assert len(seen) >= 5
-
-
-def test_parts_are_shown_in_longer_footage(tmp_path: Path) -> None:
-    """Copies of 3 s and 5 s of a longer clip lie within twenty seconds of a clip that is no query."""
-    clips = tmp_path / "clips"
-    clips.mkdir()
-    for number in range(3):
-        write_mp4(clips / f"clip {number}.mp4", moving_square(number, num_frames=60), fps=10)
-    definition, _ = make_clips_benchmark(
-        clips, tmp_path / "made", name="own", edits="parts", distractor_rate=0.34, workers=1
-    )
-    videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
-    assert [videos[copy]["edit"] for copy in definition.labels["reference_id"]] == ["part_3s", "part_5s"] * 2
-    for _, copy, start, end, shown, shown_end in definition.segments.iter_rows():
-        length_s = int(videos[copy]["edit"][5])
-        assert length_s - 0.31 < end - start <= length_s + 1e-9
-        assert 0 < shown < shown_end < 20
-        assert 0.75 <= (end - start) / (shown_end - shown) <= 1.5 + 0.05
-        assert probe_video(definition.video_files()[copy]).duration_s == pytest.approx(20, abs=0.2)
-    with pytest.raises(DataError, match="parts need queries that are longer and a clip that is none"):
-        make_clips_benchmark(clips, tmp_path / "none", name="own", edits="parts", distractor_rate=0, workers=1)
-
-
-def test_make_clips_benchmark_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:
-    """Broken files are listed with a reason, a repeated file is a near duplicate, odd names become ids."""
-    definition, unusable = make_clips_benchmark(
-        awkward_clips, tmp_path / "made", name="own", distractor_rate=0.0, workers=1
-    )
-    reasons = {path.name: reason for path, reason in unusable.items()}
-    assert set(reasons) == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.mp4"}
-    assert reasons["empty.mp4"] == "empty_file"
-    assert reasons["sound.mp4"] == "no_video_stream"
-    originals = [video for video in definition.video_ids if video.startswith("own/originals/")]
-    assert len(originals) + len(unusable) == sum(path.is_file() for path in awkward_clips.rglob("*.mp4"))
-    repeated = definition.videos.filter(edit="same_file")
-    assert len(repeated) == 1
-    assert definition.labels.filter(reference_id=repeated["video_id"][0])["label"].to_list() == ["ND"]
-    assert {"own/originals/a 'quoted' \"name\" — 映像.mp4", "own/originals/sub/nested.mp4"} <= set(originals)
 
 
 def originals(folder: Path) -> set[str]:
