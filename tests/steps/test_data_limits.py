@@ -1,4 +1,4 @@
-"""Full disks, roots that cannot be written, foreign manifests, other sampling: a clear refusal, and nothing lost."""
+"""Full disks, locks of other processes: a clear refusal, and nothing lost."""
 
 from __future__ import annotations
 
