@@ -1,4 +1,4 @@
-"""Batches: a function of seed and number, with the views of windows all over a video, and donors that are labelled."""
+"""Batches: a function of seed and number, with donors that are labelled."""
 
 from __future__ import annotations
 
