@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,20 +15,26 @@ from pathlib import Path
 
 import dagster as dg
 import mlflow
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 
 from hapvr.registry.versions import lineage_of, versions_from
 from hapvr.scorer.bundle import load_bundle
+from hapvr.search.current import current_index
 from hapvr.steps.project import Project
+from hapvr.steps.summary import summarize
 from hapvr.steps.training import current_run, tracker_of
-from tests.conftest import CHECKOUT, small_settings, write_settings
+from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
 
 pytestmark = pytest.mark.slow  # all want the whole chain
 
 PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels", "frame_descriptors")
+MLFLOW_PAGE = "http://127.0.0.1:5001"
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with Storage().instance(folder, config) as instance:
         demo = subprocess.run(
             [sys.executable, "-m", "pipelines.demo"],
+            env=os.environ | {"HAPVR_MLFLOW_PAGE": MLFLOW_PAGE},
             cwd=CHECKOUT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert demo.returncode == 0, demo.stdout + demo.stderr
@@ -106,6 +114,29 @@ def test_pseudo_labels_can_be_made_alone(chain: Chain) -> None:
     assert result.success
     made = [event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key]
     assert made == ["pseudo_labels"]
+
+
+def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
+    """Contact sheet, loss curves, precision-recall curve, heat map, failures and the link to MLflow are in the metadata."""
+    wanted = {
+        "frames": {"contact_sheet"},
+        "video_manifest": {"rows", "videos_by_source"},
+        "training_views": {"operations", "views"},
+        "pseudo_labels": {"label_rates", "labels"},
+        "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
+        "benchmark_scores": {
+            "metrics",
+            "own-test: mAP DSVR",
+            "own-test: precision-recall-DSVR",
+            "own-test: frame-similarity-most-similar",
+            "mlflow_run",
+        },
+        "registered_model": {"version", "decision", "mlflow_run", "model_card"},
+    }
+    for asset, names in wanted.items():
+        assert names <= set(latest(chain, asset).metadata), asset
+    link = latest(chain, "similarity_model").metadata["mlflow_run"].value
+    assert str(link).startswith(MLFLOW_PAGE)
 
 
 def test_training_is_tracked(chain: Chain) -> None:
@@ -171,6 +202,41 @@ def test_data_versions_say_what_was_made_from_what(chain: Chain) -> None:
     assert (made["benchmark_scores"].tags or {})["dagster/input_data_version/similarity_model"] == model
 
 
+def type_name(found: pa.DataType) -> str:
+    """As the asset's columns say it: sizes go by the settings."""
+    if pa.types.is_list(found):
+        return f"list<{found.value_type}>"
+    return "fixed_size_binary" if pa.types.is_fixed_size_binary(found) else str(found)
+
+
+def test_shown_columns_are_those_of_the_files(chain: Chain) -> None:
+    """The column schemas on the assets name the stored columns, with their types, in their order."""
+    from pipelines.definitions import defs
+
+    run = current_run(chain.project)
+    files = {
+        "video_manifest": "manifest/own-train-00000/rows.parquet",
+        "videos": "videos/own-train-00000/index.parquet",
+        "frames": "frames/own-train-00000/data.parquet",
+        "features": "features/own-train-00000/data.parquet",
+        "training_views": "training_views/own-train-00000/data.parquet",
+        "pseudo_labels": "pseudo_labels/own-train-00000/data.parquet",
+        "benchmark_scores": f"models/{run.key}/benchmarks/own-test/similarities-trained.parquet",
+        "frame_descriptors": f"search/{current_index(chain.project.root).digest}/descriptors/own-train-00000/data.parquet",
+    }
+    shown = {}
+    graph = defs.resolve_asset_graph()
+    for key in graph.get_all_asset_keys():
+        schema = graph.get(key).metadata.get("dagster/column_schema")
+        if schema is not None and key.to_user_string() in ASSETS:
+            shown[key.to_user_string()] = [(column.name, column.type) for column in schema.value.columns]
+    assert set(shown) == set(files)
+    for name, columns in shown.items():
+        stored = pq.read_schema(chain.project.root.local_path(files[name]))
+        found = [(field.name, type_name(field.type)) for field in stored]
+        assert columns == found, name
+
+
 def test_data_checks_ran_for_every_shard(chain: Chain) -> None:
     """Each shard's findings are on the assets; files that are no videos fail their check with a hint."""
     for asset, check in (("videos", "failed_videos"), ("frames", "frame_rate"), ("features", "feature_norms")):
@@ -180,6 +246,30 @@ def test_data_checks_ran_for_every_shard(chain: Chain) -> None:
     key = dg.AssetCheckKey(dg.AssetKey("features"), "feature_norms")
     history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
     assert {record.status.value for record in history} == {"SUCCEEDED"}
+
+
+def test_progress_of_training_streams_into_the_runs_log(chain: Chain) -> None:
+    """The trainer's lines, sent through Pipes, are in the log of the asset's run."""
+    event = chain.instance.get_latest_materialization_event(dg.AssetKey("similarity_model"))
+    assert event is not None
+    messages = [entry.user_message for entry in chain.instance.all_logs(event.run_id)]
+    assert any("step 8/8" in message for message in messages)
+    assert any("validation/mean" in message for message in messages)
+
+
+def test_registered_model_scores_raw_files_by_its_alias(chain: Chain, clips_folder: Path) -> None:
+    """models:/hapvr@champion scores pairs of files; a bad one is a row with an error; a clip is closest to itself."""
+    tracker = tracker_of(chain.project)
+    mlflow.set_tracking_uri(tracker.uri)
+    mlflow.set_registry_uri(tracker.uri)
+    model = mlflow.pyfunc.load_model("models:/hapvr@champion")
+    clip, other = clips_folder / "clip 01.mp4", clips_folder / "clip 02.mp4"
+    pairs = [(clip, clip), (clip, other), (clip, clips_folder / "text.mp4")]
+    frame = pd.DataFrame({"query": [str(q) for q, _ in pairs], "reference": [str(r) for _, r in pairs]})
+    rows = model.predict(frame)
+    assert rows["similarity"][0] > rows["similarity"][1]
+    assert pd.isna(rows["similarity"][2])
+    assert "not_video" in rows["error"][2]
 
 
 def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_path: Path) -> None:
@@ -247,6 +337,50 @@ def test_an_unchanged_training_says_so_and_can_be_skipped(chain: Chain) -> None:
     assert sorted(path.name for path in own.folder.parent.iterdir() if path.is_dir()) == [own.key]
     messages = [entry.user_message for entry in chain.instance.all_logs(result.run_id)]
     assert any("Neither training data nor settings changed" in message for message in messages)
+
+
+def test_numbers_and_checks_are_for_people(chain: Chain) -> None:
+    """The best step counts as the curves do; a passed check has no hint; where there was no champion, none is passed."""
+    shown = latest(chain, "similarity_model").metadata
+    assert shown["best_step"].value in (4, 8)
+    assert shown["minutes"].value == round(shown["minutes"].value, 1)
+    for asset, check, status in (
+        ("features", "feature_norms", "SUCCEEDED"),
+        ("registered_model", "better_on_the_target", "FAILED"),
+    ):
+        key = dg.AssetCheckKey(dg.AssetKey(asset), check)
+        history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+        record = next(one for one in history if one.status.value != "PLANNED")  # of runs that were only created
+        assert record.status.value == status
+        assert record.event is not None
+        evaluation = record.event.asset_check_evaluation
+        assert evaluation is not None
+        assert "hint" not in evaluation.metadata
+    assert "no champion" in (evaluation.description or "")
+
+
+def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:
+    """The closing lines count videos, name every bad file, the weights, the version and where things are."""
+    text = "\n".join(summarize(chain.project).lines)
+    assert f"failed {len(BAD_FILES)}" in text
+    for name in BAD_FILES:
+        assert name in text
+    assert "backbone weights: random" in text
+    assert "models:/hapvr@champion is version 1" in text
+
+
+def test_one_asset_can_be_materialised_alone(chain: Chain) -> None:
+    """`dagster asset materialize --select features --partition ...` works on what is there, and leaves it alone."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dagster", "asset", "materialize", "-f", "pipelines/definitions.py", "-d", ".",
+         "--select", "features", "--partition", "own-test-00000"],
+        capture_output=True, text=True, cwd=CHECKOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    event = chain.instance.get_latest_materialization_event(dg.AssetKey("features"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.metadata["was_finished"].value is True
 
 
 def test_failed_stage_stops_the_job_with_the_librarys_message(

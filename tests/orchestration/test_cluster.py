@@ -1,12 +1,40 @@
-"""What a run asks of its node."""
+"""The instance files of a team and of a cluster, and what a run asks of its node."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, get_args
 
-from tests.conftest import small_settings, write_settings
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from hapvr.config import AutomationConfig, Job
+from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
+
+
+def instance_file(folder: str) -> dict[str, Any]:
+    """A dagster.yaml of the checkout."""
+    text = (CHECKOUT / "dagster_home" / folder / "dagster.yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
+def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
+    """A team's instance is the default one but for its storage; a cluster's also launches elsewhere and has other limits."""
+    default, team, cluster = instance_file("."), instance_file("team"), instance_file("cluster")
+    for storage in ("run_storage", "schedule_storage", "event_log_storage"):
+        assert cluster.pop(storage) == team.pop(storage)
+    assert team == default
+    assert (
+        cluster["concurrency"]["runs"]["tag_concurrency_limits"]
+        == default["concurrency"]["runs"]["tag_concurrency_limits"]
+    )
+    assert cluster["run_monitoring"].pop("start_timeout_seconds") > 0
+    assert {key: cluster[key] for key in default if key != "concurrency"} == {
+        key: default[key] for key in default if key != "concurrency"
+    }
 
 
 def test_runs_ask_for_what_the_configuration_says(tmp_path: Path) -> None:
@@ -15,10 +43,21 @@ def test_runs_ask_for_what_the_configuration_says(tmp_path: Path) -> None:
     settings["automation"] = {"run_resources": {"extract": {"num_cpus": 2, "num_gpus": 0.5}}}
     config = write_settings(tmp_path / "config.yaml", settings)
     with Storage().instance(tmp_path, config):
-        from pipelines.automation import missing_and_outdated
+        from pipelines.automation import new_frames, new_shards
         from pipelines.definitions import defs
 
         asked = {job.name: job.tags.get("dagster-ray/config") for job in defs.resolve_all_job_defs()}
         assert json.loads(asked.pop("extract") or "") == {"num_cpus": 2.0, "num_gpus": 0.5}
         assert set(asked.values()) == {None}
-        assert json.loads(missing_and_outdated.run_tags["dagster-ray/config"]) == {"num_cpus": 2.0, "num_gpus": 0.5}
+        assert json.loads(new_frames.run_tags["dagster-ray/config"]) == {"num_cpus": 2.0, "num_gpus": 0.5}
+        assert "dagster-ray/config" not in new_shards.run_tags
+
+
+def test_resources_are_for_jobs_that_there_are() -> None:
+    """The configuration knows the jobs by name."""
+    from pipelines.definitions import defs
+
+    jobs = {job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
+    assert set(get_args(Job)) == jobs
+    with pytest.raises(ValidationError):
+        AutomationConfig.model_validate({"run_resources": {"train": {"num_cpus": 2}}})

@@ -59,6 +59,27 @@ JOBS = {
     "group": ["duplicate_groups"],
     "watch": ["watch_matches"],
 }
+SENSORS = {
+    "new_videos": (["find_videos", "retrain"], "STOPPED"),
+    "missing_and_outdated": (None, "STOPPED"),
+    "fail_lost_runs": (None, "RUNNING"),
+    "waiting_alerts": (None, "RUNNING"),
+    "close_failed_training": (None, "RUNNING"),
+    "close_canceled_training": (None, "RUNNING"),
+}
+SCHEDULES = {"retrain_on_schedule": ("retrain", "0 3 * * 0", "UTC", "STOPPED")}
+CHECKS = {
+    "videos": {"unavailable_videos", "failed_videos", "duplicate_videos"},
+    "frames": {"undecodable_videos", "frame_rate", "stored_bytes"},
+    "features": {"feature_values", "feature_norms", "stored_bytes"},
+    "training_views": {"stored_bytes"},
+    "pseudo_labels": {"stored_bytes"},
+    "registered_model": {"better_on_the_target", "no_required_metric_worse"},
+    "search_index": {"recall"},
+    "duplicate_pairs": {"calibrated"},
+    "duplicate_groups": {"all_shards_compared"},
+    "watch_matches": {"queries_usable", "alerts_delivered"},
+}
 
 
 def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
@@ -71,6 +92,39 @@ def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
             name
         )
     assert "hapvr/retry_wait_s" in found["retrain"].tags
+
+
+def started(sensor: dg.SensorDefinition) -> str | list[str] | None:
+    """The job that a sensor starts, or its jobs."""
+    names = [target.job_name for target in sensor.targets] if sensor.has_jobs else []
+    return names if len(names) > 1 else next(iter(names), None)
+
+
+def test_sensors_and_schedules_are_stable() -> None:
+    """Names, what they start, and whether they are on where the configuration does not ask for automation."""
+    repository = defs.get_repository_def()
+    sensors = {sensor.name: (started(sensor), sensor.default_status.value) for sensor in repository.sensor_defs}
+    assert sensors == SENSORS
+    schedules = {
+        schedule.name: (
+            schedule.job_name,
+            schedule.cron_schedule,
+            schedule.execution_timezone,
+            schedule.default_status.value,
+        )
+        for schedule in repository.schedule_defs
+    }
+    assert schedules == SCHEDULES
+
+
+def test_asset_checks_are_stable() -> None:
+    """Which checks each asset has; each says what it looks at."""
+    graph = defs.resolve_asset_graph()
+    found: dict[str, set[str]] = {}
+    for key in graph.asset_check_keys:
+        found.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
+        assert graph.get_check_spec(key).description
+    assert found == CHECKS
 
 
 def test_automation_follows_the_configuration(tmp_path: Path) -> None:
@@ -131,3 +185,10 @@ def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() ->
         assert node.kinds
         for parent in node.parent_keys:
             assert order.index(parent.to_user_string()) < order.index(key.to_user_string())
+
+
+def test_workspace_points_at_the_definitions() -> None:
+    """workspace.yaml names the file and attribute that exist."""
+    (entry,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text())["load_from"]
+    assert entry["python_file"]["relative_path"] == "pipelines/definitions.py"
+    assert entry["python_file"]["attribute"] == "defs"

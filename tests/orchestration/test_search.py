@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,3 +201,37 @@ def columns_of(asset: str) -> list[tuple[str, str]]:
 
     schema = defs.resolve_asset_graph().get(dg.AssetKey(asset)).metadata["dagster/column_schema"].value
     return [(column.name, column.type) for column in schema.columns]
+
+
+def test_watch_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstance], clips_folder: Path) -> None:
+    """No lists; a list of one clip of the collection and a file that is no video; a webhook that is away."""
+    project, instance = searched
+    (project.folder / "watched").mkdir()
+    for name in ("clip 01.mp4", "text.mp4"):
+        shutil.copy(clips_folder / name, project.folder / "watched" / name)
+    settings = project.config.model_dump(mode="json")
+    settings["watch"] = {
+        "lists": [{"name": "leaked", "path": str(project.folder / "watched"), "min_probability": 0.5}],
+        "webhook": {"url": "http://127.0.0.1:9/nobody"},
+    }
+    write_settings(project.folder / "config.yaml", settings)
+    promote(tracker_of(project).client, "hapvr", registered(project, seed=0, calibrated=sure_of_all()), reason="first")
+    assert materialize(instance, "search_index").success
+    keys = instance.get_dynamic_partitions("shards")
+    assert tick(instance) == {"watch_matches": sorted(keys)}
+    for key in keys:
+        assert materialize(instance, "watch_matches", shard=key).success
+    made = shown(instance, "watch_matches")
+    assert {"matches", "new_alerts", "dagster/row_count"} <= made.keys()
+    assert not passed(instance, "watch_matches", "queries_usable")
+    assert not passed(instance, "watch_matches", "alerts_delivered")
+    assert columns_of("watch_matches") == [
+        (field.name, str(field.type))
+        for field in pq.read_schema(project.root.local_path(f"watch_matches/{keys[0]}/rows.parquet"))
+    ]
+    (project.folder / "watched" / "text.mp4").unlink()
+    assert tick(instance) == {"watch_matches": sorted(keys)}
+    for key in keys:
+        assert materialize(instance, "watch_matches", shard=key).success
+    assert passed(instance, "watch_matches", "queries_usable")
+    assert tick(instance) == {}

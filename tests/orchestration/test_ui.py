@@ -73,7 +73,7 @@ def test_ui_serves_the_graph_on_loopback_and_ends_its_servers(
     assert alive == []
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
 def test_addresses_that_others_reach_are_refused(
     host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,18 +86,14 @@ def test_addresses_that_others_reach_are_refused(
     assert host in said
 
 
-def test_an_instance_has_one_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["pipelines.ui", "pipelines.demo"])
+def test_an_instance_has_one_server(command: str, tmp_path: Path) -> None:
     """While one serves an instance, a second one ends with exit code 2 and says what to do: two daemons start runs twice."""
     config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
     environment = os.environ | {"HAPVR_CONFIG": str(config), "DAGSTER_HOME": str(tmp_path)}
     with only_server(tmp_path):
         done = subprocess.run(
-            [sys.executable, "-m", "pipelines.ui"],
-            capture_output=True,
-            text=True,
-            cwd=CHECKOUT,
-            env=environment,
-            check=False,
+            [sys.executable, "-m", command], capture_output=True, text=True, cwd=CHECKOUT, env=environment, check=False
         )
     assert done.returncode == 2
     assert "end it first" in done.stdout + done.stderr
