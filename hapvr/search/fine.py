@@ -32,7 +32,7 @@ Rows = tuple[int, int]
 
 LEAST_CONTAINED = 0.5
 """Probability of a match from which on a short video counts as shown within the query; what is below only moves the ranks
-of unrelated videos (docs/experiments.md)."""
+of unrelated videos."""
 
 
 class Videos(Protocol):

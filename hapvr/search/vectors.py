@@ -22,7 +22,7 @@ from hapvr.settings import first_line
 
 os.environ.setdefault("LANCE_LOG", "error")  # its warnings about its own future are nobody's business here
 # From a million values of centres on, the engine would otherwise guess the nearest centre of a row: rows come into wrong
-# lists, and some lists become a hundred times as long as the others (docs/experiments.md).
+# lists, and some lists become a hundred times as long as the others (docs/results.md).
 os.environ.setdefault("LANCE_USE_HNSW_SPEEDUP_INDEXING", "disabled")
 import lance
 
@@ -33,7 +33,7 @@ VECTOR = "vector"
 BLOCK = 8
 """The codes of an index want vectors whose length is a multiple of this."""
 STORED = pa.float32()
-"""Stored type of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long (docs/experiments.md)."""
+"""Stored type of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long."""
 METRIC = "cosine"
 LIST_ROWS = 4096
 """Rows of an inverted list, on average; more where that would give more than MAX_LISTS lists."""

@@ -243,7 +243,7 @@ def _onnx(onnx: Mapping[str, Any]) -> str:
     return (
         f"The frozen network with its whitening, and the similarity network, in opset {onnx['opset']} for videos of any "
         f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
-        f"features, similarities of ONNX Runtime and torch differ by {check['largest_difference']:.1g} at most."
+        f"features, similarities of the ONNX files and torch differ by {check['largest_difference']:.1g} at most."
     )
 
 
