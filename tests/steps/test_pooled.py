@@ -10,8 +10,7 @@ from torch.testing import assert_close
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.manifest import shard_keys
 from hapvr.data.rows import places_of_videos
-from hapvr.model.side import Side, join_side, side_rows, split_side
-from hapvr.networks.backbone import frame_side, load_backbone, pooled_maps
+from hapvr.networks.backbone import load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.steps.project import Project
