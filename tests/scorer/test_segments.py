@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hapvr.scorer.segments import Alignment, align, best_run, relative_similarity, timed_segments
+from hapvr.scorer.segments import Alignment, FrameTimes, align, best_run, relative_similarity, timed_segments
 from hapvr.seeding import numpy_rng
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from hapvr.config import Config
 from hapvr.config_file import load_config, read_mapping
+from hapvr.model.frame_extras import FrameExtras, join_extras
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.networks.pairs import positive_pairs, video_pair_labels
 from hapvr.networks.pseudo import pseudo_labels

@@ -10,7 +10,8 @@ from torch.testing import assert_close
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.manifest import shard_keys
 from hapvr.data.rows import places_of_videos
-from hapvr.networks.backbone import load_backbone, pooled_maps
+from hapvr.model.frame_extras import FrameExtras, extras_rows, join_extras, split_extras
+from hapvr.networks.backbone import frame_extras, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.steps.project import Project
@@ -19,8 +20,8 @@ CHANNELS = 960
 """Of the four scales of a ResNet-18."""
 
 
-@pytest.mark.parametrize(("side_dims", "dims"), [(960, 32), (31, 32)])
-def test_side_comes_back(side_dims: int, dims: int) -> None:
+@pytest.mark.parametrize(("extras_dims", "dims"), [(960, 32), (31, 32)])
+def test_side_comes_back(extras_dims: int, dims: int) -> None:
     """Joined and split again, in half precision, for sizes that fill the last row and that do not."""
     generator = torch.Generator().manual_seed(extras_dims)
     regions = torch.randn(3, 5, 9, dims, generator=generator).half()
@@ -67,4 +68,4 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
         assert bool((extras.magnitude > 0).all())
     shard = pooled_project.shard("features", keys[0])
     video_id = next(iter(places_of_videos(shard)))
-    assert np.array_equal(FeatureFile(shard, side=True).regions(video_id, 0, 1), found[video_id][:1].numpy())
+    assert np.array_equal(FeatureFile(shard, extras=True).regions(video_id, 0, 1), found[video_id][:1].numpy())
