@@ -39,7 +39,6 @@ settings.load_profile("hapvr")
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = CHECKOUT / "tests" / "golden"
 
-WriteClip = Callable[..., Path]
 MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 

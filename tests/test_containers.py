@@ -1,19 +1,12 @@
-"""Dockerfile and compose.yaml, as far as that goes without containers: `mlflow_server` runs the command of the service."""
+"""compose.yaml, as far as that goes without containers: `mlflow_server` runs the command of the service."""
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from hapvr.config_file import load_config
 from tests.conftest import CHECKOUT
-
-VARIABLE = re.compile(r"\$\{(\w+)")
 
 
 def services() -> dict[str, Any]:
@@ -22,57 +15,8 @@ def services() -> dict[str, Any]:
     return loaded
 
 
-def instructions() -> list[tuple[str, str]]:
-    """Instruction and arguments of each line of the Dockerfile, continued lines as one."""
-    text = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return [(name, arguments) for name, _, arguments in (line.partition(" ") for line in lines)]
-
-
 def test_only_this_machine_reaches_the_published_ports() -> None:
     """No server asks who is there, so no port is published to other machines."""
     ports = [port for service in services().values() for port in service.get("ports", [])]
     assert len(ports) == 3
     assert all(port.startswith("127.0.0.1:") for port in ports)
-
-
-def test_services_wait_for_each_other_and_share_the_password_that_the_user_chooses() -> None:
-    """No password stands in the file, and each service starts after what it needs."""
-    text = (CHECKOUT / "compose.yaml").read_text(encoding="utf-8")
-    assert set(VARIABLE.findall(text)) == {"HAPVR_POSTGRES_PASSWORD", "HAPVR_VIDEOS"}
-    for service in services().values():
-        for needed in service.get("depends_on", {}):
-            assert "healthcheck" in services()[needed]
-
-
-def test_configuration_of_the_team_reads_what_compose_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables of configs/team.yaml are set by the service, and its videos are where compose mounts them."""
-    dagster = services()["dagster"]
-    environment = dagster["environment"]
-    path = CHECKOUT / environment["HAPVR_CONFIG"]
-    names = set(VARIABLE.findall(path.read_text(encoding="utf-8")))
-    assert names <= environment.keys()
-    for name in names:
-        monkeypatch.setenv(name, environment[name])
-    config = load_config(path)
-    mounts = [
-        Path(volume.split(":")[-2] if volume.endswith(":ro") else volume.split(":")[-1])
-        for volume in dagster["volumes"]
-    ]
-    assert Path(config.data_root).parent in mounts
-    assert Path(config.sources[0].path) in mounts  # type: ignore[union-attr]
-    assert config.tracking.uri == "http://mlflow:5000"
-    assert (CHECKOUT / "dagster_home" / Path(environment["DAGSTER_HOME"]).name / "dagster.yaml").is_file()
-
-
-def test_dockerfile_copies_what_is_there_and_starts_the_servers() -> None:
-    """Every path that is copied exists, and the command is the program of `make ui` with options that it knows."""
-    steps = instructions()
-    assert steps[0] == ("FROM", "python:3.11-slim")
-    for name, arguments in steps:
-        if name == "COPY":
-            assert all((CHECKOUT / source).exists() for source in arguments.split()[:-1])
-    command = json.loads(dict(steps)["CMD"])
-    assert command[:3] == ["python", "-m", "pipelines.ui"]
-    known = (CHECKOUT / "pipelines" / "ui.py").read_text(encoding="utf-8")
-    assert all(f'"{option}"' in known for option in command if option.startswith("--"))

@@ -6,9 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hapvr.augment import overlays
 from hapvr.augment.overlays import (
-    EMOTICONS,
     draw_overlays,
     overlay_emoji,
     overlay_text,
@@ -49,25 +47,3 @@ def test_overlays_are_seen_but_leave_most_of_the_picture():
         assert np.mean([share > 0.001 for share in shares]) > 0.9
         assert max(shares) < 0.5
     assert grey.getextrema() == ((128, 128),) * 3
-
-
-def test_overlay_emoji_draws_faces_not_boxes(monkeypatch):
-    """The font has every emoticon: at equal places each differs from a missing character and from the others."""
-    white = Image.new("RGB", (224, 224), "white")
-
-    def drawn(character):
-        monkeypatch.setattr(overlays, "EMOTICONS", (character,))
-        return b"".join(overlay_emoji(white, rng=np.random.default_rng(seed)).tobytes() for seed in range(4))
-
-    faces = {drawn(character) for character in EMOTICONS}
-    assert len(faces) == len(EMOTICONS)
-    assert drawn("\U0010ffff") not in faces
-    assert drawn("\U0010ffff") == drawn("\U0010fffe")
-
-
-def test_overlays_work_on_tiny_frames():
-    """One pixel is enough."""
-    config = AugmentConfig(text_probability=1, emoji_probability=1, blur_probability=1)
-    result, done = draw_overlays(noise(2, size_px=1), config=config, rng=np.random.default_rng(0))
-    assert result.shape == (2, 3, 1, 1)
-    assert done == ("text(frames=2)", "emoji(frames=2)", "blur(frames=2)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,15 +106,6 @@ def test_shuffle_dropout_without_shuffling_keeps_the_order():
     assert kinds == {BLANK, NOISE}
 
 
-@pytest.mark.parametrize(("probability", "kept_length"), [(1.0, True), (0.0, False)])
-def test_shuffle_dropout_replaces_or_cuts_by_its_probability(probability, kept_length):
-    """With replacement the length stays; without it, it shrinks."""
-    rng = np.random.default_rng(3)
-    result = shuffle_dropout(np.arange(56), max_segment_frames=8, rng=rng, dropped=0.9, replaced=probability)
-    assert (len(result) == 56) == kept_length
-    assert (result < 0).any() == kept_length
-
-
 @given(num_available=st.integers(1, 100), num_frames=st.integers(1, 30), seed=st.integers(0, 500))
 def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames, seed):
     """Whatever is drawn, the clip is full, comes from the window, and shows some of it."""
@@ -126,13 +116,3 @@ def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames,
     assert set(clip.tolist()) <= {*window.tolist(), BLANK, NOISE}
     assert (clip >= 0).any()
     assert done
-
-
-def test_draw_temporal_shows_the_pause():
-    """A paused clip of a long window has a stretch of one frame."""
-    for seed in range(40):
-        clip, done = draw_temporal(
-            np.arange(56), num_frames=28, rng=np.random.default_rng(seed), probabilities={"pause": 1.0}
-        )
-        assert done.startswith("pause(")
-        assert (np.diff(clip) == 0).any()

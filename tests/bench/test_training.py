@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.training import make_batch, run_step
+from bench.training import run_step
 
 
 @pytest.mark.parametrize(("num_clips", "num_frames"), [(4, 8), (6, 12)])
@@ -28,12 +28,3 @@ def test_bfloat16_trains_in_the_same_direction() -> None:
     assert rounded == pytest.approx(loss, rel=1e-3)
     assert rounded != loss
     assert torch.nn.functional.cosine_similarity(found, gradients, dim=0) > 0.999
-
-
-def test_batch_has_both_kinds_of_pairs() -> None:
-    """Two clips of each video, each a positive of the other; labels of all kinds."""
-    regions, labels, frame_labels, pairs = make_batch(4, 8, torch.device("cpu"))
-    assert regions.shape == (4, 8, 9, 512)
-    assert labels.tolist()[0] == [1, 1, -1, -1]
-    assert frame_labels.unique().tolist() == [-1, 0, 1]
-    assert len(pairs) == len(frame_labels) == 8

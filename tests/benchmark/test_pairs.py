@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import polars as pl
 import pytest
 
@@ -61,12 +59,3 @@ def test_read_pairs_refuses(scores, message, tmp_path):
     for source in (scores, tmp_path / "s.parquet"):
         with pytest.raises(DataError, match=message):
             read_pairs(DEFINITION, source)
-
-
-def test_read_pairs_refuses_what_is_no_parquet_file(tmp_path):
-    """A missing file, a text file and a pipe are named; nothing waits for a pipe."""
-    (tmp_path / "text.parquet").write_text("query_id,reference_id,similarity\n")
-    os.mkfifo(tmp_path / "pipe.parquet")
-    for name in ("text.parquet", "none.parquet", "pipe.parquet"):
-        with pytest.raises(DataError, match=rf"{name}: not a readable Parquet file"):
-            read_pairs(DEFINITION, tmp_path / name)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.fivr import fivr_tasks
 from hapvr.benchmark.protocol import evaluate
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from tests.conftest import GOLDEN, golden_similarities
 
 
@@ -209,32 +208,3 @@ def test_a_score_that_is_not_finite_never_helps():
         assert result.availability.num_pairs_invalid == 1
         with pytest.raises(DataError, match="1 scores are NaN or infinite"):
             evaluate(definition, broken, policy="official")
-
-
-def test_bootstrap_interval_holds_the_value():
-    """The 95 % interval over queries holds the value, and the seed decides it."""
-    rng = np.random.default_rng(3)
-    definition = make_definition([(q, q % 5) for q in range(20)], num_queries=20)
-    scores = full_table(rng.random((20, 5)))
-    first, again, other = (evaluate(definition, scores, bootstrap_samples=200, seed=seed) for seed in (1, 1, 2))
-    for task in first.tasks:
-        low, high = task.interval
-        assert low < task.value < high
-    assert first.to_json() == again.to_json() != other.to_json()
-
-
-def test_evaluate_refuses_a_wrong_policy_and_a_missing_manifest():
-    """The policies are named in the error; frozen says what it needs."""
-    definition, scores = make_definition([(0, 0)]), full_table(np.eye(2, 5))
-    with pytest.raises(ArgumentError, match="official, strict, frozen"):
-        evaluate(definition, scores, policy="lenient")
-    with pytest.raises(ArgumentError, match="availability manifest"):
-        evaluate(definition, scores, policy="frozen")
-    with pytest.raises(DataError, match="names 0 queries"):
-        evaluate(definition, scores, policy="frozen", available=frozenset({"x"}))
-
-
-def test_fivr_tasks_follow_the_labels():
-    """Without CS there is no CSVR, without IS no ISVR."""
-    assert [task.name for task in fivr_tasks({"ND", "IS"})] == ["DSVR", "ISVR", "DSVD", "ISVD"]
-    assert [task.name for task in fivr_tasks({"DA"})] == []

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.scoring import ScoringSettings, score_benchmark
 from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
@@ -170,49 +161,6 @@ def test_score_benchmark_refuses_features_that_cannot_be_scored(tmp_path, change
         score_benchmark(make_network(), definition, Features(features), tmp_path / "s.parquet")
 
 
-CHILD = """
-import importlib.util, sys
-from pathlib import Path
-spec = importlib.util.spec_from_file_location("scoring_test", sys.argv[1])
-test = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(test)
-test.score_slowly(Path(sys.argv[2]), 0.2)
-"""
-
-
-def score_slowly(path, delay_s):
-    """Scores the small benchmark, one reference per part, waiting before each read."""
-    definition = make_definition()
-    features = Features(random_features(definition.video_ids))
-    read = features.read
-
-    def slow_read(video_ids, *, extras=False):
-        for item in read(video_ids):
-            time.sleep(delay_s)
-            yield item
-
-    features.read = slow_read
-    score_benchmark(make_network(), definition, features, path, settings=ScoringSettings(references_per_part=1))
-
-
-def test_score_benchmark_survives_being_killed(tmp_path):
-    """After kill -9 between two parts, the next run leaves the bytes of an uninterrupted one."""
-    score_slowly(tmp_path / "whole.parquet", 0)
-    killed = tmp_path / "killed.parquet"
-    parts = tmp_path / "killed.parquet.parts"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", CHILD, __file__, str(killed)], env=environment) as process:
-        deadline = time.monotonic() + 120
-        while len(list(parts.glob("part-*"))) < 3 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert not killed.exists()
-    assert 3 <= len(list(parts.glob("part-*"))) < 11
-    score_slowly(killed, 0)
-    assert killed.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
-
-
 def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
     """Videos without features have no rows; the evaluation counts them."""
     definition, network = make_definition(), make_network()
@@ -221,27 +169,3 @@ def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
     assert sorted(table["query_id"].unique()) == ["q0", "q2"]
     assert table.height == 2 * 10
     assert "r4" not in table["reference_id"]
-
-
-def test_bfloat16_keeps_the_metrics(tmp_path):
-    """On noisy copies that are hard to find, mAP from bfloat16 products is within 0.001 of float32's."""
-    rng = torch_rng(5, "copies")
-    definition = make_definition(num_queries=30, num_references=60)
-    network = make_network(attention=False, comparator=False)
-    features = random_features(definition.video_ids)
-    for number, query in enumerate(definition.queries):
-        copied = features[f"r{number}"] + 0.6 * torch.randn(features[f"r{number}"].shape, generator=rng)
-        features[query] = torch.nn.functional.normalize(copied, dim=-1)
-    labels = pl.DataFrame(
-        [(query, f"r{number}", "ND") for number, query in enumerate(definition.queries)],
-        schema=definition.labels.schema,
-        orient="row",
-    )
-    definition = dataclasses.replace(definition, labels=labels)
-    values = []
-    for dtype in ("float32", "bfloat16"):
-        path = tmp_path / f"{dtype}.parquet"
-        score_benchmark(network, definition, Features(features), path, settings=ScoringSettings(dtype=dtype))
-        values.append(evaluate(definition, path).metrics["mAP"])
-    assert 0.3 < values[0] < 0.98
-    assert values[1] == pytest.approx(values[0], abs=1e-3)

@@ -1,5 +1,5 @@
-"""An empty project that the daemon takes to a champion with nobody at the UI; its pages in a real browser; then a training
-that is killed and retried."""
+"""An empty project that the daemon takes to a champion with nobody at the UI; then a training that is killed and
+retried."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import Page, expect
 
 from assets.project import PROCESS_TAG
-from hapvr.registry.client import model_page
 from hapvr.registry.versions import champion_of
 from hapvr.search.current import CURRENT
 from hapvr.steps.training import tracker_of
-from pipelines.ui import GROUPS, LINEAGE
-from tests.browser.conftest import screenshot
 from tests.orchestration.conftest import ASSETS
 from tests.orchestration.servers import Servers, wait_until
 
@@ -85,68 +81,6 @@ def test_files_that_arrive_become_a_champion(servers: Servers) -> None:
     champion = champion_of(tracker.client, "hapvr")
     assert champion is not None
     assert champion.version == 1
-
-
-def test_the_graph_explains_the_system(servers: Servers, page: Page) -> None:
-    """The lineage shows the assets of all groups; opened, an asset shows description, owner, columns and checks."""
-    page.goto(f"{servers.dagster}{LINEAGE}")
-    for name in (*GROUPS, *ASSETS):
-        expect(page.get_by_text(name, exact=True).first).to_be_visible()
-    screenshot(page, "1-graph")
-    page.goto(f"{servers.dagster}/assets/features?view=overview")
-    expect(page.get_by_text("Region features [T, 9, D] in half precision").first).to_be_visible()
-    expect(page.get_by_text("timestamp_s").first).to_be_visible()
-    screenshot(page, "2-asset")
-    page.goto(f"{servers.dagster}/assets/features?view=checks")
-    expect(page.get_by_text("feature_norms").first).to_be_visible()
-    page.goto(f"{servers.dagster}/automation")
-    for name in ("new_videos", "new_shards", "new_frames", "enough_new_videos", "retrain_on_schedule"):
-        expect(page.get_by_text(name, exact=True).first).to_be_visible()
-    screenshot(page, "3-automation")
-
-
-def test_a_page_of_another_origin_cannot_start_or_stop_runs(servers: Servers, page: Page) -> None:
-    """What a foreign page (here MLflow's) can make the browser send is refused; a link to Dagster's page works."""
-    page.goto(f"{servers.mlflow}/#/experiments")
-    before = len(runs_of(servers))
-    answers: list[int] = []
-    page.on("response", lambda answer: answers.append(answer.status) if servers.dagster in answer.url else None)
-    send = """async ([address, body]) => {
-        for (const options of [{}, {method: "POST", body, headers: {"content-type": "text/plain"}}])
-            await fetch(options.method ? address : `${address}?query=${encodeURIComponent(body)}`,
-                        {mode: "no-cors", ...options}).catch(() => null);
-        return await new Promise(done => {
-            const socket = new WebSocket(address.replace("http", "ws"), "graphql-ws");
-            socket.onopen = () => done("open");
-            socket.onerror = () => done("refused");
-        });
-    }"""
-    assert (
-        page.evaluate(send, [f"{servers.dagster}/graphql", "mutation { reloadWorkspace { __typename } }"]) == "refused"
-    )
-    assert set(answers) == {403}
-    assert len(runs_of(servers)) == before
-    page.evaluate("address => { window.location.href = address }", f"{servers.dagster}/runs")
-    expect(page.get_by_text("retrain", exact=True).first).to_be_visible()
-
-
-def test_the_registry_shows_version_and_alias(servers: Servers, page: Page) -> None:
-    """Version 1 of hapvr with the alias champion; the gate's decision on the asset, which leads to the version's page with its
-    metrics and calibration."""
-    page.goto(model_page(servers.mlflow, "hapvr"))
-    expect(page.get_by_role("link", name="Model registry")).to_be_visible()  # only in the mode for model training
-    expect(page.get_by_text("Version 1").first).to_be_visible()
-    expect(page.get_by_text("champion").first).to_be_visible()
-    screenshot(page, "7-registry")
-    page.goto(f"{servers.dagster}/assets/registered_model?view=overview")
-    expect(page.get_by_text("promoted: there is no champion").first).to_be_visible()
-    screenshot(page, "8-decision")
-    address = page.get_by_role("link", name=f"{servers.mlflow}/#/models/").first.get_attribute("href")
-    assert address is not None
-    page.goto(address)
-    expect(page.get_by_text("promoted: there is no champion").first).to_be_visible()
-    expect(page.get_by_text("wanted precision").or_(page.get_by_text("None: own-validation has")).first).to_be_visible()
-    screenshot(page, "9-version")
 
 
 def test_a_killed_training_is_noticed_and_retried(servers: Servers) -> None:

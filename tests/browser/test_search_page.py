@@ -1,8 +1,7 @@
-"""The search page in a real browser: search, two videos in step, marks, duplicates, a thousand matches, a foreign page."""
+"""The search page in a real browser: search, two videos in step, marks, watch lists, a foreign page."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -11,14 +10,14 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, Route, expect
+from playwright.sync_api import ConsoleMessage, Page, expect
 
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_lists import make_watch_matches
 from tests.browser.conftest import screenshot
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes
-from tests.serving.served import GONE, Client, fill_collection, serving
+from tests.serving.served import Client, fill_collection, serving
 from tests.steps.search_projects import LONG, copied
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
@@ -181,65 +180,6 @@ def test_watch_lists_show_what_they_found(strict: Page, client: Client) -> None:
     expect(page.locator("h1")).to_have_text("in/long.mp4")
     expect(page.locator("canvas.matrix")).to_be_visible()
     expect(page.get_by_role("button", name="0:01\u20130:09 = 0:20\u20130:28")).to_be_visible()
-
-
-def test_duplicates_are_filtered_and_compared(strict: Page, client: Client) -> None:
-    """The copy to keep, what differs, the filters, and the way to the pair view."""
-    page = strict
-    page.goto(f"{client.address}/#/duplicates")
-    expect(page.locator(".group")).to_have_count(2)
-    copies = page.locator(".group").first
-    expect(copies).to_contain_text("keep")
-    expect(copies.locator(".differs")).to_have_count(2)
-    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
-    assert page.evaluate(NAMELESS) == []
-    screenshot(page, "search-4-duplicates")
-    page.get_by_label("Kind").select_option("overlap")
-    expect(page.locator(".group")).to_have_count(1)
-    page.get_by_label("Folder").fill("elsewhere")
-    page.get_by_label("Folder").press("Enter")
-    expect(page.get_by_text("Nothing found.")).to_be_visible()
-    page.goto(f"{client.address}/#/duplicates?kind=overlap")
-    page.get_by_role("link", name="Compare").click()
-    times_are(page, 10, 2)
-
-
-def test_what_cannot_be_played_or_found_says_so(page: Page, client: Client) -> None:
-    """A video whose file is gone shows its pictures; an unknown id is an error that can be read."""
-    page.goto(f"{client.address}/#/pair?query=in/long.mp4&reference={GONE}")
-    expect(page.get_by_text("its sampled pictures are shown")).to_be_visible()
-    page.wait_for_function("() => document.querySelector('.screen img')?.naturalWidth > 0")
-    page.goto(f"{client.address}/#/")
-    page.get_by_label("A video of the collection").fill("in/absent.mp4")
-    page.keyboard.press("Enter")
-    expect(page.locator(".problem")).to_contain_text("the index has no video 'in/absent.mp4'")
-
-
-def test_a_thousand_matches(strict: Page, client: Client) -> None:
-    """A page of rows at a time, pictures only where they are seen, arrow keys through all of them."""
-    page = strict
-
-    def more(route: Route) -> None:
-        found: dict[str, Any] = route.fetch().json()
-        matches = found["answer"]["matches"]
-        found["answer"]["matches"] = [
-            matches[number % len(matches)]
-            | {"rank": number + 1, "reference": matches[number % len(matches)]["reference"]}
-            for number in range(1000)
-        ]
-        route.fulfill(body=json.dumps(found), content_type="application/json")
-
-    page.route("**/search", more)
-    search_for(page, client, "in/long.mp4")
-    expect(page.locator(".result")).to_have_count(50)
-    expect(page.get_by_text("1\u201350 of 1,000 matches")).to_be_visible()
-    page.get_by_role("link", name="Next →").click()
-    expect(page.locator(".result .rank").first).to_have_text("51")
-    page.evaluate("() => { location.hash = location.hash.replace('page=2', 'page=20') }")
-    expect(page.locator(".result .rank").last).to_have_text("1,000")
-    screenshot(page, "search-5-thousand")
-    page.locator(".result").first.click()
-    expect(page.locator("canvas.matrix")).to_be_visible()
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from hapvr.benchmark.definitions.catalog import load_definition
 from tests.commands.conftest import Call
 from tests.conftest import BAD_FILES
@@ -37,18 +35,3 @@ def test_make_gives_a_benchmark_and_counts_unusable_files(call: Call, clips_fold
     assert all(done.json["unusable"].values())
     definition = load_definition(done.json["folder"])
     assert (len(definition.queries), len(definition.database)) == (2, done.json["database"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [((), 1, "nothing"), (("--copies", 0), 2, "--copies"), (("--unknown",), 2, "--unknown")],
-)
-def test_make_says_what_is_wrong(
-    call: Call, tmp_path: Path, arguments: tuple[object, ...], code: int, message: str
-) -> None:
-    """A folder without videos is exit 1, a wrong call exit 2; nothing is left behind."""
-    (tmp_path / "nothing").mkdir()
-    done = call("benchmarks", "make", "--videos", tmp_path / "nothing", "--out", tmp_path / "out", *arguments)
-    assert done.code == code
-    assert message in done.error
-    assert not (tmp_path / "out" / "benchmark.json").exists()

@@ -17,9 +17,6 @@ from hapvr.data.manifest import write_availability
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.backbone import load_backbone
-from hapvr.networks.whitening import Whitening, load_whitening
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
 from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.steps.project import Project
@@ -65,25 +62,6 @@ def scored(call: Call, small_project: Project, own_test: Path, network_folder: P
         return call("evaluate", "--benchmark", own_test, "--features", features, "--model", model, *options)
 
     return run
-
-
-@pytest.mark.slow
-def test_evaluate_from_features_equals_evaluating_its_similarities(
-    call: Call, scored: Scored, small_project: Project, own_test: Path, tmp_path: Path
-) -> None:
-    """Features and a model give similarities of every pair that has features, and the metrics of that file."""
-    out = tmp_path / "kept" / "similarities.parquet"
-    done = scored("--out", out, "--json")
-    assert done.code == 0, done.error
-    scores = pl.read_parquet(out)
-    availability = done.json["availability"]
-    assert availability["num_queries_scored"] == scores["query_id"].n_unique() > 0
-    assert availability["num_references_scored"] == scores["reference_id"].n_unique() > 0
-    again = call("evaluate", "--benchmark", own_test, "--similarities", out, "--json")
-    assert again.json["metrics"] == done.json["metrics"]
-    assert scored("--out", out, "--json", features=f"{small_project.root.url}/features").json == done.json
-    assert scored("--symmetric", "--out", tmp_path / "symmetric").code == 0
-    assert (pl.read_parquet(tmp_path / "symmetric")["similarity"] != scores["similarity"]).any()
 
 
 def test_evaluate_normalizes_against_a_source(
@@ -132,81 +110,6 @@ def test_evaluate_measures_segments(scored: Scored, own_test: Path, tmp_path: Pa
     assert f"| all | {len(definition.segments)} |" in text
     assert "| own-test (strict), normalised scores |" in text
     assert "95 % interval over queries" in text
-
-
-def test_evaluate_refuses_features_that_do_not_go_with_the_model(
-    scored: Scored, small_project: Project, network_folder: Path, tmp_path: Path
-) -> None:
-    """A bundle scores the features that were made as its own are; any others are named with what differs."""
-    backbone, fitting = load_backbone(small_project.config.backbone), load_whitening(small_project.root)
-    other = Whitening(fitting.mean + 1, fitting.eigenvectors, fitting.eigenvalues, fitting.eps)
-    for name, whitening in (("fits", fitting), ("other", other)):
-        write_bundle(
-            tmp_path / name,
-            BundleParts(
-                network_folder=network_folder,
-                backbone=backbone,
-                whitening=whitening,
-                sampling=small_project.config.sampling,
-            ),
-        )
-    assert scored(model=tmp_path / "fits").code == 0
-    small = SimilarityNetwork(NetworkSettings(), dims=16, generator=torch.Generator())
-    save_network(small, tmp_path / "small", metadata={})
-    for name, message in (
-        ("other", "does not go with these features: settings whitening: wanted"),
-        ("small", "wanted [frames, regions, 16]"),
-    ):
-        refused = scored(model=tmp_path / name)
-        assert refused.code == 1
-        assert message in refused.error
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ((), 2, "wanted --similarities FILE, or both --features DIR and --model MODEL"),
-        (("--features", "data"), 2, "both --features DIR and --model MODEL"),
-        (("--similarities", "s.parquet", "--model", "m"), 2, "both --features DIR and --model MODEL"),
-        (("--similarities", "s.parquet", "--segments"), 2, "--segments: wanted with --features DIR and --model MODEL"),
-        (("--similarities", "s.parquet", "--policy", "kind"), 2, "'kind' is not one of"),
-        (("--similarities", "s.parquet", "--policy", "frozen"), 2, "availability manifest"),
-        (("--similarities", "absent.parquet"), 1, "absent.parquet"),
-        (("--similarities", "other.parquet"), 1, "no column 'query_id'; found ['query', 'reference_id', 'similarity']"),
-        (("--similarities", "s.parquet", "--available", "ids.csv"), 1, "wanted Parquet or CSV with a column video_id"),
-        (("--features", "absent", "--model", "absent.pth"), 1, "absent.pth is not a model"),
-        (("--similarities", "s.parquet", "--benchmark-files", "absent"), 1, "annotation.json"),
-    ],
-)
-def test_evaluate_says_what_is_wrong_with_a_call(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, message: str
-) -> None:
-    """Exit 2 for a wrong call, 1 for what is not there or damaged; the text names the value and what is wanted."""
-    monkeypatch.chdir(tmp_path)
-    query, reference = load_definition("fivr-5k").labels.row(0)[:2]
-    scores = write_scores(Path("s.parquet"), (query, reference, 0.5))
-    pl.read_parquet(scores).rename({"query_id": "query"}).write_parquet("other.parquet")
-    Path("ids.csv").write_text("id\na\n")
-    done = call("evaluate", "--benchmark", "fivr-5k", *arguments)
-    assert done.code == code, done.error
-    assert message in done.error
-
-
-def test_evaluate_reads_a_benchmark_from_its_authors_files(call: Call, tmp_path: Path) -> None:
-    """--benchmark-files stands in for the tables that ship; the papers' rows stand beside the result."""
-    labels = {"q": {"ND": ["a"], "DS": [], "CS": ["b"], "IS": ["c"]}}
-    (tmp_path / "annotation.json").write_text(json.dumps(labels))
-    (tmp_path / "youtube_ids.txt").write_text("a\nb\nc\nd\n")
-    scores = write_scores(tmp_path / "s.parquet", ("q", "a", 0.9), ("q", "b", 0.2), ("q", "c", 0.5), ("q", "d", 0.7))
-    arguments = ("--similarities", scores, "--benchmark-files", tmp_path)
-    done = call("evaluate", "--benchmark", "fivr-200k", *arguments, "--json")
-    # ranks: a 1, d 2, c 3, b 4
-    wanted = {"DSVR": 1, "CSVR": (1 + 2 / 4) / 2, "ISVR": (1 + 2 / 3 + 3 / 4) / 3}
-    assert {name: done.json["metrics"][name] for name in wanted} == pytest.approx(wanted)
-    text = call("evaluate", "--benchmark", "fivr-200k", *arguments).out
-    assert "| HAP-VR | 92.83 | 88.21 | 74.72 |" in text
-    assert "| fivr-200k (strict) | 100.00 | 75.00 | 80.56 |" in text
-    assert "num_references_scored: 4" in text
 
 
 def test_evaluate_frozen_counts_the_videos_of_its_manifest(call: Call, tmp_path: Path) -> None:

@@ -171,25 +171,6 @@ def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path
     assert not problems, "\n".join([f"{len(problems)} calls", *problems[:20]])
 
 
-def test_a_mistyped_registry_is_not_made(folder: Path) -> None:
-    """Verbs that read leave no folder and no database behind, whatever has the option."""
-    place, there = folder / "absent" / "mlflow.db", str(folder / "config.yaml")
-    model = "models:/hapvr/1"
-    given = {
-        ("score",): [there, there],
-        ("evaluate",): ["--benchmark", "svd", "--features", str(folder), "--model", model],
-        **{("models", verb): ["1"] for verb in ("card", "lineage", "promote")},
-        ("models", "show"): [model],
-    }
-    reading = [words for words, verb in verbs().items() if any(one.name == "tracking_uri" for one in verb.params)]
-    assert set(given) < set(reading)
-    for words in reading:
-        result = invoke(*words, *given.get(words, []), "--tracking-uri", f"sqlite:///{place}")
-        assert result.exit_code in (1, 2), words
-        assert result.stderr.startswith(("error: ", "Usage")), result.stderr
-        assert not place.parent.exists(), words
-
-
 def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
     """The console script prints an object to standard output where --json stands in the call."""
     code = "from hapvr.cli import main; main()"

@@ -48,12 +48,3 @@ def test_an_index_is_made_shown_and_verified(call: Call, folder: Path, monkeypat
     anew = call("index", "build", *options, "--model", "network-0", "--json").json
     assert anew["place"] != made.json["place"]
     assert anew["added"] == made.json["added"]
-
-
-def test_a_model_that_is_not_there(call: Call, folder: Path) -> None:
-    done = call("index", "update", "--config", folder / "config.yaml", "--set", "tracking.uri=sqlite:////absent/x.db")
-    assert done.code == 1
-    assert "/absent/x.db" in done.error
-    done = call("index", "build", "--config", folder / "config.yaml", "--model", folder / "nothing", "--json")
-    assert done.code == 1
-    assert "is not a model" in done.json["error"]

@@ -54,27 +54,6 @@ def test_import_stores_the_weights_and_says_what_they_are(call: Call, tmp_path: 
         torch.testing.assert_close(stored.state_dict()[name], tensor)
 
 
-def test_import_as_visil_sym(call: Call, tmp_path: Path) -> None:
-    """The tensors do not tell ViSiL_sym from ViSiL_v, so the option does."""
-    write_published(tmp_path / "model.pth")
-    done = call(
-        "models", "import", tmp_path / "model.pth", "--symmetric-chamfer", "--out", tmp_path / "network", "--json"
-    )
-    assert done.code == 0, done.error
-    assert load_network(tmp_path / "network")[0].settings.symmetric_chamfer
-
-
-def test_import_of_other_files_names_them(call: Call, tmp_path: Path) -> None:
-    """Tensors of another network, a text file and an absent one: exit 1 with the file's name."""
-    torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
-    (tmp_path / "text.pth").write_text("weights")
-    for name in ("other.pth", "text.pth", "absent.pth"):
-        done = call("models", "import", tmp_path / name, "--out", tmp_path / "network")
-        assert done.code == 1
-        assert name in done.error
-    assert not (tmp_path / "network").exists()
-
-
 def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Project, tmp_path: Path) -> None:
     """A published PCA, its eigenvalues rising, is whitening by the largest ones, and fitting leaves it alone."""
     vectors, _ = torch.linalg.qr(torch.randn(40, 40, generator=torch_rng("pca")))
@@ -131,40 +110,3 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(call: Call, registry
         assert (found["version"], found["data"]) == (2, {"training_views/own-train-00000": DIGEST})
         assert (lost["version"], lost["data"]) == (1, {})
     assert models("rollback") == {"name": "hapvr", "champion": 1}
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("promote", "9"), 1, "version 9"),
-        (("promote", "0"), 2, "greater than or equal to 1"),
-        (("promote", "1"), 2, "version 1 of hapvr is champion already"),
-        (("rollback",), 1, "hapvr models promote VERSION"),
-        (("card", "nobody"), 1, "no hapvr version nobody"),
-        (("card", "1"), 1, "has no model card"),
-        (("lineage", "1", "--data", "x"), 2, "a version, or --data, not both"),
-        (("list", "--name", "other"), 1, "no model named other"),
-        (("list", "--name", "a'b"), 2, "wanted letters"),
-        (("list", "--tracking-uri", "mlruns"), 2, "--tracking-uri is 'mlruns'"),
-        (("list", "--tracking-uri", "sqlite:///absent.db"), 1, "`make demo` registers a model"),
-        (("show", "nobody"), 1, "models:/hapvr@nobody is not in the registry"),
-        (("show", "."), 1, ". is not a model bundle"),
-        (("show", "models:/a/b/c"), 2, "wanted models:/NAME@ALIAS"),
-        (("import", "absent.pth", "--out", "made"), 1, "absent.pth"),
-    ],
-)
-def test_what_cannot_be_done_is_one_sentence(
-    call: Call,
-    registry: Tracker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    code: int,
-    said: str,
-) -> None:
-    """The exit code, the value and the way out; nothing is left behind, no empty database either."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
-    done = call("models", *words)
-    assert (done.code, said in " ".join(done.error.split())) == (code, True), done.error
-    assert list(tmp_path.iterdir()) == []

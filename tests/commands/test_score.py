@@ -54,17 +54,6 @@ def test_score_tells_verdict_similarity_probability_and_segments(call: Call, fol
     assert "b.mp4" in lines[-1] or lines[-1] == "         no matching segments"
 
 
-def test_score_shows_no_segments_of_what_is_no_match(call: Call, folder: Path) -> None:
-    """With a prior that makes every pair a match or none, segments come and go with the verdict."""
-    arguments = ("score", folder / "a.mp4", folder / "copy.mp4", "--model", folder / "bundle", "--segments", "--json")
-    (certain,) = call(*arguments, "--prior", 1 - 1e-12).json["pairs"]
-    (hopeless,) = call(*arguments, "--prior", 1e-12).json["pairs"]
-    assert (certain["verdict"], hopeless["verdict"]) == ("match", "no match")
-    assert [round(certain["segments"][0][name]) for name in ("query_start_s", "query_end_s")] == [2, 5]
-    assert hopeless["segments"] == []
-    assert hopeless["probability"] < 0.001 < 0.999 < certain["probability"]
-
-
 def test_score_as_json_has_thresholds_errors_and_warning(call: Call, folder: Path) -> None:
     """Rows in order, the threshold table, the warning with each answer, and exit 1 for a video that cannot be read."""
     done = call("score", folder / "a.mp4", folder / "bad.mp4", folder / "b.mp4", "--model", folder / "bundle", "--json")
@@ -93,32 +82,3 @@ def test_score_reads_folders_and_lists(call: Call, folder: Path, tmp_path: Path)
     references = [str(folder / name) for name in ("b.mp4", "copy.mp4", "a.mp4")]
     assert [(row["query"], row["reference"]) for row in rows] == [(q, r) for q in queries for r in references]
     assert all(row["verdict"] and row["similarity"] and row["warning"] and not row["error"] for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("absent.mp4", "b.mp4"), "video: absent.mp4 does not exist"),
-        (("a.mp4", "b.mp4", "absent.mp4"), "video: absent.mp4 does not exist"),
-        (("a.mp4", "nothing"), "video: nothing holds no video"),
-        (("a.mp4", "empty.txt"), "video: empty.txt holds no video"),
-        (("a.mp4", "circle.txt"), "lists name each other in a circle"),
-        (("a.mp4", "list0.txt"), "more than 100000 videos"),
-    ],
-)
-def test_score_checks_paths_before_anything_is_loaded(
-    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], message: str
-) -> None:
-    """A name that is mistyped is told, although the model does not exist either."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.mp4", "b.mp4"):
-        (tmp_path / name).symlink_to(folder / name)
-    (tmp_path / "nothing").mkdir()
-    (tmp_path / "empty.txt").write_text("# nothing\n")
-    (tmp_path / "circle.txt").write_text("circle.txt\n")
-    for number in range(18):  # the last names the video 2^18 times
-        listed = f"list{number + 1}.txt" if number < 17 else "b.mp4"
-        (tmp_path / f"list{number}.txt").write_text(f"{listed}\n{listed}\n")
-    done = call("score", *names, "--model", "no-model")
-    assert done.code == 1
-    assert message in done.error

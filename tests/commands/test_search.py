@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from hapvr.cli import app
 from hapvr.steps.project import Project
-from tests.commands.test_hostile_values import HOSTILE
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import LONG, copied
 
@@ -75,42 +74,6 @@ def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_pa
     assert "data:image/jpeg;base64," in (tmp_path / "m.html").read_text()
     call(project, "search", clip, "--out", tmp_path / "m.json")
     assert json.loads((tmp_path / "m.json").read_text())[0]["matches"]
-
-
-def test_nothing_found_is_an_answer(project: Project, tmp_path: Path) -> None:
-    clip = write_scenes(tmp_path / "query.mp4", list(range(900, 904)))
-    assert "nothing found" in call(project, "search", clip, "--min-probability", 0.9)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ((), "wanted a file, URL or picture"),
-        (("absent.mp4",), "absent.mp4 does not exist"),
-        (("--id", "in/short.mp4", "--at", "1", "--from", "2"), "--at and --from/--to"),
-        (("--id", "in/short.mp4", "--from", "5", "--to", "3"), "wanted 0 <= from < to"),
-        (("--id", "in/short.mp4", "--at", "nan"), "wanted 0 <= from < to"),
-        (("--id", "in/short.mp4", "--out", "matches.xls"), "ends in .csv, .parquet, .json, .html"),
-        (("--id", "in/short.mp4", "--min-probability", "2"), "wanted a number in [0, 1]"),
-    ],
-    ids=str,
-)
-def test_wrong_calls_say_what_is_wanted(project: Project, options: tuple[str, ...], said: str) -> None:
-    result = CliRunner().invoke(app, ["search", *options, "--config", str(project.folder / "config.yaml")])
-    assert result.exit_code in (1, 2)
-    assert said in result.stderr
-
-
-@pytest.mark.slow
-def test_hostile_values_meet_a_real_index(project: Project, clip: Path) -> None:
-    """Ids and folders that nobody has: rows with an error, or nothing found, and the good query is answered all the same."""
-    values = [value for value in HOSTILE if not value.startswith("-")]
-    ids = [word for value in values for word in ("--id", value)]
-    found = json.loads(call(project, "search", clip, *ids, "--json", exit_code=1))["queries"]
-    assert found[0]["matches"]
-    assert all("no video" in row["error"] and len(row["error"]) < 1000 for row in found[1:])
-    for value in ("'", '"; --', "%", "in/long.mp4/..", "x" * 5000):
-        assert json.loads(call(project, "search", clip, "--in", value, "--json"))["queries"][0]["matches"] == []
 
 
 def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) -> None:

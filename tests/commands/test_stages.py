@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hapvr import __version__
 from hapvr.chain import CHAIN
 from hapvr.data.manifest import shard_keys
 from hapvr.model.checkpoint import load_network
@@ -15,23 +14,6 @@ from tests.commands.conftest import Call
 from tests.conftest import BAD_FILES, small_settings, write_settings
 
 
-def test_every_verb_has_help(call: Call) -> None:
-    """`--help` of the program and of every verb is exit 0, and names --json where there is a result."""
-    assert call("--version").out.strip() == __version__
-    top = call("--help").out
-    for verb in ("score", "evaluate", "download", "sample", "extract", "train"):
-        assert verb in top
-        assert "--json" in call(verb, "--help").out
-    for group, verbs in (
-        ("benchmarks", ("list", "make")),
-        ("features", ("import", "verify")),
-        ("models", ("import", "list", "show")),
-    ):
-        for verb in verbs:
-            assert "--json" in call(group, verb, "--help").out
-
-
-@pytest.mark.parametrize("verb", ["download", "sample", "extract", "train"])
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
@@ -43,21 +25,14 @@ def test_every_verb_has_help(call: Call) -> None:
     ],
 )
 def test_wrong_configurations_are_wrong_calls(
-    call: Call, tmp_path: Path, verb: str, settings: dict[str, object], options: tuple[str, ...], message: str
+    call: Call, tmp_path: Path, settings: dict[str, object], options: tuple[str, ...], message: str
 ) -> None:
     """Exit 2 before anything is read or written; the text names the key, the value and what is allowed."""
     config = write_settings(tmp_path / "c.yaml", small_settings(tmp_path, tmp_path / "data") | settings)
-    done = call(verb, "--config", config, *options)
+    done = call("sample", "--config", config, *options)
     assert done.code == 2
     assert message in done.error
     assert not (tmp_path / "data").exists()
-
-
-def test_absent_configuration_names_the_ones_that_ship(call: Call, tmp_path: Path) -> None:
-    """Exit 2 with the path."""
-    done = call("sample", "--config", tmp_path / "absent.yaml")
-    assert done.code == 2
-    assert f"{tmp_path / 'absent.yaml'} does not exist; see configs/" in done.error
 
 
 @pytest.mark.slow
@@ -91,19 +66,6 @@ def test_unknown_shards_and_steps_are_refused_with_those_there_are(call: Call, s
     done = call("sample", "--config", small_project.folder / "config.yaml", "--shard", "own-train-99999")
     assert done.code == 2
     assert "--shard own-train-99999: there is no such shard; the manifest has own-" in done.error
-
-
-def test_stages_out_of_order_fail_and_name_what_is_missing(call: Call, tmp_path: Path, clips_folder: Path) -> None:
-    """Without what a stage needs it is exit 1, and the text says what to make first."""
-    config = write_settings(tmp_path / "c.yaml", small_settings(clips_folder, tmp_path / "data"))
-    for verb, message in (
-        ("sample", "the manifest has no videos yet; run `hapvr download`"),
-        ("extract", "the manifest has no videos yet; run `hapvr download`"),
-        ("train", "the manifest has no training videos; run `hapvr download`"),
-    ):
-        done = call(verb, "--config", config)
-        assert done.code == 1, done.out
-        assert message in done.error
 
 
 @pytest.mark.slow

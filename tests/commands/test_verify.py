@@ -33,11 +33,3 @@ def test_verify_names_and_repairs(call: Call, small_project: Project, clips_fold
     assert repaired.code == 0, repaired.out
     assert f"features {key}: repaired" in repaired.out
     assert path.read_bytes() == whole
-
-
-def test_wrong_calls_of_verify(call: Call, tmp_path: Path) -> None:
-    """Exit 2 for a repair without a configuration, 1 for a place that holds nothing."""
-    wrong = call("verify", "--root", tmp_path, "--repair")
-    assert (wrong.code, "--repair: give --config" in wrong.error) == (2, True)
-    empty = call("verify", "--root", tmp_path)
-    assert (empty.code, "holds nothing that the chain wrote" in empty.error) == (1, True)

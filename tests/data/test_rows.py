@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ from hypothesis import strategies as st
 from hapvr.data.features import MAX_OPEN_FILES, FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.tensors import decode_tensors
-from hapvr.errors import DataError
-from tests.conftest import CHECKOUT
 from tests.data.test_shards import write_shard
 
 
@@ -63,29 +59,3 @@ def test_a_store_opens_few_files_at_once(tmp_path: Path) -> None:
             assert features.shape == (2, 9, 4)
             most = max(most, len(os.listdir("/proc/self/fd")) - before)
         assert most <= MAX_OPEN_FILES + 5
-
-
-def test_many_files_can_be_opened_or_are_refused_with_what_to_do() -> None:
-    """Beyond the soft limit of the process, and not beyond the hard one."""
-    program = """
-import resource, sys
-from hapvr.errors import DataError
-from hapvr.data.filesystem import allow_open_files
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 1000))
-allow_open_files(300)
-files = [open("/dev/null") for _ in range(300)]
-try:
-    allow_open_files(950)
-except DataError as error:
-    print(error)
-"""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)
-    assert "950 files of shards have to be open at once, and the system allows 1000; raise that" in done.stdout
-
-
-def test_a_video_without_rows_is_named(tmp_path: Path) -> None:
-    """A video that failed has no features, and the error says which."""
-    shard = write_shard(DataRoot(tmp_path), "s-00000", settings={})
-    with pytest.raises(DataError, match="has no rows of lost"):
-        FeatureFile(shard).regions("lost")

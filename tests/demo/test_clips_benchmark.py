@@ -12,15 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.demo.clips_benchmark import Copies, build_benchmark, find_clips, load_frames, make_clips_benchmark
-from hapvr.demo.edits import EDITS, HARD_EDITS
-from hapvr.demo.output import write_mp4
+from hapvr.demo.clips_benchmark import load_frames, make_clips_benchmark
+from hapvr.demo.edits import EDITS
 from hapvr.demo.user_videos import MIN_CLIPS, held_out_counts, read_scenes, split_user_videos
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.video.decode import probe_video
 from hapvr.video.settings import OwnVideosSource
-from tests.demo.conftest import moving_square
 
 
 def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None:
@@ -62,109 +60,6 @@ def test_copies_have_their_true_times(clips: Path, tmp_path: Path) -> None:
     assert len(seen) >= 5
 
 
-def test_parts_are_shown_in_longer_footage(tmp_path: Path) -> None:
-    """Copies of 3 s and 5 s of a longer clip lie within twenty seconds of a clip that is no query."""
-    clips = tmp_path / "clips"
-    clips.mkdir()
-    for number in range(3):
-        write_mp4(clips / f"clip {number}.mp4", moving_square(number, num_frames=60), fps=10)
-    definition, _ = make_clips_benchmark(
-        clips, tmp_path / "made", name="own", edits="parts", distractor_rate=0.34, workers=1
-    )
-    videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
-    assert [videos[copy]["edit"] for copy in definition.labels["reference_id"]] == ["part_3s", "part_5s"] * 2
-    for _, copy, start, end, shown, shown_end in definition.segments.iter_rows():
-        length_s = int(videos[copy]["edit"][5])
-        assert length_s - 0.31 < end - start <= length_s + 1e-9
-        assert 0 < shown < shown_end < 20
-        assert 0.75 <= (end - start) / (shown_end - shown) <= 1.5 + 0.05
-        assert probe_video(definition.video_files()[copy]).duration_s == pytest.approx(20, abs=0.2)
-    with pytest.raises(DataError, match="parts need queries that are longer and a clip that is none"):
-        make_clips_benchmark(clips, tmp_path / "none", name="own", edits="parts", distractor_rate=0, workers=1)
-
-
-def test_make_clips_benchmark_accounts_for_every_file(awkward_clips: Path, tmp_path: Path) -> None:
-    """Broken files are listed with a reason, a repeated file is a near duplicate, odd names become ids."""
-    definition, unusable = make_clips_benchmark(
-        awkward_clips, tmp_path / "made", name="own", distractor_rate=0.0, workers=1
-    )
-    reasons = {path.name: reason for path, reason in unusable.items()}
-    assert set(reasons) == {"text.mp4", "empty.mp4", "truncated.mp4", "sound.mp4"}
-    assert reasons["empty.mp4"] == "empty_file"
-    assert reasons["sound.mp4"] == "no_video_stream"
-    originals = [video for video in definition.video_ids if video.startswith("own/originals/")]
-    assert len(originals) + len(unusable) == sum(path.is_file() for path in awkward_clips.rglob("*.mp4"))
-    repeated = definition.videos.filter(edit="same_file")
-    assert len(repeated) == 1
-    assert definition.labels.filter(reference_id=repeated["video_id"][0])["label"].to_list() == ["ND"]
-    assert {"own/originals/a 'quoted' \"name\" — 映像.mp4", "own/originals/sub/nested.mp4"} <= set(originals)
-
-
-def test_make_clips_benchmark_takes_names_as_long_as_they_can_be(clips: Path, tmp_path: Path) -> None:
-    """Files whose names leave no room for a suffix, or whose folders are many, are clips as others are."""
-    deep = clips.joinpath(*["folder of a clip"] * 80)
-    deep.mkdir(parents=True)
-    (clips / "clip 0.mp4").rename(clips / f"{'x' * 251}.mp4")
-    (clips / "clip 1.mp4").rename(deep / "clip 1.mp4")
-    made, unusable = make_clips_benchmark(clips, tmp_path / "made", name="own", copies_per_clip=1, distractor_rate=0.0)
-    assert (len(made.queries), unusable) == (6, {})
-    assert all(path.is_file() for path in made.video_files().values())
-
-
-@pytest.mark.slow
-def test_make_clips_benchmark_repeats_itself(clips: Path, tmp_path: Path) -> None:
-    """Equal input gives equal files, whatever the workers; a second call writes nothing; other settings start anew."""
-    first, _ = make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=3, workers=1)
-    make_clips_benchmark(clips, tmp_path / "b", name="own", copies_per_clip=3, workers=2)
-    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.mp4")]
-    assert files
-    assert all(file_sha256(tmp_path / "a" / file) == file_sha256(tmp_path / "b" / file) for file in files)
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*")}
-    make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=3, workers=1)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*")} == times
-    other, _ = make_clips_benchmark(clips, tmp_path / "a", name="own", copies_per_clip=2, workers=1)
-    assert len(other.database) < len(first.database)
-
-
-@pytest.mark.slow
-def test_copies_that_combine_two_videos_show_another_clip_of_the_user(clips: Path, tmp_path: Path) -> None:
-    """The second video is a clip that is no query; where all clips are queries, no copy combines two."""
-    definition, _ = make_clips_benchmark(clips, tmp_path / "some", name="own", copies_per_clip=14, distractor_rate=0.34)
-    videos = definition.videos
-    inputs = definition.provenance["inputs"]
-    assert isinstance(inputs, dict)
-    distractors = {digest for name, digest in inputs.items() if name.startswith("distractor:")}
-    donors = {digest for name, digest in inputs.items() if name.startswith("donor:")}
-    assert donors
-    assert donors <= distractors
-    combined = videos.filter(videos["edit"] == "compilation")
-    query = combined["group"][0]
-    copy, _ = load_frames(tmp_path / "some" / combined["path"][0])
-    [donor] = [path for path in clips.iterdir() if file_sha256(path) == inputs[f"donor:{query}"]]
-    shown = load_frames(donor)[0]
-    assert np.abs(copy[0].astype(int) - shown[0]).mean() < 12
-    made, _ = make_clips_benchmark(clips, tmp_path / "all", name="own", copies_per_clip=14, distractor_rate=0)
-    edits = set(made.videos["edit"])
-    assert not {kind for kind in edits & set(EDITS) if EDITS[kind].combines}
-
-
-def test_find_clips_refuses_output_among_the_input(clips: Path) -> None:
-    """Results inside the folder of clips would be taken for clips by the next call."""
-    with pytest.raises(ArgumentError, match="lies inside the folder of clips"):
-        find_clips(clips, out=clips / "made", name="own", workers=1)
-
-
-def test_a_clip_that_fails_later_gives_its_reason(clips: Path, tmp_path: Path) -> None:
-    """A file that breaks after it was listed, and the others are made."""
-    listed, _ = find_clips(clips, out=tmp_path / "made", name="own")
-    listed[0][0].path.write_text("gone bad")
-    made, failed = build_benchmark(
-        tmp_path / "made", name="own", queries=listed[:3], distractors=[], donors=[], copies=Copies(per_clip=1)
-    )
-    assert len(made.queries) == 2
-    assert failed == {listed[0][0].path: "not_video"}
-
-
 def originals(folder: Path) -> set[str]:
     """Names of the user's files in a benchmark."""
     definition = load_definition(folder)
@@ -201,24 +96,6 @@ def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> 
     held_out = {f"clip {index}.mp4" for index in range(6)} - {path.name for path in before}
     assert {path.name for path in after} == {f"renamed {path.name}" for path in before} | {"again.mp4"}
     assert held_out <= originals(tmp_path / "b" / "own-test") | originals(tmp_path / "b" / "own-validation")
-
-
-@pytest.mark.slow
-def test_split_user_videos_keeps_scenes_whole(clips: Path, tmp_path: Path) -> None:
-    """Clips of one scene are all trained on or all held out on one side, whatever the seed; hard edits alter every copy."""
-    scenes = {"clip 0.mp4": "park", "clip 1.mp4": "park", "clip 2.mp4": "park"}
-    table = tmp_path / "scenes.csv"
-    table.write_text("file,scene\n" + "".join(f"{file},{scene}\n" for file, scene in scenes.items()))
-    for seed in range(3):
-        out = tmp_path / f"out {seed}"
-        source = own(clips, test_rate=0.4, edits="hard", seed=seed)
-        files, _ = split_user_videos(clips, out, source, scenes=read_scenes(table))
-        parts = [{path.name for path in files}]
-        for part in ("test", "validation"):
-            parts.append({Path(query).name for query in load_definition(out / f"own-{part}").queries})
-        assert sorted(len(part & scenes.keys()) for part in parts) == [0, 0, 3]
-    kinds = {video.split("/")[2] for video in load_definition(out / "own-test").video_ids if "/copies/" in video}
-    assert kinds == set(HARD_EDITS)
 
 
 def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(clips: Path, tmp_path: Path) -> None:

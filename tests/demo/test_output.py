@@ -30,25 +30,6 @@ def test_write_mp4_keeps_pictures_and_times(tmp_path: Path) -> None:
     assert np.abs(pixels.astype(int) - frames).mean() < 4
 
 
-def test_write_mp4_repeats_its_bytes(tmp_path: Path) -> None:
-    """Equal frames give equal files and leave nothing else behind."""
-    for name in ("a.mp4", "b.mp4"):
-        write_mp4(tmp_path / name, gradient(), fps=12.0)
-    assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize(("height_px", "width_px", "stored"), [(49, 63, (50, 64)), (5, 40, (16, 40)), (1, 1, (16, 16))])
-def test_write_mp4_pads_odd_and_tiny_frames(
-    tmp_path: Path, height_px: int, width_px: int, stored: tuple[int, int]
-) -> None:
-    """Sides become even and at least 16 pixels by repeating the last row and column."""
-    write_mp4(tmp_path / "a.mp4", gradient(height_px=height_px, width_px=width_px), fps=29.97)
-    with av.open(str(tmp_path / "a.mp4")) as container:
-        stream = container.streams.video[0]
-        assert (stream.height, stream.width) == stored
-
-
 def test_prepare_folder_keeps_equal_settings_and_replaces_others(tmp_path: Path) -> None:
     """A file survives another call with the same fingerprint, not one with a different one."""
     folder = tmp_path / "made"

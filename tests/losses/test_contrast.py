@@ -56,15 +56,6 @@ def test_losses_are_their_equations(seed: int, size: tuple[int, int]) -> None:
         assert float(found) == pytest.approx(sum(released) / len(rows), rel=1e-9)
 
 
-def test_example_of_the_specification() -> None:
-    """s_p = 0.6 and s_n = 0.1: Eq. 4 still pulls with a loss of 11.5, the released form is content."""
-    rows = torch.tensor([[0.9, 0.0], [0.6, 0.1]])
-    assert float(contrast_circle(rows[1:])) == pytest.approx(11.5, abs=0.05)
-    both = contrast_circle(rows, form="released")
-    alone = contrast_circle(rows[:1], form="released")
-    assert float(both * 2 - alone) == pytest.approx(0, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     "loss", [lambda *args: contrast_infonce(*args, temperature=0.07), contrast_circle, contrast_triplet]
 )

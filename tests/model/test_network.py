@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError
 from hapvr.model import network as network_module
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -23,8 +22,6 @@ DIMS = 16
 VARIANTS: dict[str, dict[str, Any]] = {
     "hap-vr": {},
     "wide": {"spatial_rate": 0.34, "temporal_rate": 0.5},
-    "s2vs": {"spatial_rate": 0.0, "temporal_rate": 0.0},
-    "visil_f": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "comparator": False},
     "visil_sym": {
         "spatial_rate": 0.0,
         "temporal_rate": 0.0,
@@ -33,9 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear", "padding_mode": "replicate"},
     "release": {"min_frames": 8},
-    "dns_attention": {"spatial_rate": 0.0, "temporal_rate": 0.0},
     "dns_binary": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "binary_bits": 24},
-    "average": {"spatial_rate": 1.0, "temporal_rate": 1.0},
     "max": {"spatial_pooling": "max", "temporal_pooling": "max"},
     "symmetric": {"symmetric": True},
 }
@@ -138,32 +133,6 @@ def test_binary_codes_score_by_hamming_distance() -> None:
     assert codes.shape == (5, 1, 1, 24)
 
 
-def test_embeddings_in_a_short_dtype() -> None:
-    """Attention is computed in it, as under autocast; codes are those of float32, none turned over by rounding."""
-    features = clips("short", num_videos=3, num_frames=4)
-    network = SimilarityNetwork(NetworkSettings(comparator=False), dims=DIMS, generator=torch_rng("short"))
-    found, exact = network.embed(features, dtype=torch.bfloat16), network.embed(features)
-    assert (found.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
-    assert_close(found.float(), exact, rtol=2**-6, atol=0)
-    coder = SimilarityNetwork(
-        NetworkSettings(attention=False, binary_bits=64), dims=DIMS, generator=torch_rng("codes")
-    ).eval()
-    assert torch.equal(coder.embed(features, dtype=torch.bfloat16), coder.embed(features).bfloat16())
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(network.embed(features).bfloat16(), found)
-
-
-def test_linear_attention_weighs_by_the_angle_to_its_context() -> None:
-    """Along the context vector the weight is 1, against it 0; "cosine" makes that so for a vector of any length."""
-    features = F.one_hot(torch.arange(2), DIMS).float() * torch.tensor([[1.0], [-1.0]])
-    for form, length, expected in (("linear", 1.0, 1.0), ("cosine", 5.0, 1.0), ("linear", 5.0, 3.0)):
-        network = SimilarityNetwork(NetworkSettings(attention_form=form, comparator=False), dims=DIMS)
-        with torch.no_grad():
-            network.attention.context_vector.weight.copy_(length * F.one_hot(torch.tensor([0]), DIMS))
-        weights = network.embed(features[None, None])[0, 0].norm(dim=-1)
-        assert weights.tolist() == pytest.approx([expected, 0.5])
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_recomputing_activations_changes_nothing(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of pairs whose activations are made again give the same scores and gradients."""
@@ -192,19 +161,6 @@ def test_regularization_sums_the_overshoot() -> None:
     assert found.video.tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
 
 
-def test_an_identity_comparator_starts_from_the_largest_similarity_of_each_block() -> None:
-    """What comes out is the maximum of every 4 x 4 block, of negative similarities too, and all layers can be trained."""
-    network = SimilarityNetwork(NetworkSettings(comparator_init="identity"), dims=DIMS, generator=torch_rng("identity"))
-    embedded = network.embed(clips("identity", num_videos=3, num_frames=9))
-    found = network.compare(embedded, torch.cat([embedded, -embedded]))
-    blocks = found.frame[:, :, :8, :8].reshape(3, 6, 2, 4, 2, 4).amax((3, 5))
-    assert blocks.min() < 0 < blocks.max()
-    assert_close(found.refined, blocks)
-    found.video.sum().backward()
-    # Behind a weight of 0 a channel has no gradient until the first step has moved that weight.
-    assert network.comparator.output.weight.grad.count_nonzero() > 64
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_features_score_in_float32(dtype: torch.dtype) -> None:
     """Features cached in half precision are computed in the weights' precision."""
@@ -213,46 +169,3 @@ def test_half_precision_features_score_in_float32(dtype: torch.dtype) -> None:
     found = network.compare(network.embed(features), network.embed(features))
     assert found.video.dtype == found.frame.dtype == torch.float32
     assert_close(found.video, network.score(network.embed(features.float()), network.embed(features.float())))
-
-
-def test_autocast_keeps_similarities_in_float32() -> None:
-    """bfloat16 products come out in float32 and near the exact ones."""
-    network = build()
-    features = clips("autocast", num_videos=3, num_frames=8)
-    exact = network.compare(network.embed(features), network.embed(features))
-    with torch.autocast("cpu", torch.bfloat16):
-        embedded = network.embed(features)
-        found = network.compare(embedded, embedded)
-    assert found.video.dtype == torch.float32
-    assert_close(found.video, exact.video, rtol=0.05, atol=0.02)
-
-
-def test_the_same_generator_gives_the_same_weights() -> None:
-    """And the global generator is neither used nor moved."""
-    before = torch.random.get_rng_state()
-    first, second = (SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("weights")) for _ in range(2))
-    for a, b in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert not torch.equal(
-        first.attention.transform.weight,
-        SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("others")).attention.transform.weight,
-    )
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
-GOOD = torch.zeros(2, 5, 9, DIMS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"query": GOOD.index_fill(1, torch.tensor([3]), torch.nan)}, "NaN or infinite values in 2 frames.* frame 3"),
-        ({"reference": GOOD.half() + torch.inf}, "reference: NaN or infinite .*half precision overflowed"),
-        ({"query_mask": torch.zeros(2, 5, dtype=torch.bool)}, "query_mask: wanted one real frame"),
-        ({"reference_mask": torch.tensor([[True, False, True, True, True]] * 2)}, "reference_mask: .* before padding"),
-    ],
-)
-def test_compare_refuses_bad_clips(arguments: dict[str, Tensor], message: str) -> None:
-    """The error names the argument, what it was and what is wanted."""
-    with pytest.raises(ArgumentError, match=message):
-        build().compare(**{"query": GOOD, "reference": GOOD, **arguments})

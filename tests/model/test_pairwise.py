@@ -16,7 +16,6 @@ from hapvr.seeding import torch_rng
 DIMS, REGIONS = 16, 9
 VARIANTS = {
     "hapvr": {},
-    "s2vs": {"spatial_rate": 0.0, "temporal_rate": 0.0},
     "wide": {"spatial_rate": 0.34, "temporal_rate": 0.25},
     "frozen features": {"attention": False, "comparator": False},
     "symmetric": {"symmetric": True},
@@ -80,7 +79,7 @@ def test_limits_change_no_score(query_lengths, reference_lengths, size, workers)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
-@pytest.mark.parametrize("max_elements", [1, 300, 1000, 10**6])
+@pytest.mark.parametrize("max_elements", [1, 300, 10**6])
 @pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
 def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, padding_mode):
     """Strips of any height give the comparator's output, rows that pooling drops included."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hapvr.errors import ArgumentError, ConfigError
 from hapvr.networks.backbone import load_backbone, stored_backbone
-from hapvr.networks.descriptors import l3_irmac
 from hapvr.networks.settings import BackboneConfig, RandomWeights
 
 RANDOM = RandomWeights(source="random", seed=1)
@@ -34,11 +32,3 @@ def test_backbone_gives_one_vector_of_a_frame(descriptor: str, crop_px: int) -> 
         torch.testing.assert_close(part.norm(dim=-1), torch.ones(2, 1))
     assert backbone.settings["descriptor"] == again.settings["descriptor"] == descriptor
     assert "descriptor" not in load_backbone(config_of("regions", crop_px)).settings
-
-
-def test_crops_that_are_too_small_are_refused() -> None:
-    """A last map of 4 x 4 has no windows for L3-iRMAC, and the message says which crops have."""
-    with pytest.raises(ConfigError, match=r"l3_irmac: map 3 of size \(4, 4\).*set backbone\.crop_px to 224"):
-        load_backbone(config_of("l3_irmac", 128))
-    with pytest.raises(ArgumentError, match=r"gives \(3, 5\) regions, wanted \(3, 3\)"):
-        l3_irmac([torch.rand(1, 2, 14, 22)])

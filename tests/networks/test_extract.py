@@ -30,23 +30,6 @@ def test_read_ahead_keeps_order_and_is_bounded() -> None:
     assert list(ahead) == list(range(1, 20))
 
 
-def test_read_ahead_closes_what_it_reads_from() -> None:
-    """A reader that stops early ends the thread and the generator behind it."""
-    closed = threading.Event()
-
-    def items() -> Iterator[int]:
-        try:
-            yield from range(1000)
-        finally:
-            closed.set()
-
-    ahead = read_ahead(items())
-    next(ahead)
-    ahead.close()
-    assert closed.is_set()
-    assert "read ahead" not in {thread.name for thread in threading.enumerate()}
-
-
 @pytest.mark.parametrize("batch_frames", [1, 3, 100])
 def test_embed_in_batches_gives_each_clip_its_own_results(batch_frames: int) -> None:
     """Whatever the batches, clip k has the embeddings of its frames, in order."""

@@ -14,14 +14,12 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError, WeightsUnavailableError
 from hapvr.networks.backbone import center_crop, load_backbone, region_vectors
-from hapvr.networks.settings import BackboneConfig, FileWeights, PretrainedWeights, RandomWeights, TeacherConfig
+from hapvr.networks.settings import BackboneConfig, FileWeights, PretrainedWeights, TeacherConfig
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
 from hapvr.networks.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.seeding import torch_rng
 from tests.conftest import GOLDEN
-
-RANDOM = RandomWeights(source="random", seed=3)
 
 
 def test_region_vectors_and_whitening_equal_the_release() -> None:
@@ -65,9 +63,6 @@ def without(state: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
 SMALL, LARGE, TRANSFORMER = "resnet18.tv_in1k", "resnet34.tv_in1k", "vit_tiny_patch16_224"
 WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
     "another network, smaller": (LARGE, lambda: state_of(SMALL), r"missing, e\.g\. layer1\.2"),
-    "another network, larger": (SMALL, lambda: state_of(LARGE), r"unexpected, e\.g\. layer1\.2"),
-    "one tensor": (SMALL, lambda: {"conv1.weight": torch.rand(64, 3, 7, 7)}, r"missing, e\.g\. bn1"),
-    "no last stage": (SMALL, lambda: without(state_of(SMALL), "layer4"), r"missing, e\.g\. layer4"),
     "another shape": (SMALL, lambda: state_of(SMALL) | {"conv1.weight": torch.rand(1)}, r"1 mismatched, e\.g\. conv1"),
     "whole numbers": (
         SMALL,
@@ -83,11 +78,6 @@ WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
         TRANSFORMER,
         lambda: without(state_of(TRANSFORMER), *(f"blocks.{number}." for number in range(6, 12))),
         r"missing, e\.g\. blocks\.6",
-    ),
-    "a transformer of no finite numbers": (
-        TRANSFORMER,
-        lambda: {name: values / 0 for name, values in state_of(TRANSFORMER).items()},
-        r"mismatched, e\.g\. cls_token",
     ),
 }
 
@@ -106,7 +96,7 @@ def test_weights_that_do_not_fill_the_network_are_refused(case: str, tmp_path: P
         load_teacher(TeacherConfig(architecture=architecture, weights=weights), crop_px=224)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.encoder.", "model."])
+@pytest.mark.parametrize("prefix", ["backbone.", "module.encoder."])
 def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) -> None:
     """Beside other parts such as a projection head, with or without a classifier."""
     state = state_of("resnet18.tv_in1k")
@@ -154,16 +144,6 @@ def test_pretrained_weights_fall_back_only_where_the_configuration_says_so() -> 
             BackboneConfig(architecture="resnet18.tv_in1k", weights=PretrainedWeights(fallback="random"))
         )
     assert identity.source == "random"
-
-
-def test_teacher_gives_one_embedding_per_frame_and_both_inputs_differ() -> None:
-    """[B, D'] embeddings; `raw` repeats the release's unnormalised pixels."""
-    frames = torch.randint(0, 256, (2, 3, 128, 128), generator=torch_rng(2), dtype=torch.uint8)
-    config = TeacherConfig(architecture="vit_tiny_patch16_224", weights=RANDOM)
-    correct = load_teacher(config, crop_px=128)
-    raw = load_teacher(config.model_copy(update={"input": "raw"}), crop_px=128)
-    assert correct.embed(frames).shape == (2, correct.dims)
-    assert not torch.allclose(correct.embed(frames), raw.embed(frames))
 
 
 @pytest.mark.parametrize("count", [40, 400], ids=["fewer samples than channels", "more samples than channels"])

@@ -72,10 +72,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return new_store(tmp_path_factory.mktemp("mlflow store"))
 
 
-@pytest.fixture(params=["store", pytest.param("server", marks=pytest.mark.slow)])
-def tracker(request: pytest.FixtureRequest) -> Tracker:
-    """A SQLite store, and in the slow tests the server too."""
-    return Tracker(request.getfixturevalue(request.param), "tests")
+@pytest.fixture
+def tracker(store: str) -> Tracker:
+    """A SQLite store."""
+    return Tracker(store, "tests")
 
 
 @pytest.fixture

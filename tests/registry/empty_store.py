@@ -8,14 +8,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from hapvr.registry.runs import Tracker
@@ -72,23 +70,3 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-@contextmanager
-def answering(status: int, body: bytes, *, health: tuple[int, bytes] = (200, b"OK")) -> Iterator[str]:
-    """The address of a server that answers /health and everything else with these."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            code, content = health if self.path == "/health" else (status, body)
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()

@@ -56,22 +56,6 @@ def test_one_query_against_a_list_with_segments(model: PyFuncModel, registered: 
     assert set(table["threshold"]) == {calibration.thresholds[0].similarity}
 
 
-def test_what_is_no_video_or_above_a_limit_is_a_row(model: PyFuncModel, registered: Registered) -> None:
-    """Neither reference nor references; a request's own limits; a null or half a letter among whole names."""
-    clip, other = (str(registered.clips / name) for name in ("a.mp4", "b.mp4"))
-
-    def errors(frame: dict[str, list[Any]], **params: Any) -> list[str]:
-        rows = model.predict(pd.DataFrame(frame), params=params or None)
-        return [error.split(":")[0] for error in rows["error"]]
-
-    assert errors({"query": [clip]}) == ["missing_file"]
-    assert errors({"query": [other] * 2, "reference": [other] * 2}, max_pairs=1) == ["", "too_many_pairs"]
-    assert errors({"query": [other], "reference": [clip]}, max_frames=8) == ["too_long"]
-    rows = model.predict(pd.DataFrame({"query": [clip], "references": [[None, other, 7, "\ud800"]]}))
-    assert list(rows["reference"]) == ["", other, "", "\\ud800"]
-    assert rows["similarity"].notna().tolist() == [False, True, False, False]
-
-
 def test_wrong_columns_and_parameters_are_one_sentence(model: PyFuncModel) -> None:
     """MLflow's own kind of error, which its server passes on without a stack trace."""
     pair = {"query": ["a.mp4"], "reference": ["b.mp4"]}

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_USER
 
 from hapvr.registry.runs import PENDING_NAME, PendingReports, Tracker, tracked_training
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     finish_training,
     prepare_training,
-    run_training,
     training_command,
     training_environment,
 )
@@ -33,42 +29,6 @@ REPORT = BatchReport(torch.eye(2), torch.tensor([[1, -1], [-1, 1]], dtype=torch.
 
 def start(tracker: Tracker, key: str) -> str:
     return tracker.start(key, name="run", params={}, tags={})
-
-
-def test_a_run_says_who_made_it_and_by_which_program(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who starts it last is not who made it; the program is named without its folder. Files lie beside the database."""
-    monkeypatch.setattr("sys.argv", ["/somewhere/bin/hapvr", "train"])
-    monkeypatch.setenv("LOGNAME", "somebody")
-    tracker = Tracker(store, "origin")
-    run_id = start(tracker, "origin")
-    monkeypatch.setenv("LOGNAME", "another")
-    assert start(tracker, "origin") == run_id
-    tags = tracker.client.get_run(run_id).data.tags
-    assert (tags[MLFLOW_USER], tags[MLFLOW_SOURCE_NAME]) == ("somebody", "hapvr")
-    tracker.text(run_id, "text", "note.txt")
-    assert list(Path(store.removeprefix("sqlite:///")).parent.glob(f"artifacts/{run_id}/**/note.txt"))
-
-
-def test_runs_may_record_the_same_data_at_once(store: str) -> None:
-    """Trainings that start together name the same data; MLflow lets one of them write it first."""
-    tracker = Tracker(store, "datasets")
-    runs = [start(tracker, f"datasets-{number}") for number in range(6)]
-    for data in range(4):
-        together = threading.Barrier(len(runs))
-
-        def record(run_id: str, data: int = data, together: threading.Barrier = together) -> None:
-            together.wait()
-            tracker.dataset(run_id, name=f"data-{data}", digest="d", place="/data", profile={}, context="training")
-
-        with ThreadPoolExecutor(len(runs)) as pool:
-            list(pool.map(record, runs))
-    for run_id in runs:
-        assert len(tracker.client.get_run(run_id).inputs.dataset_inputs) == 4
-    tracker.dataset(
-        runs[0], name="s3", digest="d", place="s3://key:secret@bucket/data?secret=x", profile={}, context="training"
-    )
-    found = [row.dataset for row in tracker.client.get_run(runs[0]).inputs.dataset_inputs if row.dataset.name == "s3"]
-    assert [(row.source_type, row.source) for row in found] == [("s3", '{"uri": "s3://bucket/data"}')]
 
 
 def test_metrics_and_batches_reach_the_run(tracker: Tracker, tmp_path: Path) -> None:
@@ -146,19 +106,3 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
         assert sorted({metric.step for metric in found}) == logged
         assert len(logged) == 48
         assert PendingReports(training.folder).metrics() == []
-
-
-@pytest.mark.slow
-def test_run_that_ends_without_its_server_is_finished_later(small_project: Project, tmp_path: Path) -> None:
-    """Training ends well while the server is away; finishing it when the server is back delivers what was kept."""
-    port = free_port()
-    project = tracked_by(small_project, f"http://127.0.0.1:{port}")
-    with mlflow_server(tmp_path, port):
-        training = prepare_training(project, "server-away", tags={})
-    run_training(project, training)
-    assert PendingReports(training.folder).metrics()
-    with mlflow_server(tmp_path, port) as address:
-        assert finish_training(project, training)["steps"] == 8
-        tracker = Tracker(address, project.config.tracking.experiment)
-        found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
-        assert sorted({metric.step for metric in found}) == [1, 3, 5, 7]

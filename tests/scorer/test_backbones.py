@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import load_backbone
-from hapvr.networks.settings import BackboneConfig, RandomWeights, TorchScriptWeights
+from hapvr.networks.settings import BackboneConfig, TorchScriptWeights
 from hapvr.networks.whitening import whitening_from_bytes
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, read_description
@@ -50,23 +50,6 @@ def features(folder: Path, config: BackboneConfig, clip: Path) -> NDArray[np.flo
     description = read_description(folder)
     scorer = VideoScorer(networks, description, calibration=None, limits=description.serving)
     return scorer.features(clip)
-
-
-def test_a_bundle_keeps_what_the_configuration_says_of_its_backbone(scenes: Path, tmp_path: Path) -> None:
-    """Options, statistics and class token come back with the weights, so features are the same."""
-    config = BackboneConfig(
-        architecture="vit_tiny_patch16_224",
-        weights=RandomWeights(source="random", seed=1),
-        options={"qkv_bias": False},
-        mean=(0.4, 0.4, 0.4),
-        crop_px=128,
-        batch_frames=16,
-    )
-    folder = make_bundle(tmp_path, backbone_config=config)
-    assert read_description(folder).backbone.model_dump(exclude_defaults=True) == load_backbone(config).settings
-    torch.testing.assert_close(
-        load_bundle(folder).features(scenes / "a.mp4"), features(folder, config, scenes / "a.mp4")
-    )
 
 
 def test_a_torchscript_backbone_is_never_part_of_a_bundle(

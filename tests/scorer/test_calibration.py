@@ -17,7 +17,6 @@ from hapvr.scorer.calibration import (
     check_calibration,
     checked_metrics,
     fit_calibration,
-    precision_thresholds,
 )
 from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.seeding import numpy_rng
@@ -76,34 +75,6 @@ def test_prior_shifts_the_odds_by_bayes() -> None:
         fitted.probability(0.3, prior=1.0)
 
 
-def test_thresholds_by_hand() -> None:
-    """Four pairs in order match, other, match, other: precision 1 at the first, 2/3 at the third; 3 in 4 at the first."""
-    similarity, is_match = np.array([0.9, 0.7, 0.5, 0.3]), np.array([True, False, True, False])
-    rows = precision_thresholds(similarity, is_match, precisions=(0.5, 2 / 3, 0.75))
-    assert [(row.similarity, row.num_pairs, row.num_matches) for row in rows] == [(0.3, 4, 2), (0.5, 3, 2), (0.9, 1, 1)]
-    assert [row.recall for row in rows] == [1.0, 1.0, 0.5]
-    (none,) = precision_thresholds(similarity, ~is_match, precisions=(0.9,))
-    assert (none.similarity, none.num_pairs, none.found) == (None, 0, 0.0)
-
-
-def test_few_or_broken_pairs_are_refused() -> None:
-    """Nine matches, or a similarity that is not a number: an error with the counts."""
-    with pytest.raises(ArgumentError, match="9 matching and 20 other pairs"):
-        fit_calibration(np.zeros(9), np.zeros(20), source={})
-    with pytest.raises(ArgumentError, match="all finite"):
-        fit_calibration(np.full(20, np.nan), np.zeros(20), source={})
-
-
-def test_json_keeps_everything(tmp_path: Path) -> None:
-    """Written and read again it is equal, threshold for threshold; a bundle may have none."""
-    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={"benchmark": "own"})
-    assert read_calibration(tmp_path) is None
-    (tmp_path / CALIBRATION_FILE).write_text(json.dumps(asdict(fitted)))
-    read = read_calibration(tmp_path)
-    assert read == fitted
-    assert read.threshold(0.85) == fitted.thresholds[2]
-
-
 def test_damaged_values_are_refused(tmp_path: Path) -> None:
     """Otherwise the first answer would fail, or be believed."""
     fitted = asdict(fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7))
@@ -145,19 +116,3 @@ def test_by_hand() -> None:
     values = checked_metrics([check])
     assert values["calibration/other/at-0.99/precision"] == row.precision
     assert values["calibration/other/brier"] == check.brier
-
-
-def test_verdict_by_threshold_and_by_prior() -> None:
-    """From the threshold on a match; 5 % or less no match; between them unsure. A prior of one's own moves both."""
-    rng = numpy_rng(0, "verdict")
-    fitted = fit_calibration(rng.normal(0.5, 0.2, 500), rng.normal(-0.5, 0.2, 500), source={})
-    threshold = fitted.threshold(0.95).similarity
-    assert threshold is not None
-    assert fitted.verdict(threshold, precision=0.95) == "match"
-    low = next(value for value in np.linspace(1, -1, 201) if fitted.probability(float(value)) <= 0.05)
-    assert fitted.verdict(float(low), precision=0.95) == "no match"
-    between = float(np.nextafter(min(threshold, 1.0), -1))
-    if fitted.probability(between) > 0.05:
-        assert fitted.verdict(between, precision=0.95) == "unsure"
-    assert fitted.verdict(threshold, precision=0.95, prior=1e-9) == "no match"
-    assert fitted.verdict(float(low), precision=0.95, prior=1 - 1e-9) == "match"

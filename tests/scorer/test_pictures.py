@@ -39,12 +39,6 @@ def test_a_turned_picture_is_upright(tmp_path: Path) -> None:
     assert np.asarray(pixels[:, -48:]).mean() < 50
 
 
-def test_pictures_of_other_modes_become_rgb(tmp_path: Path) -> None:
-    Image.new("RGBA", (80, 80), (255, 0, 0, 128)).save(tmp_path / "alpha.png")
-    Image.new("L", (80, 80), 7).save(tmp_path / "grey.png")
-    assert read(tmp_path / "alpha.png") == read(tmp_path / "grey.png") == (1, 3, 64, 64)
-
-
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     whole = tmp_path / "whole.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8)).save(whole)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
-import shutil
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import numpy as np
-import psutil
 import pytest
 
 from hapvr.errors import VideoError
@@ -24,10 +18,8 @@ from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.segments import Segment
 from tests.scorer.bundles import SAMPLING, make_bundle, write_scenes
-from tests.video.site import serve
 
 FRAME_S = 1 / SAMPLING.fps
-MAX_GROWTH_BYTES = 8 * 2**20
 
 
 def assert_spans(found: tuple[Segment, ...] | None, wanted: list[tuple[float, float, float, float]]) -> None:
@@ -106,21 +98,6 @@ def test_limits_give_rows_with_errors(scorer: VideoScorer, scenes: Path) -> None
     assert errors(request_timeout_s=1e-9) == ["timeout"] * 3
 
 
-@pytest.mark.slow
-def test_video_that_takes_too_long_is_a_row(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
-    """Minutes of video in a tenth of a second end as a timeout, which is forgotten: with more time there are features."""
-    long = write_scenes(tmp_path / "long.mp4", range(300), fps=4)
-    a = scenes / "a.mp4"
-    for limit, message in (
-        ("video_timeout_s", "timeout: "),
-        ("request_timeout_s", "timeout: request: not done after 0.1 s"),
-    ):
-        hasty = scorer.limits.model_copy(update={limit: 0.1})
-        (row,) = scorer.score_pairs([(long, a)], limits=hasty)
-        assert row.error.startswith(message)
-    assert len(scorer.features(long)) == 600
-
-
 def test_files_outside_the_roots_are_refused(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
     """Other folders, `..` and links that lead out are not allowed, whether or not there is a file."""
     root = tmp_path / "root"
@@ -162,24 +139,6 @@ def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path, web
     assert row.error.startswith("not_allowed: ")
 
 
-@pytest.mark.slow
-def test_urls_that_never_end_are_given_up(scorer: VideoScorer, scenes: Path) -> None:
-    """Slow headers are a row after the time of a video; endless pages and live streams are rows however long it is."""
-    access = Access(hosts=frozenset({"127.0.0.1"}))
-
-    def reasons(site: str, *paths: str, timeout_s: float) -> list[str]:
-        limits = scorer.limits.model_copy(update={"video_timeout_s": timeout_s, "request_timeout_s": 3 * timeout_s})
-        pairs = [(scenes / "a.mp4", site + path) for path in paths]
-        rows = scorer.score_pairs(pairs, access=access, limits=limits)
-        return [row.error.partition(":")[0] for row in rows]
-
-    with serve((scenes / "a.mp4").read_bytes()) as site:
-        assert reasons(site.address, "/endless/headers.mp4", timeout_s=6.0) == ["timeout"]
-        # these end by themselves; only their processor time decides when, so a busy machine needs more than 6 s
-        endless = reasons(site.address, "/endless/page.html", "/live.m3u8", "/video.mp4", timeout_s=300.0)
-    assert endless == ["too_large", "live", ""]
-
-
 def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes: Path) -> None:
     """The cache goes by the file, not by its name: absent, then bad, then good, then another."""
     clip = tmp_path / "clip.mp4"
@@ -194,85 +153,6 @@ def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes:
     assert scorer.features(clip) is first
     clip.write_bytes((scenes / "b.mp4").read_bytes())
     assert scorer.features(clip).shape[0] == 8
-
-
-@pytest.mark.slow
-def test_memory_stays_where_it_was_over_500_pairs(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
-    """Ten lists of 50 pairs, each of 15 files not seen before, with segments: after the second no more is held, as
-    the allocator may still ask for a block of 8 MB for that."""
-    clips = [write_scenes(tmp_path / f"{number}.mp4", [number]) for number in range(15)]
-    held = []
-    for number in range(10):
-        names = [Path(shutil.copy(clip, tmp_path / f"{number}-{clip.name}")) for clip in clips]
-        pairs = [(query, reference) for query in names[:5] for reference in names[5:]]
-        rows = scorer.score_pairs(pairs, segments=True)
-        assert not any(row.error for row in rows)
-        gc.collect()
-        held.append(psutil.Process().memory_info().rss)
-    assert len(scorer.features(names[0])) == 2
-    assert held[-1] - held[1] < MAX_GROWTH_BYTES, [size >> 10 for size in held]
-
-
-@pytest.mark.slow
-def test_threads_get_the_scores_that_one_caller_gets(bundle: Path, scorer: VideoScorer, scenes: Path) -> None:
-    """Eight threads with one scorer of little cache: every row equals that of a scorer used by one thread alone."""
-    files = [scenes / name for name in ("a.mp4", "b.mp4", "copy.mp4", "bad.mp4", "absent.mp4")]
-    pairs = [(query, reference) for query in files for reference in files]
-    wanted = scorer.score_pairs(pairs)
-    assert sum(not row.error for row in wanted) == 9
-    shared = load_bundle(bundle)
-    with ThreadPoolExecutor(8) as threads:
-        for rows in threads.map(lambda shift: shared.score_pairs(pairs[shift:] + pairs[:shift]), range(0, 24, 3)):
-            assert {(row.query, row.reference): row for row in rows} == {
-                (row.query, row.reference): row for row in wanted
-            }
-
-
-@pytest.mark.slow
-def test_long_lists_are_read_in_groups(
-    bundle: Path, scorer: VideoScorer, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Eleven references without a cache, then the first of them again: each row is that of the pair alone."""
-    monkeypatch.setenv("HAPVR_CACHE_BYTES", "0")
-    names = [tmp_path / f"{number}.mp4" for number in range(11)]
-    for number, name in enumerate(names):
-        name.symlink_to(scenes / ("b.mp4", "bad.mp4")[number % 5 == 4])
-    a, b = scenes / "a.mp4", scenes / "b.mp4"
-    rows = load_bundle(bundle).score_pairs(
-        [*((a, name) for name in names), (b, names[0]), (names[4], a), (a, names[1])]
-    )
-    first, second = scorer.score(a, b), scorer.score(b, b)
-    wanted = [None if number % 5 == 4 else first for number in range(11)]
-    assert [row.similarity for row in rows] == [*wanted, second, None, first]
-
-
-@pytest.mark.slow
-def test_a_long_video_lets_other_requests_in_between_its_batches(bundle: Path, scenes: Path, tmp_path: Path) -> None:
-    """While a video of ten batches is embedded, a request whose videos are cached is answered."""
-    scorer = load_bundle(bundle)
-    short = [(scenes / "a.mp4", scenes / "b.mp4")]
-    scorer.score_pairs(short)
-    lengthy = write_scenes(tmp_path / "long.mp4", range(80))
-    embed, batches, answered = scorer._reader._embed, list[float](), list[float]()
-    begun = threading.Event()
-
-    def slow(frames: np.ndarray) -> np.ndarray:
-        batches.append(time.monotonic())
-        if len(batches) > 2:
-            begun.set()
-        time.sleep(0.1)
-        return embed(frames)
-
-    scorer._reader._embed = slow
-    limits = scorer.limits.model_copy(update={"request_timeout_s": 60.0})
-    with ThreadPoolExecutor() as pool:
-        work = pool.submit(scorer.score_pairs, [(lengthy, scenes / "b.mp4")], limits=limits)
-        assert begun.wait(120)
-        (row,) = scorer.score_pairs(short, limits=limits)
-        answered.append(time.monotonic())
-        assert row.similarity is not None, row.error
-        work.result()
-    assert answered[0] < batches[-1]
 
 
 def test_frame_pairs_of_a_request_are_bounded(scorer: VideoScorer, scenes: Path) -> None:

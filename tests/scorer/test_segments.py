@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hapvr.errors import ArgumentError
 from hapvr.scorer.segments import Alignment, FrameTimes, align, best_run, relative_similarity, timed_segments
 from hapvr.seeding import numpy_rng
 
@@ -59,16 +58,6 @@ def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> 
     assert spans(align(np.array([[0.1, 0.9, 0.2]]), threshold=0.5)) == [((0, 0), (1, 1))]
 
 
-def test_part_that_is_shown_ten_times_is_found_ten_times() -> None:
-    """One part of the query, ten places in the reference."""
-    matrix = background(10, 150)
-    places = range(4, 144, 15)
-    for place in places:
-        for step in range(5):
-            matrix[3 + step, place + step] = 0.9
-    assert spans(align(matrix, threshold=0.5)) == [((3, 7), (place, place + 4)) for place in places]
-
-
 @given(seed=st.integers(0, 200), rows=st.integers(1, 12), columns=st.integers(1, 12))
 def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
     """In range, in order, long enough, no two with a common frame pair, and the same parts if the videos change places."""
@@ -112,10 +101,3 @@ def test_times_run_to_the_end_of_the_last_frame() -> None:
     (segment,) = timed_segments([Alignment((2, 4), (0, 2), 0.8)], clock, clock, fps=2.0)
     assert (segment.query_start_s, segment.query_end_s) == (1.0, 2.5)
     assert (segment.reference_start_s, segment.reference_end_s) == (0.0, 1.5)
-
-
-@pytest.mark.parametrize(("matrix", "threshold"), [(np.zeros((0, 3)), 0.5), (np.zeros((2, 2)), 1.0)])
-def test_wrong_arguments_are_refused(matrix: NDArray[np.float64], threshold: float) -> None:
-    """An empty matrix and a threshold that nothing exceeds."""
-    with pytest.raises(ArgumentError, match="wanted cells and"):
-        align(matrix, threshold=threshold)

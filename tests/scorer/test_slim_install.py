@@ -15,18 +15,12 @@ from typing import Any
 
 import pytest
 
-from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import log_model, register
 from hapvr.scorer.bundle import load_bundle
-from hapvr.search.current import current_index
 from hapvr.search.match import answer_values
 from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_pairs
-from hapvr.steps.search_index import update_index
-from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
-from tests.registry.empty_store import free_port, mlflow_server
 from tests.scorer.bundles import make_bundle, write_scenes
-from tests.steps.search_projects import LONG, bundle_of, copied, register_bundle
+from tests.steps.search_projects import LONG, bundle_of, copied
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
@@ -199,49 +193,6 @@ def test_the_slim_installation_searches_as_the_full_one(searching: Path, searcha
     assert done.returncode == 2
     assert "bundle-0 has no ONNX files" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-
-
-@pytest.mark.slow
-def test_the_slim_installation_asks_a_live_registry(
-    searching: Path, searchable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without MLflow it reads the listing of a database; with `hapvr[registry]` it scores, and searches an index that names a
-    version, with what MLflow's client fetches from a server."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31]])
-    part = write_scenes(tmp_path / "part.mp4", list(LONG[20:30]))
-    local = copied(searchable, tmp_path / "local")
-    bundle = bundle_of(local, tmp_path / "local", onnx=True)
-    register_bundle(local, bundle)
-    (row,) = load_bundle(bundle).score_pairs([(clip, part)])
-    registered = ["--model", "models:/hapvr@champion", "--tracking-uri", local.tracking_uri]
-    (pair,) = answered(searching / "hapvr", "score", clip, part, *registered)["pairs"]
-    assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
-    (wheel,) = searching.parent.parent.glob("*.whl")
-    install(searching / "python", wheel, "registry")
-    assert packages(searching) & LEFT_OUT == set()
-    with mlflow_server(tmp_path, free_port()) as address:
-        project = copied(searchable, tmp_path, **{"tracking.uri": address})
-        tracker = Tracker(address, "hapvr")
-        run_id = tracker.start("run", name="run", params={}, tags={})
-        bundle = bundle_of(project, tmp_path / "onnx", onnx=True)
-        source = log_model(tracker, run_id, bundle)
-        version = register(tracker, "hapvr", run_id=run_id, model_uri=source, target=0.5, tags={})
-        tracker.client.set_registered_model_alias("hapvr", "champion", str(version))
-        update_index(project, search_model(project, "models:/hapvr@champion"))
-        assert current_index(project.root).model == f"models:/hapvr/{version}"
-        options = ["--config", project.folder / "config.yaml", "--set", f"tracking.uri={address}"]
-        (found,) = answered(searching / "hapvr", "search", clip, *options)["queries"]
-        assert_same(answer_values([Searcher.open(project).search(clip)])[0], found)
-        registered = ["--model", "models:/hapvr@champion", "--tracking-uri", address]
-        (pair,) = answered(searching / "hapvr", "score", clip, part, *registered)["pairs"]
-        assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
-        done = run(searching / "hapvr", "score", clip, part, "--model", "models:/hapvr/9", "--tracking-uri", address)
-        assert done.returncode == 1
-        assert "models:/hapvr/9 is not in the registry" in done.stderr
-    done = run(searching / "hapvr", "score", clip, part, *registered)
-    assert done.returncode in (1, 2)
-    assert "no MLflow server answers" in done.stderr
 
 
 def assert_same(wanted: dict[str, Any], found: dict[str, Any]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.duplicates import DuplicatePair, best_of_each, group_copies, group_rows, kind_of
+from hapvr.search.duplicates import DuplicatePair, group_copies, kind_of
 
 
 def metadata(name: str, **changes: object) -> VideoMetadata:
@@ -74,11 +72,6 @@ def test_what_people_keep_apart_is_in_no_group_together() -> None:
     assert sorted(member.video_id for member in members) == ["a", "c"]
 
 
-def test_parts_make_no_group() -> None:
-    pairs = [pair("a", "b", covered=(1, 0.3)), pair("b", "c", covered=(0.2, 0.2)), pair("c", "d", covered=(0, 0))]
-    assert group_copies(pairs, {name: metadata(name) for name in "abcd"}) == []
-
-
 @pytest.mark.parametrize(
     ("better", "said"),
     [
@@ -111,14 +104,3 @@ def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: obje
         assert len(inside) >= 2
         assert [sum(member.keep for member in inside), sum(member.medoid for member in inside)] == [1, 1]
         assert group == min(member.metadata.sha256 for member in inside)[:12]
-
-
-def test_a_pair_found_twice_counts_once() -> None:
-    found = best_of_each([pair("a", "b", similarity=0.5), pair("b", "a", similarity=0.7), pair("a", "c")])
-    assert [(one.first, one.second, one.similarity) for one in found] == [("a", "b", 0.7), ("a", "c", 0.9)]
-
-
-def test_groups_with_names_that_are_no_utf_8_become_rows() -> None:
-    named = {name: replace(metadata(name), path=Path(os.fsdecode(name.encode() + b"\xff"))) for name in "ab"}
-    rows = group_rows(group_copies([pair("a", "b")], named))
-    assert rows["path"].to_pylist() == [r"a\xff", r"b\xff"]

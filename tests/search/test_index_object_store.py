@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,19 +51,6 @@ def check(index: FrameIndex, exact: ExactIndex) -> None:
     agree(index.search_frames(QUERIES, 10), exact.search_frames(QUERIES, 10))
     agree(index.search_videos(QUERIES[0], 5), exact.search_videos(QUERIES[0], 5))
     assert (index.recall(probes=50), index.verify()) == (1, [])
-
-
-def test_an_index_in_an_object_store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers as an exact one before and after changes, for whoever opens it; nothing is written to this machine."""
-    monkeypatch.chdir(tmp_path)
-    index, exact = filled(bucket, SMALL)
-    assert index.status().parts == 1
-    check(index, exact)
-    change(index, exact)
-    check(FrameIndex.open(bucket, settings=SMALL), exact)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(DataError, match="set AWS_ENDPOINT_URL"):
-        FrameIndex.create(f"{bucket}?region=us-east-1", DIMS, {})
 
 
 def test_writers_without_a_common_lock_are_told_apart(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

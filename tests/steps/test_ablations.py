@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hapvr.config import Config, digest
+from hapvr.config import Config
 from hapvr.config_file import load_config, read_mapping
-from hapvr.losses.registry import RANKING_LOSSES
 from hapvr.model.frame_extras import FrameExtras, join_extras
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.networks.pairs import positive_pairs, video_pair_labels
@@ -84,18 +83,3 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: 
     assert torch.isfinite(total)
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
     assert any(gradient.any() for gradient in gradients)
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_rows_of_a_table_differ(table: str) -> None:
-    """No two rows of a table have the same settings."""
-    configs = [config_of(row) for row in TABLES[table]]
-    assert len({digest(config.train, config.pseudo_labels) for config in configs}) == len(configs)
-
-
-def test_table_2_has_a_row_for_every_ranking_loss() -> None:
-    """Each registered loss at video level, none at frame level, for 10,000 steps."""
-    settings = [config_of(row).train for row in TABLES["table2"]]
-    assert [train.objective.video_ap_loss for train in settings] == list(RANKING_LOSSES)
-    assert {train.objective.frame_ap_weight for train in settings} == {0}
-    assert {train.steps for train in settings} == {10_000}

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.errors import DamagedError
-from hapvr.steps.alerts import OUTBOX_PLACE as PLACE
 from hapvr.steps.alerts import AlertOutbox, deliver_alerts
 from hapvr.steps.project import Project
 from tests.conftest import CHECKOUT, small_settings, write_settings
@@ -116,39 +114,11 @@ def test_what_is_refused_waits_longer_each_time(watching: Callable[..., Project]
     assert receiver.ids == ["one", "two", "one"]
 
 
-def test_a_clock_that_jumps_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
-    """What was put off while the clock ran ten years ahead goes out when it is right again, and not before its wait."""
-    project = watching(retry_wait_s=100, max_wait_s=150)
-    outbox = AlertOutbox(project.root)
-    outbox.put({"one": "{}"})
-    outbox.failed("one", "the server was away", next_s=time.time() + 10 * 365 * 86400 + 100)
-    assert deliver_alerts(project).delivered == 1
-    outbox.put({"two": "{}"})
-    outbox.failed("two", "the server was away", next_s=time.time() + 100)
-    assert deliver_alerts(project).delivered == 0
-
-
-def test_a_server_that_is_away_loses_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
-    """Nobody listens; one that hangs; then it is back."""
+def test_an_answer_that_does_not_end_holds_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
+    """Byte by byte: the whole exchange has one deadline, and the message goes out later."""
     project = watching(timeout_s=0.5)
     AlertOutbox(project.root).put({"one": "{}"})
-    away = watching(url="http://127.0.0.1:9/hook")
-    assert "cannot be reached" in deliver_alerts(away).problem
-    receiver.wait_s = 2.0
-    assert "cannot be reached" in deliver_alerts(watching(timeout_s=0.5)).problem
-    receiver.wait_s = 0.0
-    assert deliver_alerts(project).delivered == 1
-    assert AlertOutbox(project.root).counts() == (1, 0)
-
-
-@pytest.mark.parametrize("trickle", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"])
-def test_an_answer_that_does_not_end_holds_nothing(
-    watching: Callable[..., Project], receiver: Receiver, trickle: bytes
-) -> None:
-    """Byte by byte, or put off for ever: the whole exchange has one deadline, and the message goes out later."""
-    project = watching(timeout_s=0.5)
-    AlertOutbox(project.root).put({"one": "{}"})
-    receiver.trickle, began = trickle, time.monotonic()
+    receiver.trickle, began = b"H", time.monotonic()
     assert "no answer within 0.5 s" in deliver_alerts(project).problem
     assert time.monotonic() - began < 5
     receiver.trickle = b""
@@ -162,14 +132,6 @@ def test_no_redirect_is_followed(watching: Callable[..., Project], receiver: Rec
     receiver.answers = [302]
     assert deliver_alerts(project).problem.endswith("answered 302")
     assert receiver.ids == ["one"]
-
-
-def test_a_damaged_outbox_is_named(watching: Callable[..., Project]) -> None:
-    project = watching()
-    AlertOutbox(project.root).put({"one": "{}"})
-    project.root.local_path(PLACE).write_bytes(b"no database at all" * 100)
-    with pytest.raises(DamagedError, match=r"outbox\.db cannot be used .* restore it from a copy"):
-        AlertOutbox(project.root).counts()
 
 
 PROGRAM = """
@@ -190,10 +152,10 @@ while deliver_alerts(project).waiting:
 def test_kills_lose_nothing_and_repeat_at_most_what_was_under_way(
     watching: Callable[..., Project], receiver: Receiver
 ) -> None:
-    """kill -9 at five moments: every event arrives; only the one that was under way at a kill comes again, under its key."""
+    """kill -9 at three moments: every event arrives; only the one that was under way at a kill comes again, under its key."""
     project = watching()
     receiver.wait_s = 0.05
-    kills = 5
+    kills = 3
     for number in range(kills + 1):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(project.folder / "config.yaml")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from hapvr.benchmark.definitions.catalog import load_definition
@@ -12,7 +11,6 @@ from hapvr.data.features import ROW_GROUP_ROWS, STAGE, FeatureStore, feature_col
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import Shard, index_row
-from hapvr.errors import ConfigError, DataError
 from hapvr.provenance import Provenance
 from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
 from hapvr.steps.manifest import make_manifest
@@ -48,25 +46,6 @@ def test_one_line_ingests_a_benchmark(tmp_path: Path) -> None:
     assert set(manifest["split"]) == {"test"}
     assert result.training_shards == ()
     assert len(result.shards) == 10
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("svd", r"source svd.*11-character YouTube id, got '\d+\.mp4'.*kind `folder`"),
-        ("fivr-6k", r"benchmark 'fivr-6k': neither a known name \(fivr-5k, .*kind `folder`"),
-    ],
-)
-def test_benchmarks_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, name: str, message: str) -> None:
-    """A benchmark of other ids, and an unknown one, are refused with their name and the way out."""
-    with pytest.raises(DataError, match=message):
-        make_manifest(project_of(tmp_path, {"kind": "benchmark", "name": name}))
-
-
-def test_a_benchmark_is_no_training_set(tmp_path: Path) -> None:
-    """`split: train` is refused with the values that are allowed."""
-    with pytest.raises(ConfigError, match=r"sources\.0\.benchmark\.split: .*'validation' or 'test'"):
-        project_of(tmp_path, {"kind": "benchmark", "name": "fivr-5k", "split": "train"})
 
 
 def test_stored_ids_of_every_way_into_the_store() -> None:
@@ -108,13 +87,3 @@ def test_benchmark_features_are_read_by_the_benchmarks_ids(tmp_path: Path) -> No
     assert background == ("train/a.mp4", "train/b.mp4")
     assert others.available() == {first, second, *background}
     assert {video for video, _ in others.read([first, *background])} == {first, *background}
-
-
-def test_features_that_are_not_there_are_named(tmp_path: Path) -> None:
-    """Features of another benchmark are an error with an example of the ids that are wanted; so is an unknown source."""
-    root = DataRoot(tmp_path)
-    write_shard(root, "train-00000", ["train/a.mp4"])
-    with pytest.raises(DataError, match=r"none of 1 finished shards .* fivr-5k; its ids are e\.g\. '2n30dbPBNKE'"):
-        shards_with_features(root, load_definition("fivr-5k"))
-    with pytest.raises(DataError, match="no shards of a source 'absent'"):
-        background_features(root, load_definition("fivr-5k"), "absent")

@@ -8,33 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.data.features import FeatureStore, feature_statistics
+from hapvr.data.features import FeatureStore
 from hapvr.data.frames import INDEX_COLUMNS
-from hapvr.data.manifest import read_availability, read_manifest
-from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
-from hapvr.errors import DamagedError, HapvrError
-from hapvr.networks.whitening import load_whitening
+from hapvr.errors import DamagedError
 from hapvr.steps.features import make_features
-from hapvr.steps.frames import make_frames, open_frames
+from hapvr.steps.frames import make_frames
 from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.quality import check_features, check_frames, check_videos
-from hapvr.steps.summary import video_status
-from hapvr.steps.training import training_shards
 from hapvr.steps.videos import make_videos
-from hapvr.steps.views import label_rates, make_views_and_labels
+from hapvr.steps.views import make_views_and_labels
 from hapvr.steps.whitening import make_whitening
 from hapvr.upkeep import repair, verify_root
 from tests.conftest import write_clip
 from tests.steps.data_projects import digests, folder_settings, open_project
 
 KEY = "in-00000"
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda data: b"",
-    "cut": lambda data: data[: len(data) // 2],
-    "zeros": lambda data: bytes(len(data)),
-    "end": lambda data: data[:-6] + b"\xff\xff\xff\x7fPA",
-}
 STAGES: tuple[Callable[[Project], object], ...] = (
     lambda project: make_manifest(project),
     lambda project: make_videos(project, KEY),
@@ -43,27 +31,6 @@ STAGES: tuple[Callable[[Project], object], ...] = (
     lambda project: make_features(project, KEY),
     lambda project: make_views_and_labels(project, KEY),
 )
-READERS: tuple[Callable[[Project], object], ...] = (
-    lambda project: read_manifest(project.root),
-    lambda project: read_availability(project.root, "in"),
-    lambda project: check_videos(project, KEY),
-    lambda project: check_frames(project, KEY),
-    lambda project: _read_frames(project),
-    lambda project: check_features(project, KEY),
-    lambda project: list(FeatureStore(project.root, [KEY]).read(["in/0.mp4", "in/1.mp4"])),
-    lambda project: load_whitening(project.root),
-    lambda project: ViewFile(project.shard(VIEWS_STAGE, KEY)).read("in/0.mp4"),
-    lambda project: label_rates(project.shard(LABELS_STAGE, KEY)),
-    lambda project: video_status(project),
-    lambda project: feature_statistics(project.root),
-    lambda project: training_shards(project),
-)
-
-
-def _read_frames(project: Project) -> None:
-    with open_frames(project, KEY) as frames:
-        for video_id in frames.video_ids:
-            frames.read(video_id)
 
 
 @pytest.fixture(scope="module")
@@ -90,47 +57,6 @@ def files(project: Project) -> list[Path]:
     """Every file that a stage wrote, relative to the data root."""
     root = Path(project.root.url)
     return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file() and ".locks" not in path.parts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.filterwarnings("ignore:.*(counts as missing|is made anew|fitted again|made again)")
-def test_readers_name_the_damaged_file(project: Project, damage: str) -> None:
-    """Whatever is wrong with a file, no reader raises an error of a library; an error of ours says which file it is."""
-    names = files(project)
-    assert len(names) == 15, names
-    for name in names:
-        path = Path(project.root.url) / name
-        before = path.read_bytes()
-        path.write_bytes(DAMAGE[damage](before))
-        found = []
-        for read in READERS:
-            try:
-                read(project)
-            except HapvrError as error:
-                found.append(str(error))
-        path.write_bytes(before)
-        assert all(str(name) in text or name.parent.as_posix() in text or name.parts[0] in text for text in found), (
-            found
-        )
-    for read in READERS:
-        read(project)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
-@pytest.mark.filterwarnings("ignore:.*(counts as missing|is made anew|fitted again|made again)")
-def test_stages_make_damaged_files_anew(project: Project, finished: Project, damage: str) -> None:
-    """With every file but the manifest damaged at once, running the stages again gives the same bytes as before."""
-    root = Path(project.root.url)
-    for name in files(project):
-        if name.parts[0] != "manifest" and (damage != "missing" or name.name.startswith("data.")):
-            data = (root / name).read_bytes()
-            (root / name).unlink() if damage == "missing" else (root / name).write_bytes(DAMAGE[damage](data))
-    for stage in STAGES:
-        stage(project)
-    assert digests(root, without=("availability",)) == digests(Path(finished.root.url), without=("availability",))
-    assert set(read_availability(project.root, "in")["status"]) == {"ok"}
 
 
 def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Project, finished: Project) -> None:

@@ -14,7 +14,7 @@ from hapvr.data.manifest import available_videos, read_availability
 from hapvr.steps.frames import make_frames
 from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.videos import damaged_files, make_videos, set_damaged_aside
+from hapvr.steps.videos import make_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 from tests.video.site import Site, serve
@@ -86,21 +86,6 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     assert FrameFile(project.shard("frames", KEY)).read("web/0") == decoded
 
 
-def test_a_download_that_does_not_decode_is_fetched_again(site: Site, tmp_path: Path) -> None:
-    """A retry throws away a file that could not be read, rather than resuming it."""
-    project = web_project(tmp_path, site, ["a.mp4"])
-    whole = site.data
-    pictures = slice(whole.index(b"mdat") + 4, whole.index(b"moov") - 4)
-    site.data = whole[: pictures.start] + bytes(pictures.stop - pictures.start) + whole[pictures.stop :]
-    make_videos(project, KEY)
-    row = project.shard("videos", KEY).index().row(0, named=True)
-    assert (row["status"], row["reason"]) in {("failed", "no_frames"), ("failed", "decode_error")}
-    site.data = whole
-    make_videos(project, KEY, retry_failed=True)
-    assert statuses(project) == ["ok"]
-    assert Path(row["path"]).read_bytes() == whole
-
-
 def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> None:
     """What does not fit fails, leaves nothing, and comes when there is room."""
     names = ["a.mp4", "b.mp4", "c.mp4"]
@@ -114,37 +99,3 @@ def test_quota_holds_for_all_downloads_together(site: Site, tmp_path: Path) -> N
     more = web_project(tmp_path, site, names)
     make_videos(more, KEY, retry_failed=True)
     assert statuses(more) == ["ok", "ok", "ok"]
-
-
-def test_damaged_downloads_are_set_aside_and_fetched_again(site: Site, tmp_path: Path) -> None:
-    """What changed since we fetched it gets another name and is fetched again; what a link leads to is nobody's damage."""
-    project = web_project(tmp_path, site, ["a.mp4", "b.mp4"])
-    make_videos(project, KEY)
-    first, second = (Path(row["path"]) for row in project.shard("videos", KEY).rows())
-    assert damaged_files(project.root, KEY) == []
-    edited = site.data[:-1] + b"!"
-    first.write_bytes(edited)
-    mine = tmp_path / "mine.mp4"
-    mine.write_bytes(b"mine")
-    second.unlink()
-    second.symlink_to(mine)
-    assert damaged_files(project.root, KEY) == [first]
-    (aside,) = set_damaged_aside(project.root, KEY)
-    assert (aside.name, aside.read_bytes(), first.exists()) == (f"{first.name}.damaged", edited, False)
-    project.root.delete(f"videos/{KEY}/index.parquet")
-    make_videos(project, KEY)
-    assert statuses(project) == ["ok", "ok"]
-    assert first.read_bytes() == second.read_bytes() == site.data
-    assert (mine.read_bytes(), second.is_symlink()) == (b"mine", False)
-
-
-def test_files_that_users_put_below_the_data_root_are_never_ours(tmp_path: Path) -> None:
-    """A clip in the folders of downloads and of generated videos that no record of ours names is no damage."""
-    for folder in ("downloads/in-00000", "corpus/in/videos"):
-        clip = write_clip(tmp_path / folder / "data" / folder / "0.mp4", seed=0, seconds=1)
-        project = open_project(tmp_path / folder, folder_settings(clip.parent, tmp_path / folder / "data"))
-        make_manifest(project)
-        make_videos(project, "in-00000")
-        clip.write_bytes(b"edited")
-        assert set_damaged_aside(project.root, "in-00000") == []
-        assert clip.read_bytes() == b"edited"

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import torch
 
-from hapvr.data.features import FeatureStore
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE, LabelFile, ViewFile
@@ -19,15 +18,11 @@ from hapvr.networks.backbone import decode_frames
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
 from hapvr.networks.views import ViewDrawer, plan_cached_views
-from hapvr.steps.features import make_features
 from hapvr.steps.frames import make_frames
 from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.summary import video_status
 from hapvr.steps.videos import make_videos
-from hapvr.steps.view_pictures import IGNORED, NEGATIVE, POSITIVE, SIDE_PX, labels_sheet, views_sheet
-from hapvr.steps.views import label_rates, make_training_views
-from hapvr.steps.whitening import make_whitening
+from hapvr.steps.views import label_rates
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 
@@ -36,34 +31,6 @@ def training_shards(project: Project) -> list[str]:
     """Keys of the training shards."""
     manifest = read_manifest(project.root)
     return manifest.filter(pl.col("split") == "train")["shard"].unique().sort().to_list()
-
-
-@pytest.mark.slow
-def test_finished_stages_are_left_alone(small_project: Project) -> None:
-    """With nothing changed, no stage does anything again."""
-    before = {key: small_project.shard("features", key).digest() for key in shard_keys(small_project.root)}
-    manifest = make_manifest(small_project)
-    assert manifest.new_shards == ()
-    assert not make_whitening(small_project, training_shards(small_project)).done
-    for key in manifest.shards:
-        assert not make_videos(small_project, key).done
-        assert not make_frames(small_project, key).done
-        assert not make_features(small_project, key).done
-    for key in training_shards(small_project):
-        assert not make_training_views(small_project, key).done
-    assert before == {key: small_project.shard("features", key).digest() for key in before}
-
-
-def test_features_are_unit_vectors_of_every_good_video(small_project: Project) -> None:
-    """[T, 9, D] with T the number of sampled frames and unit norm per region."""
-    keys = shard_keys(small_project.root)
-    store = FeatureStore(small_project.root, keys)
-    status = video_status(small_project)
-    good = set(status.filter(pl.col("status") == "ok")["video_id"])
-    assert store.available() == good
-    for video_id, features in store.read(sorted(good)):
-        assert features.shape[1:] == (9, 32), video_id
-        torch.testing.assert_close(features.float().norm(dim=-1), torch.ones(features.shape[:2]), rtol=2e-3, atol=2e-3)
 
 
 def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small_project: Project) -> None:
@@ -95,22 +62,6 @@ def test_stored_pseudo_labels_equal_those_of_the_stored_embeddings(small_project
     rates = label_rates(shard)
     assert 0 < rates["positive"] < 1
     np.testing.assert_allclose(sum(rates.values()), 1, rtol=1e-6)
-
-
-def test_pictures_of_views_and_labels_show_what_is_stored(small_project: Project) -> None:
-    """A row per view of the first videos; a cell of a label matrix has the colour of its label."""
-    key = training_shards(small_project)[0]
-    views = ViewFile(small_project.shard(VIEWS_STAGE, key))
-    picture, names = views_sheet(small_project, key, num_videos=2)
-    assert len(names) == len([row for row in views.rows if row.video_id in list(views.video_ids)[:2]])
-    assert picture.height == len(names) * (SIDE_PX + 4)
-    shard = small_project.shard(LABELS_STAGE, key)
-    file = LabelFile(shard)
-    picture, names = labels_sheet(shard)
-    first = file.read(next(iter(file.video_ids)))[0, 1]
-    corner = {1: POSITIVE, 0: IGNORED, -1: NEGATIVE}[int(first[0, 0])]
-    assert picture.getpixel((0, 0)) == corner
-    assert picture.size == (2 * (SIDE_PX + 4), len(names) * (SIDE_PX + 4))
 
 
 def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:

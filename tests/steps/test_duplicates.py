@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
-from hapvr.cli import app
-from hapvr.errors import DamagedError
 from hapvr.steps.duplicates import (
     GROUPS_PLACE,
-    PAIRS_STAGE,
     duplicate_pairs,
     make_duplicate_groups,
     make_duplicate_pairs,
@@ -135,13 +130,6 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
     assert ("in/other 0.mp4", "in/short.mp4") not in kinds(grown)
 
 
-def test_scores_of_another_way_look_through_all_shards(grown: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version of this package that scores candidates otherwise does not keep the pairs of before."""
-    assert outdated_duplicates(grown).uncompared == {}
-    monkeypatch.setattr("hapvr.steps.searcher.SCORES_FORMAT", 0)
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
-
-
 def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
     """Pairs of the model before do not count; its index that comes back asks for them under another name."""
     before = outdated_duplicates(grown)
@@ -171,30 +159,3 @@ def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     assert list(outdated_duplicates(grown).uncompared) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
     assert sum(make_all(grown)) == 1
     assert set(kinds(grown).values()) == {"copy", "overlap"}
-
-
-def test_damaged_pairs_are_looked_for_again(project: Project) -> None:
-    """The stage that owns a file takes a damaged one as missing; a reader names it and the way on."""
-    before = kinds(project)
-    shards = project.root.list_folders(PAIRS_STAGE)
-    project.root.local_path(f"{PAIRS_STAGE}/{shards[0]}/rows.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DamagedError, match=r"rows\.parquet .* is damaged .*; run `hapvr duplicates` again"):
-        kinds(project)
-    assert make_all(project).count(True) == 1
-    assert kinds(project) == before
-
-
-def test_the_command_lists_groups_and_pairs(project: Project, tmp_path: Path) -> None:
-    def call(*options: str) -> str:
-        arguments = ["duplicates", "--config", str(project.folder / "config.yaml"), "--min-probability", str(LIKELY)]
-        result = CliRunner().invoke(app, [*arguments, *options])
-        assert result.exit_code == 0, result.stderr
-        return result.stdout
-
-    text = call("--out", str(tmp_path / "groups.csv"))
-    assert "1 groups of copies, 1 videos more than needed" in text
-    assert "  keep  in/" in text
-    assert len(pl.read_csv(tmp_path / "groups.csv")) == 2
-    rows = json.loads(call("--pairs", "--json", "--kind", "overlap"))["pairs"]
-    assert [(row["first"], row["second"]) for row in rows] == [("in/long.mp4", "in/trips/part.mp4")]
-    assert "0 pairs" in call("--pairs", "--in", "elsewhere/")

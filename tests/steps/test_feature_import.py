@@ -9,14 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hapvr.data.features import STAGE, FeatureStore
+from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard
-from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.steps.feature_import import import_features
-from hapvr.upkeep import check, verify_root
 
 GOOD = ("a", "b/1_Y", "c", "d", "e")
 
@@ -69,42 +66,3 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     assert (first.num_new_shards, second.num_new_shards) == (3, 1)
     assert [shard.data_digest() for shard in second.shards] == digests
     assert (second.num_ok, second.failures) == (first.num_ok, first.failures)
-
-
-def test_import_features_of_no_features(tmp_path: Path) -> None:
-    """A file of texts and an absent one are errors that name the file and what is wanted."""
-    with h5py.File(tmp_path / "texts.hdf5", "w") as content:
-        content["a"] = "text"
-    root = DataRoot(tmp_path / "data")
-    with pytest.raises(DataError, match=r"texts\.hdf5: none of 1 datasets holds features; wanted floats"):
-        import_features(root, tmp_path / "texts.hdf5", name="set")
-    with pytest.raises(DataError, match=r"gone\.hdf5: not a readable HDF5 file"):
-        import_features(root, tmp_path / "gone.hdf5", name="set")
-
-
-def test_verify_shards_names_every_kind_of_damage(hdf5_file: Path, tmp_path: Path) -> None:
-    """A flipped bit, a lost data file, a cut index and an interrupted shard are told apart from good ones."""
-    root = DataRoot(tmp_path / "data")
-    shards = import_features(root, hdf5_file, name="set", shard_videos=2).shards
-    assert [one.state for one in verify_root(root, kinds=(STAGE,))] == ["ok"] * 5
-    assert check(root, STAGE, "set-00002").num_failed == 1
-
-    def path(shard: Shard, name: str) -> Path:
-        return root.local_path(f"{shard.stage}/{shard.key}/{name}.parquet")
-
-    data = bytearray(path(shards[0], "data").read_bytes())
-    data[100] ^= 1
-    path(shards[0], "data").write_bytes(data)
-    path(shards[1], "data").unlink()
-    path(shards[2], "index").write_bytes(path(shards[2], "index").read_bytes()[:100])
-    path(shards[3], "index").unlink()
-    checks = verify_root(root, kinds=(STAGE,))
-    assert [one.state for one in checks] == ["damaged", "damaged", "damaged", "unfinished", "ok"]
-    wanted = ("has SHA-256", "is missing", "is damaged", "run the step again", "")
-    assert [one.message for text, one in zip(wanted, checks, strict=True) if text not in one.message] == []
-
-
-def test_verify_shards_of_an_empty_place(tmp_path: Path) -> None:
-    """No shards is an error, not a clean bill."""
-    with pytest.raises(DataError, match="holds nothing that the chain wrote"):
-        verify_root(DataRoot(tmp_path), kinds=(STAGE,))

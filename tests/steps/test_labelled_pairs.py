@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -20,13 +18,13 @@ from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition
 from hapvr.benchmark.definitions.stored import write_definition
 from hapvr.benchmark.definitions.vcdb import COPY, vcdb_tasks
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ConfigError, DataError
+from hapvr.errors import DataError
 from hapvr.model.tca.settings import TcaSettings
-from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
+from hapvr.steps.labelled_pairs import find_labelled_pairs
 from hapvr.steps.pending_training import pending_data
 from hapvr.steps.project import Project
-from hapvr.steps.training import finish_training, prepare_training, run_training, training_shards
-from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_labelled_pairs
+from hapvr.steps.training import prepare_training, training_shards
+from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs
 from tests.train.runs import training_ids, with_pairs
 
 UNREADABLE = "text.mp4"
@@ -79,32 +77,6 @@ def test_rows_that_do_not_fit_the_videos(opened: Opened, rows: str, message: str
         find_labelled_pairs(project, shards)
 
 
-def test_files_and_distractors_that_are_not_there(opened: Opened, pooled_project: Project) -> None:
-    project, shards = opened("A,B,,,,\n", distractors=("own-test",))
-    with pytest.raises(
-        ConfigError, match=r"source 'own-test' has no training videos with features; those .*: own-train"
-    ):
-        find_labelled_pairs(project, shards)
-    first, *others = map(short, training_ids(pooled_project))
-    project, shards = opened("".join(f"{first},{other},,,,\n" for other in others), distractors=("own-train",))
-    with pytest.raises(DataError, match=r"every video of the distractors own-train is in a pair"):
-        find_labelled_pairs(project, shards)
-    project.path(Path(project.config.train.labelled_pairs.file)).unlink()
-    with pytest.raises(DataError, match=r"pairs\.csv: no such file; set train\.labelled_pairs\.file"):
-        find_labelled_pairs(project, shards)
-
-
-def test_a_name_of_two_videos(opened: Opened, pooled_project: Project, tmp_path: Path) -> None:
-    """The message gives both ids."""
-    a, b, *_ = map(short, training_ids(pooled_project))
-    project, shards = opened("A,C,,,,\n")
-    copied = copy_of(project, tmp_path)
-    for key in shards:
-        rewrite(copied, f"features/{key}/index.parquet", {"video_id": lambda old: old.replace(b, f"more/{a}")})
-    with pytest.raises(DataError, match=rf"'{a}' may be own-train/{a}\.mp4 or own-train/more/{a}\.mp4"):
-        find_labelled_pairs(copied, shards)
-
-
 def test_videos_of_an_evaluation_are_refused_by_id(opened: Opened, pooled_project: Project, tmp_path: Path) -> None:
     """As a pair, and as a distractor."""
     a, _, c, *_ = training_ids(pooled_project)
@@ -149,39 +121,6 @@ def test_another_file_asks_for_another_training(opened: Opened, tmp_path: Path) 
     (tmp_path / "pairs.csv").unlink()
     with pytest.raises(DataError, match=r"pairs\.csv: no such file; set train\.labelled_pairs\.file"):
         pending_data(copied)
-
-
-def test_the_digest_of_an_annotation_is_that_of_its_files(pooled_project: Project, tmp_path: Path) -> None:
-    """A folder of VCDB: another line, or another name of a file."""
-    project = replace(pooled_project, config=with_pairs(pooled_project, file=str(tmp_path)))
-    file = tmp_path / "annotation" / "event.txt"
-    file.parent.mkdir()
-    found = []
-    for text in ("a.mp4,b.mp4,0:00:01,0:00:03,0:00:01,0:00:03\n", "a.mp4,c.mp4,0:00:01,0:00:03,0:00:01,0:00:03\n"):
-        file.write_text(text, encoding="utf-8")
-        found.append(labelled_file_sha256(project))
-    file.rename(file.with_name("other.txt"))
-    assert len({*found, labelled_file_sha256(project)}) == 3
-
-
-@pytest.mark.slow
-def test_a_training_from_a_file(opened: Opened, tmp_path: Path) -> None:
-    """In a process of its own, with its pairs in the run's folder and record."""
-    project, _ = opened(
-        "A,B,0,2,1,6\nC,B,,,,\n",
-        network=TcaSettings(heads=4),
-        distractors=("own-train",),
-    )
-    copied = copy_of(project, tmp_path)
-    run = prepare_training(copied, "pairs", tags={})
-    labelled = read_labelled_pairs(run.folder)
-    record = json.loads((run.folder / "run.json").read_text())
-    digest = hashlib.sha256((tmp_path / "pairs.csv").read_bytes()).hexdigest()
-    assert record["labelled_pairs"] == {**labelled.summary(), "file_sha256": digest}
-    assert set(record["weights"]) == {"backbone"}
-    run_training(copied, run)
-    result = finish_training(copied, run)
-    assert (result["steps"], result["num_videos"]) == (copied.config.train.steps, len(training_ids(copied)))
 
 
 def short(video_id: str) -> str:

@@ -14,7 +14,7 @@ from hapvr.provenance import Provenance
 from hapvr.steps.frames import make_frames
 from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.quality import Finding, check_features, check_frames, check_stored, check_videos
+from hapvr.steps.quality import Finding, check_features, check_frames, check_videos
 from hapvr.steps.videos import make_videos
 from tests.conftest import small_settings, write_clip, write_settings
 
@@ -77,22 +77,6 @@ def test_frames_fit_the_durations_or_are_found(inbox: Project, tmp_path: Path) -
     assert (rate.passed, rate.values["videos"]) == (False, 5)
 
 
-def test_frames_that_are_not_stored_have_no_bytes_to_check(inbox: Project, tmp_path: Path) -> None:
-    """sampling.store_frames: false; rates are checked all the same."""
-    unstored = opened(inbox, tmp_path, sampling={"store_frames": False}, data_root=str(tmp_path / "data"))
-    make_manifest(unstored)
-    make_videos(unstored, "inbox-00000")
-    make_frames(unstored, "inbox-00000")
-    found = by_name(check_frames(unstored, "inbox-00000"))
-    assert found["stored_bytes"].values == {"state": "not stored"}
-    assert (found["frame_rate"].passed, found["frame_rate"].values["of"]) == (True, 5)
-
-
-def test_healthy_features_pass(small_project: Project) -> None:
-    """Finite unit vectors, digest as written."""
-    assert [finding.passed for finding in check_features(small_project, "own-test-00000")] == [True] * 3
-
-
 def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     """NaN, a zero vector and a norm of 2: each video is named by the check that it fails."""
     unit = np.full((2, 9, 16), 0.25, np.float16)
@@ -110,17 +94,3 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     assert found["feature_norms"].values["examples"] == ["long"]
     assert found["feature_norms"].values["largest_error"] == pytest.approx(1.0, abs=1e-3)
     assert found["stored_bytes"].passed
-
-
-def test_one_changed_byte_is_found(inbox: Project) -> None:
-    """A flipped byte in the data file: the finding names the file and says what to do."""
-    shard = inbox.shard("frames", "inbox-00000")
-    path = inbox.root.local_path(shard.data_name)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    try:
-        finding = check_stored(shard)
-    finally:
-        path.write_bytes(whole)
-    assert not finding.passed
-    assert shard.data_name in finding.hint

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,23 @@ from hapvr.cli import app
 from hapvr.config import EvaluationConfig
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import read_manifest
-from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.provenance import file_sha256
 from hapvr.registry.versions import data_digest
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import mark_pair
 from hapvr.seeding import torch_rng
-from hapvr.steps.calibration import broadest_task, calibrate, held_out_checks
+from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
 from hapvr.steps.marking import mark
 from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
-from hapvr.steps.registration import make_registered_model
 from hapvr.steps.segment_scores import segments_markdown, segments_of_benchmarks
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun, prepare_training
 from hapvr.upkeep import repair, verify_root
-from tests.steps.data_projects import small_disk
 
 
 @pytest.fixture(scope="module")
@@ -139,17 +134,6 @@ def test_the_marks_are_a_benchmark_that_evaluate_takes(small_project: Project, r
         small_project.root.delete(MARKS_PLACE)
 
 
-def test_too_few_pairs_give_no_calibration_and_say_so(
-    small_project: Project, run: TrainingRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fewer pairs than are needed, and no validation benchmark."""
-    monkeypatch.setattr("hapvr.steps.calibration.MIN_PAIRS", 10_000)
-    few = calibrate(small_project, run)
-    assert few.calibration is None
-    assert re.fullmatch(r"own-validation has \d+ matching and \d+ other pairs; 10000 of each are needed", few.reason)
-    assert "names no validation benchmark" in calibrate(with_validation(small_project, None), run).reason
-
-
 @pytest.mark.usefixtures("any_pairs_do")
 def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: TrainingRun) -> None:
     """Data with counts and digest, weights, metrics with intervals against the baseline, calibration, warnings, use."""
@@ -201,36 +185,3 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
 def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
     names = ("scores", "segments", "calibrated", "checks", "tags")
     return model_card(project, run, **dict(zip(names, given, strict=True)), onnx={"reason": "tracking.onnx is false"})
-
-
-def test_broadest_task_has_the_most_labels() -> None:
-    """Of tasks with as many labels the first one, which is the one without exclusions."""
-    assert broadest_task(load_definition("fivr-5k")).name == "ISVR"
-
-
-def test_full_disk_is_named_with_the_way_on(small_project: Project, run: TrainingRun) -> None:
-    """Training, evaluation and registration write by many libraries; each ends with one sentence, and works afterwards."""
-    project = with_validation(small_project, None)
-    with small_disk(100), pytest.raises(DataError, match=r"cannot write below .*\. Free space .*; run again"):
-        prepare_training(project, "full-disk", tags={})
-    with small_disk(100), pytest.raises(DataError, match="; materialise benchmark_scores again"):
-        make_benchmark_scores(project, run, "own-test")
-    with small_disk(100), pytest.raises(DataError, match="; materialise registered_model again"):
-        make_registered_model(project, run, tags={})
-    assert make_registered_model(project, run, tags={}).version >= 1
-
-
-@pytest.mark.slow
-def test_a_registered_model_is_also_written_as_onnx(small_project: Project, run: TrainingRun) -> None:
-    """The files are in the bundle, were compared with torch on the project's own videos, and the card has their digests."""
-    project = with_validation(small_project, None)
-    tracking = project.config.tracking.model_copy(update={"onnx": True})
-    project = Project(project.config.model_copy(update={"tracking": tracking}), project.root, project.folder)
-    made = make_registered_model(project, run, tags={})
-    said = json.loads((made.bundle / "scorer.json").read_text())["onnx"]
-    assert said["check"]["pairs_of_frames"] == said["check"]["pairs_of_features"] == 16
-    assert 0 <= said["check"]["largest_difference"] <= 1e-4
-    assert said["opset"] == 18
-    for name, file in said["files"].items():
-        assert file_sha256(made.bundle / "onnx" / name) == file["sha256"]
-    assert not (run.folder / "exported" / "onnx").exists()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.errors import DamagedError
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.steps.alerts import OUTBOX_PLACE
@@ -75,20 +74,6 @@ def test_what_can_be_made_again_is(project: Project) -> None:
     repaired = repair(project, verify_root(project.root))
     assert {check.state for check in repaired} == {"ok", "repaired"}, [check.message for check in repaired]
     assert {check.state for check in verify_root(project.root)} == {"ok"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [CURRENT, "blank.safetensors"])
-def test_a_damaged_file_does_not_block_the_build(project: Project, name: str) -> None:
-    """The message says that `hapvr index build` makes it again, and so it does."""
-    current = current_index(project.root)
-    place = name if name == CURRENT else f"search/{current.digest}/{name}"
-    damage(project, place)
-    with pytest.raises(DamagedError, match=rf"{place}.*hapvr index build"):
-        Searcher.open(project).search_id("in/short.mp4")
-    with pytest.warns(UserWarning, match=rf"{place}.* counts as missing"):
-        assert update_index(project, search_model(project, current.model), rebuild=True).passed
-    assert Searcher.open(project).search_id("in/short.mp4").matches
 
 
 @pytest.mark.slow

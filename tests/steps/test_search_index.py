@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from hapvr.data.features import FeatureStore
-from hapvr.data.shards import STATUS_OK
-from hapvr.errors import DataError
-from hapvr.search.current import CURRENT, current_index, read_blank, verify_index
+from hapvr.search.current import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
-from hapvr.search.shards import descriptor_shard, searchable
 from hapvr.steps.descriptors import make_descriptors
-from hapvr.steps.features import make_features
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import IndexUpdate, update_index
 from hapvr.steps.search_model import SearchModel, search_model
@@ -49,23 +45,6 @@ def serving(project: Project) -> FrameIndex:
     return current_index(project.root).open(project.root, project.config.search)
 
 
-def test_every_video_with_features_is_in_the_index(indexed: tuple[Project, IndexUpdate]) -> None:
-    project, made = indexed
-    assert made.serving is not None
-    keys = project.root.list_folders("features")
-    found = {key: descriptor_shard(project.root, made.serving.digest, key).index() for key in keys}
-    held = {row["video_id"]: key for key in keys for row in found[key].iter_rows(named=True) if row["num_kept"]}
-    assert len(held) >= 0.9 * len(FeatureStore(project.root, keys).available())
-    assert made.passed
-    assert made.added == tuple(keys)
-    assert (made.replaced, made.removed, made.awaited) == ((), (), ())
-    assert made.recall == 1
-    assert made.serving == current_index(project.root)
-    index = serving(project)
-    assert index.videos() == held
-    assert index.status() == made.status
-
-
 def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, IndexUpdate]) -> None:
     """What is found for the features of a video, by the model's own network, is that video at the same times.
 
@@ -87,20 +66,6 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
             assert min(abs(np.array(times) - second), default=np.inf) < 0.2, (video_id, number)
         best = index.search_videos(video_descriptor(found.vectors[found.kept]), 3).to_pylist()
         assert video_id in [row["video_id"] for row in best if row["similarity"] > 0.999]
-
-
-def test_descriptor_shards_have_a_row_per_frame(indexed: tuple[Project, IndexUpdate]) -> None:
-    project, _ = indexed
-    digest = current_index(project.root).digest
-    for key in project.root.list_folders("features"):
-        shard, features = descriptor_shard(project.root, digest, key), project.shard("features", key)
-        index = shard.index()
-        assert index["video_id"].to_list() == features.index()["video_id"].to_list()
-        assert index["num_rows"].to_list() == features.index()["num_rows"].to_list()
-        good = index.filter(index["status"] == STATUS_OK)
-        frames, videos = searchable(shard)
-        assert len(frames) == good["num_kept"].sum()
-        assert videos["video_id"].to_pylist() == good.filter(good["num_kept"] > 0)["video_id"].to_list()
 
 
 def test_a_second_update_does_nothing(project: Project) -> None:
@@ -172,40 +137,6 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
     assert set(project.root.list_folders("search")) == {first.digest, third.digest}
 
 
-@pytest.mark.slow
-def test_an_index_below_the_wanted_recall_does_not_answer(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new model whose index fails its check leaves the old one in place."""
-    monkeypatch.setattr("hapvr.search.vectors.LIST_ROWS", 16)
-    poor = Project.open(
-        project.folder / "config.yaml",
-        folder=project.folder,
-        overrides={
-            f"search.index.{name}": value
-            for name, value in {
-                "min_indexed_rows": 256,
-                "code_bits": 1,
-                "probed_lists": 1,
-                "refine_factor": 1,
-                "min_recall": 1.0,
-            }.items()
-        },
-    )
-    # enough frames for an index: every shard many times
-    for number in range(20):
-        for name in ("features",):
-            key = project.root.list_folders(name)[0]
-            copy = project.root.local_path(f"{name}/copy-{number:05d}")
-            if not copy.exists():
-                shutil.copytree(project.root.local_path(f"{name}/{key}"), copy)
-    old = current_index(project.root)
-    made = update_index(poor, model_of(project, seed=1))
-    assert not made.passed
-    assert made.recall < 1
-    now = current_index(project.root)
-    assert made.serving == now
-    assert (now.place, now.digest) == (old.place, old.digest)
-
-
 def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_path: Path) -> None:
     """A search that has the replaced index open goes on; a copy of it, and what lies behind a link, is somebody else's."""
     old = current_index(project.root)
@@ -227,66 +158,3 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     update_index(project, model_of(project))
     assert sorted(path.name for path in folder.glob("index-*")) == ["index-0007", "index-0008", "index-backup"]
     assert len(serving(project).search_frames(query, 5)) == 5
-
-
-def test_damage_of_the_index_that_answers_is_found(project: Project) -> None:
-    """Zeros in two files, which a search reads without noticing; an index that is built again is whole."""
-    assert verify_index(project.root) == []
-    place = project.root.local_path(current_index(project.root).place)
-    for path in sorted(place.glob("*.lance/data/*"))[:2]:
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 5] + bytes(7 * len(whole) // 10) + whole[9 * len(whole) // 10 :])
-    assert len(verify_index(project.root)) == 2
-    assert update_index(project, model_of(project), rebuild=True).passed
-    assert verify_index(project.root) == []
-
-
-def test_damaged_descriptors_are_made_again(project: Project) -> None:
-    """A byte that changes in a shard that an index has yet to take in is noticed."""
-    model = model_of(project, seed=1)
-    key = project.root.list_folders("features")[1]
-    path = project.root.local_path(make_descriptors(project, key, model).shard.data_name)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
-    with pytest.warns(UserWarning, match=f"{key}.* is not what was written.* made again"):
-        update_index(project, model)
-    assert path.read_bytes() == whole
-
-
-def test_changed_features_are_described_again(project: Project) -> None:
-    """Descriptors follow the features of their shard."""
-    key = project.root.list_folders("features")[0]
-    model = model_of(project)
-    assert not make_descriptors(project, key, model).done
-    index = project.root.local_path(f"features/{key}/index.parquet")
-    index.unlink()
-    make_features(project, key)
-    made = make_descriptors(project, key, model)
-    assert not made.done  # the same features again
-    features = project.shard("features", key)
-    provenance = features.require({})
-    features.write_index(features.index().to_dicts(), provenance=provenance)
-    assert make_descriptors(project, key, model).done
-
-
-def test_what_is_missing_is_said(small_project: Project, tmp_path: Path) -> None:
-    project = copied_project(small_project, tmp_path / "a")
-    with pytest.raises(DataError, match="hapvr index build"):
-        current_index(project.root)
-    with pytest.raises(DataError, match=r"mlflow\.db"):
-        search_model(project)
-    shutil.rmtree(project.root.local_path("features"))
-    with pytest.raises(DataError, match="hapvr extract"):
-        update_index(project, model_of(project))
-    assert not project.root.exists(CURRENT)
-
-
-def test_a_model_of_other_dimensions_is_refused(project: Project) -> None:
-    from hapvr.model.checkpoint import save_network
-    from hapvr.model.network import SimilarityNetwork
-    from hapvr.model.settings import NetworkSettings
-
-    folder = save_network(SimilarityNetwork(NetworkSettings(), dims=7), project.folder / "seven", metadata={})
-    with pytest.raises(DataError, match="have 32 dimensions"):
-        update_index(project, search_model(project, str(folder)))
-    assert serving(project).status().videos

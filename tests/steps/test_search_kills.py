@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from hapvr.search.current import CURRENT, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.steps.project import Project
 from tests.conftest import small_settings, write_settings
-from tests.steps.kills import StageServer, kill_after, kill_often, run_elsewhere, stage_server
+from tests.steps.kills import StageServer, kill_after, kill_often, stage_server
 from tests.steps.search_projects import copied_project, network_folder
 
 pytestmark = pytest.mark.slow
@@ -95,7 +94,7 @@ def check_whole(updates: Updates) -> None:
 
 @pytest.mark.parametrize("kind", ["build", "update"])
 def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: str) -> None:
-    """Twenty kills at random times, of builds from nothing and of updates that replace every shard."""
+    """Eight kills at random times, of builds from nothing and of updates that replace every shard."""
     rng = random.Random(kind)
     wanted = "all"
 
@@ -121,21 +120,3 @@ def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: 
         after_kill=lambda: check_whole(updates),
         after_end=after_end,
     )
-
-
-def test_readers_see_one_version_while_two_updates_run(updates: Updates) -> None:
-    """Two updates of different configurations at once: one waits for the other; every answer is of one of the two."""
-    updates.finish("all")
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(run_elsewhere(updates.configs["fewer"], "index")))
-    thread.start()
-    updates.server.start(updates.configs["fewer"], "index")
-    seen = 0
-    while thread.is_alive():
-        check_whole(updates)
-        seen += 1
-    thread.join()
-    assert updates.server.status() == 0
-    assert codes == [0]
-    assert seen > 3
-    assert answers(updates.index()) == updates.calm["fewer"]

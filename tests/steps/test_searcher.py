@@ -13,14 +13,10 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from hapvr.data.shards import Shard
-from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
+from hapvr.errors import DamagedError, DataError, VideoError
 from hapvr.scorer.access import Access
-from hapvr.scorer.onnx_networks import ONNXNetworks
-from hapvr.scorer.torch_bundle import TorchNetworks
 from hapvr.search.marks import mark_pair
 from hapvr.search.match import Match, answer_table, answer_values
 from hapvr.search.query import Part
@@ -61,16 +57,6 @@ def as_demo(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-@pytest.mark.slow
-def test_the_program_of_the_python_page(as_demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The search of docs/python.md as printed, with a clip of the collection as a.mp4."""
-    page = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")
-    (program,) = [text for text in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "Searcher" in text]
-    write_scenes(as_demo / "a.mp4", list(LONG[5:9]))
-    exec(program, {})
-    assert capsys.readouterr().out.startswith("1 in/long.mp4 ")
-
-
 def test_the_notebook(as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The cells of the quick start, one after the other: its first video is a copy of another one."""
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -85,20 +71,6 @@ def test_the_notebook(as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "in/trips/part.mp4" in printed
     assert "query 10 to 22 s = reference 2 to 14 s" in printed
     assert "prior 0.001: probability 0." in printed
-
-
-def test_a_shorter_video_counts_the_other_way_round_only_if_that_says_a_match(searcher: Searcher) -> None:
-    """Half of part.mp4 lies within long.mp4; that unrelated videos are as short as it changes nothing in their scores."""
-    videos = {name: searcher.scorer.embed(searcher.read_id(name).features) for name in searcher.collection.video_ids()}
-    query = videos.pop("in/long.mp4")
-    forth = dict(zip(videos, searcher.scorer.similarities(query, list(videos.values())), strict=True))
-    back = {name: searcher.scorer.similarities(video, [query])[0] for name, video in videos.items()}
-    found = {match.reference: match.similarity for match in searcher.search_id("in/long.mp4").matches}
-    assert found["in/trips/part.mp4"] == pytest.approx(back["in/trips/part.mp4"], abs=1e-5)
-    assert found["in/trips/part.mp4"] > forth["in/trips/part.mp4"] + 0.1
-    others = [name for name in found if "other" in name]
-    assert any(back[name] > forth[name] + 0.01 for name in others)
-    assert [found[name] for name in others] == pytest.approx([forth[name] for name in others], abs=1e-5)
 
 
 def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -> None:
@@ -128,19 +100,6 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
     assert best.similarity == pytest.approx(searcher.scorer.score(clip, file), abs=2e-3)
     assert searcher.scorer.calibration is not None
     assert best.probability == pytest.approx(searcher.scorer.calibration.probability(best.similarity))
-
-
-def test_a_part_of_a_long_query_counts_as_much_as_by_itself(searcher: Searcher, tmp_path: Path) -> None:
-    """Eight seconds of the long clip in a query of 82."""
-    excerpt = list(LONG[25:33])
-    alone = searcher.search(write_scenes(tmp_path / "excerpt.mp4", excerpt)).matches[0]
-    answer = searcher.search(write_scenes(tmp_path / "long.mp4", [*range(500, 530), *excerpt, *range(530, 574)]))
-    best = answer.matches[0]
-    assert best.reference == alone.reference == "in/long.mp4"
-    assert best.similarity > 0.9 * alone.similarity
-    segment = best.segments[0]
-    assert (segment.query_start_s, segment.query_end_s) == (30, 38)
-    assert (segment.reference_start_s, segment.reference_end_s) == (25, 33)
 
 
 def test_parts_from_two_places_are_two_segments(
@@ -200,14 +159,6 @@ def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
     assert searcher.search(clip, SearchOptions(folder="elsewhere/")).matches == ()
 
 
-def test_nothing_above_a_probability_is_an_answer(searcher: Searcher, tmp_path: Path) -> None:
-    """What is not there is ranked, and left out where a probability is wanted."""
-    clip = write_scenes(tmp_path / "query.mp4", list(range(900, 906)))
-    assert len(searcher.search(clip).matches) == 9
-    answer = searcher.search(clip, SearchOptions(min_probability=0.9))
-    assert (answer.matches, answer.error) == ((), "")
-
-
 def black(path: Path, seconds: int = 4) -> Path:
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=8, options={"crf": "20"})
@@ -243,73 +194,6 @@ def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path)
     assert refused.value.reason == "not_allowed"
     one = write_scenes(tmp_path / "one.mp4", [LONG[4]], fps=1)
     assert searcher.search(one).matches[0].reference == "in/long.mp4"
-
-
-def test_wrong_requests_are_refused() -> None:
-    """Values out of range are named."""
-    for values in ({"top": 0}, {"min_probability": 1.5}, {"prior": 1.0}):
-        with pytest.raises(ArgumentError, match=f"{next(iter(values))} is {next(iter(values.values()))}"):
-            SearchOptions(**values)
-    for start, end in ((5.0, 5.0), (-1.0, None), (float("nan"), None)):
-        with pytest.raises(ArgumentError, match="part: from"):
-            Part(start_s=start, end_s=end)
-
-
-def test_videos_that_are_gone_are_said(copied: Project, tmp_path: Path) -> None:
-    """A shard that was removed after it was indexed: the others answer, and a warning names the hint."""
-    clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
-    keys = copied.root.list_folders("features")
-    gone = next(
-        key for key in keys if "in/long.mp4" in Shard(copied.root, "features", key).index()["video_id"].to_list()
-    )
-    shutil.rmtree(copied.root.local_path(f"features/{gone}"))
-    answer = Searcher.open(copied).search(clip)
-    assert "in/long.mp4" not in names(answer.matches)
-    assert answer.matches
-    assert any("`hapvr index update`" in warning for warning in answer.warnings)
-
-
-@pytest.mark.slow
-def test_onnx_finds_what_torch_finds(copied: Project, tmp_path: Path) -> None:
-    """Files, parts, pictures, ids, matrices and copies: the same videos in the same order, similarities within 1e-4."""
-    onnx = bundle_of(copied, tmp_path / "onnx", onnx=True)
-    wanted, found = Searcher.open(copied), Searcher.open(copied, model=str(onnx))
-    assert isinstance(wanted.scorer.networks, TorchNetworks)
-    assert isinstance(found.scorer.networks, ONNXNetworks)
-    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31], *range(300, 304)])
-    Image.fromarray(scene(LONG[17])).save(tmp_path / "still.png")
-    given = [
-        (clip, SearchOptions()),
-        (clip, SearchOptions(part=Part(start_s=8))),
-        (tmp_path / "still.png", SearchOptions()),
-    ]
-    pairs = [(one.search(query, asked)) for query, asked in given for one in (wanted, found)]
-    pairs += [one.search_id(name) for name in ("in/short.mp4", "in/trips/part.mp4") for one in (wanted, found)]
-    for first, second in zip(pairs[::2], pairs[1::2], strict=True):
-        assert names(first.matches) == names(second.matches)
-        for one, other in zip(first.matches, second.matches, strict=True):
-            assert other.similarity == pytest.approx(one.similarity, abs=1e-4)
-            assert other.probability == pytest.approx(one.probability, abs=1e-3)
-            assert other.votes == pytest.approx(one.votes, abs=1e-3)
-            times = [[(s.query_start_s, s.query_end_s, s.reference_start_s, s.reference_end_s) for s in match.segments]
-                     for match in (one, other)]  # fmt: skip
-            assert times[0] == times[1]
-    copies = [one.find_copies("in/short.mp4", least_probability=0.5) for one in (wanted, found)]
-    assert [one.video_id for one, _ in copies[0]] == [one.video_id for one, _ in copies[1]]
-    matrices = [one.matrix(one.read(clip), "in/long.mp4", max_cells=10_000).values for one in (wanted, found)]
-    np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-4)
-
-
-def test_bfloat16_finds_what_float32_does(project: Project, searcher: Searcher, tmp_path: Path) -> None:
-    """The same videos, segments and nearly the same similarities, which are rounded; ONNX files do not do that."""
-    halved = Searcher.open(project.folder / "config.yaml", overrides={"search.dtype": "bfloat16"})
-    assert halved.scorer.embed(halved.read_id("in/long.mp4").features).regions.dtype == torch.bfloat16
-    clip = write_scenes(tmp_path / "query.mp4", list(LONG[25:31]))
-    wanted, found = (one.search(clip, SearchOptions(top=3)).matches for one in (searcher, halved))
-    assert names(found)[:2] == names(wanted)[:2]
-    assert [match.similarity for match in found] == pytest.approx([match.similarity for match in wanted], abs=0.02)
-    assert found[0].similarity != wanted[0].similarity
-    assert found[0].segments[0].reference_start_s == wanted[0].segments[0].reference_start_s
 
 
 def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from hapvr.cli import app
 from hapvr.errors import ConfigError
-from hapvr.search.engine import SearchEngine, SearchResult
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs
 from hapvr.steps.marking import mark, unmark
@@ -118,24 +113,6 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     assert AlertOutbox(project.root).counts() == counts
 
 
-def test_each_query_is_searched_for_once(watched: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that matches: segments come from the same search."""
-    project, rank, calls = leaked(watched), SearchEngine.rank, 0
-
-    def counted(engine: SearchEngine, *given: Any, **named: Any) -> SearchResult:
-        nonlocal calls
-        calls += 1
-        return rank(engine, *given, **named)
-
-    monkeypatch.setattr(SearchEngine, "rank", counted)
-    searcher = Searcher.open(project)
-    key = searcher.collection.shard_of["in/long.mp4"]
-    place = project.root.local_path(f"watch_matches/{key}/rows.parquet")
-    place.unlink(missing_ok=True)
-    assert len(make_watch_matches(project, searcher, key).table)
-    assert calls == len(list((watched.folder / "queries").iterdir()))
-
-
 def test_a_group_is_a_list(watched: Project) -> None:
     """Each member is a query, and does not find itself."""
     searcher = Searcher.open(watched)
@@ -154,19 +131,3 @@ def test_a_group_is_a_list(watched: Project) -> None:
         compare(lists(watched, {"name": "masters", "group": "absent"}))
     with pytest.raises(ConfigError, match=r"watch\.lists: gone: .* cannot be read"):
         compare(lists(watched, {"name": "gone", "path": "not/there"}))
-
-
-def test_the_command_lists_matches_and_says_that_the_webhook_is_away(watched: Project) -> None:
-    """Exit code 1 while somebody was not told; 0 without a webhook; 2 for a list that is not understood."""
-    project = leaked(watched, webhook=WEBHOOK)
-    config = str(project.folder / "watch.yaml")
-    away = CliRunner().invoke(app, ["watch", "--config", config])
-    assert away.exit_code == 1
-    assert "cannot be reached" in away.stdout
-    leaked(watched)
-    done = CliRunner().invoke(app, ["watch", "--config", config, "--json"])
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["matches"]
-    refused = CliRunner().invoke(app, ["watch", "--config", config, "--set", "watch.lists.0.group=x"])
-    assert refused.exit_code == 2
-    assert "either `path` or `group`" in refused.stderr

@@ -1,4 +1,4 @@
-"""Batches: a function of seed and number, with the views of windows all over a video, and donors that are labelled."""
+"""Batches: a function of seed and number, with donors that are labelled."""
 
 from __future__ import annotations
 
@@ -10,36 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning_fabric import Fabric
-from torchvision.io import encode_jpeg
 
-from hapvr.augment.settings import ViewsConfig
-from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.frames import FrameFile, VideoFrames
-from hapvr.data.manifest import read_manifest
-from hapvr.data.shard_build import ShardRecipe, VideoEntry, build_shard
-from hapvr.data.shards import Shard, index_row
-from hapvr.data.tensors import tensor_field
+from hapvr.data.frames import FrameFile
+from hapvr.data.shards import Shard
 from hapvr.data.views import (
-    DRAWING_VERSION,
     EMBEDDINGS_STAGE,
     LABELS_STAGE,
     VIEWS_STAGE,
-    ViewRow,
-    view_columns,
-    view_fields,
 )
 from hapvr.errors import DataError
 from hapvr.losses.objective import Objective
-from hapvr.networks.views import GROUP_VIDEOS, ViewDrawer, ViewPlan, plan_cached_views
+from hapvr.networks.views import GROUP_VIDEOS, plan_cached_views
 from hapvr.provenance import Provenance
-from hapvr.seeding import derive_seed
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
 from hapvr.train.batch import Batch, BatchSampler
@@ -49,9 +37,6 @@ from hapvr.train.loop import open_source
 from hapvr.train.online_views import OnlineViews
 from hapvr.train.similarity import TrainingModule
 from tests.train.runs import cached_views, with_train
-
-LONG = 300
-FRAMES = 8
 
 
 def online_views(project: Project, **changes: Any) -> OnlineViews:
@@ -100,21 +85,6 @@ def test_groups_stay_together_in_batches() -> None:
         assert len({*group} & {*videos}) in (0, 4)
 
 
-def test_places_without_a_whole_group_get_videos_that_can_stand_alone() -> None:
-    """Six videos cannot be whole groups of four: videos that can stand alone fill the batch, others only without those."""
-    ids = [f"{number:02d}" for number in range(16)]
-    groups = [ids[start : start + 4] for start in range(0, 16, 4)]
-    alone = {ids[0], ids[5], ids[9], ids[15]}
-    sampler = BatchSampler(ids, batch_videos=6, seed=0, groups=groups, alone=alone)
-    for number in range(4):
-        videos = set(sampler.videos(number))
-        whole = [group for group in groups if videos.issuperset(group)]
-        assert len(videos) == 6
-        assert videos.difference(*whole) <= alone
-    without = BatchSampler(ids, batch_videos=6, seed=0, groups=groups, alone=())
-    assert len(set(without.videos(0))) == 6
-
-
 # Cached views
 
 
@@ -138,34 +108,12 @@ def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
     assert (batch.labels.numpy()[same] == 1).all()
     assert batch.pair_index.tolist() == (batch.labels > 0).nonzero().tolist()
     assert batch.frame_labels.shape == (len(batch.pair_index), 4, 4)
+    assert batch.num_frames is None
+    ended = cached_views(small_project, repeat_short_clips=False)[0]
+    assert ended.num_frames is not None
+    assert ended.num_frames.tolist() == [1 if "видео" in video_id else 4 for video_id in ended.video_ids]
     more = cached_views(small_project, strong_views=2)[0]
     assert [sorted(views) for views in more.view_index.view(-1, 3).tolist()] == [[0, 1, 2]] * 4
-
-
-def test_ranks_share_a_batch(small_project: Project) -> None:
-    """Two ranks read disjoint parts of the one batch, with its labels and all pairs of their rows."""
-    whole = cached_views(small_project)[3]
-    parts = [cached_views(small_project, rank=rank, world_size=2)[3] for rank in (0, 1)]
-    for name in ("regions", "pair_index", "frame_labels"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-    assert [part.first_row for part in parts] == [0, 4]
-    assert all(torch.equal(part.labels, whole.labels) for part in parts)
-
-
-def test_labels_of_other_rates_are_made_from_the_embeddings(small_project: Project) -> None:
-    """Rates that the stored labels were not made with: the labels of the batch have them, and the clips stay the same."""
-    stored = cached_views(small_project)[3]
-
-    def with_top_rate(top_rate: float) -> Batch:
-        rates = small_project.config.pseudo_labels.model_copy(update={"top_rate": top_rate})
-        config = small_project.config.model_copy(update={"pseudo_labels": rates})
-        return cached_views(replace(small_project, config=config))[3]
-
-    same, none = with_top_rate(0.36), with_top_rate(0.0)  # of 4 frames, 0.35 and 0.36 choose the same ones
-    assert torch.equal(same.frame_labels, stored.frame_labels)
-    assert torch.equal(none.regions, stored.regions)
-    assert (stored.frame_labels == 1).any()
-    assert not (none.frame_labels == 1).any()
 
 
 def unit(batch: Batch) -> Batch:
@@ -198,141 +146,17 @@ def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None
     assert found > 0
 
 
-# Views of videos that were never drawn: real files with the rows of real plans, and noise for tensors
-
-
-@pytest.fixture
-def stored(tmp_path: Path, small_project: Project) -> Callable[..., CachedViews]:
-    """Opens the views of so many videos."""
-
-    def make(num_videos: int, *, views: ViewsConfig, batch_videos: int = 8, **train: Any) -> CachedViews:
-        config = with_train(small_project, batch_videos=batch_videos, **train).model_copy(update={"views": views})
-        ids = [f"v{number:05d}" for number in range(num_videos)]
-        keys = []
-        for start in range(0, num_videos, 512):
-            keys.append(f"s-{start:05d}")
-            if not (tmp_path / VIEWS_STAGE / keys[-1]).exists():
-                write_shard(DataRoot(tmp_path), keys[-1], ids[start : start + 512], config)
-        return CachedViews(DataRoot(tmp_path), keys, config)
-
-    return make
-
-
-def frames_of(video_id: str, longest: int) -> int:
-    """How many frames a stored video has: 1 to those of a clip, by its number."""
-    return int(video_id.removeprefix("v")) % longest + 1
-
-
-def write_shard(root: DataRoot, key: str, video_ids: list[str], config: Config) -> None:
-    """Views, embeddings and labels of videos that were never drawn, see `stored`."""
-    views = config.views
-    frames, count = views.num_frames, views.num_weak + views.num_strong
-    settings = {"drawing": DRAWING_VERSION, "views": views.model_dump(mode="json"), "sampling": {}, "crop_px": 8}
-    plans = plan_cached_views(video_ids, views)
-
-    def build(stage: str, shape: tuple[int, ...], more: dict[str, object]) -> None:
-        def make(chosen):  # type: ignore[no-untyped-def]
-            for video_id in chosen:
-                shown = tuple(number % frames_of(video_id, frames) for number in range(frames))
-                rows = [
-                    ViewRow(video_id, plan.index, plan.strength, (), plan.donor_id, shown) for plan in plans[video_id]
-                ]
-                values = np.random.default_rng(0).normal(size=(count, *shape)).astype(np.float16)
-                yield VideoEntry(index_row(video_id, count), view_columns(rows, values))
-
-        recipe = ShardRecipe(
-            shard=Shard(root, stage, key),
-            settings=settings | more,
-            inputs={},
-            columns=view_fields("values", shape=shape),
-        )
-        build_shard(recipe, video_ids=video_ids, make=make)
-
-    build(VIEWS_STAGE, (frames, 9, 32), {"features": {}})
-    build(EMBEDDINGS_STAGE, (frames, 2), {})
-
-    def labels(chosen):  # type: ignore[no-untyped-def]
-        query, reference = np.divmod(np.arange(count * count), count)
-        for video_id in chosen:
-            data = ([video_id] * count**2, query, reference, np.zeros((count**2, frames, frames), np.int8))
-            yield VideoEntry(index_row(video_id, count**2), data)
-
-    recipe = ShardRecipe(
-        shard=Shard(root, LABELS_STAGE, key),
-        settings={"pseudo_labels": config.pseudo_labels.model_dump(mode="json")},
-        inputs={EMBEDDINGS_STAGE: Shard(root, EMBEDDINGS_STAGE, key).data_digest()},
-        columns=(
-            pa.field("video_id", pa.string()),
-            pa.field("query_view", pa.int32()),
-            pa.field("reference_view", pa.int32()),
-            tensor_field("labels", shape=(frames, frames), dtype="int8"),
-        ),
-    )
-    build_shard(recipe, video_ids=video_ids, make=labels)
-
-
-def test_cached_donors_are_in_the_batch_and_labelled(stored: Callable[..., CachedViews]) -> None:
-    """A fifth of the strong clips and more has a donor, and each is labelled.
-
-    30 videos are no multiple of the groups, so some batches hold videos without their group, and never their donors' clips.
-    """
-    data = stored(600, views=ViewsConfig(num_frames=4, num_weak=1, num_strong=2), batch_videos=30)
-    num_donors, numbers = 0, (0, 1, 2, 77, 101)
-    for number in numbers:
-        batch = data[number]
-        assert len(set(batch.video_ids)) == 30
-        for row, donor_id in donors_of(data, batch):
-            of_donor = torch.tensor([video_id == donor_id for video_id in batch.video_ids])
-            assert of_donor.sum() == 2
-            assert (batch.labels[row][of_donor] == 1).all()
-            num_donors += 1
-    assert num_donors / (30 * len(numbers)) > 0.2
-
-
-def test_cached_items_are_of_one_window_and_all_windows_are_drawn(stored: Callable[..., CachedViews]) -> None:
-    """The views of a video in a batch share their window, which (seed, number) draws."""
-    config = ViewsConfig(num_frames=4)
-    data = stored(8, views=config)
-    drawn: set[tuple[str, int]] = set()
-    for number in range(30):
-        batch = data[number]
-        names = zip(batch.video_ids, map(config.window_of, batch.view_index.tolist()), strict=True)
-        for video_id, windows in itertools.groupby(names, key=lambda name: name[0]):
-            (window,) = {window for _, window in windows}
-            drawn.add((video_id, window))
-    assert len(drawn) == 8 * 4
-
-
-# Clips of videos that are shorter than a clip
-
-
-@pytest.fixture
-def short(stored: Callable[..., CachedViews]) -> CachedViews:
-    """Clips of 8 frames that end with their video, of eight videos with one to eight frames."""
-    return stored(8, views=ViewsConfig(num_frames=FRAMES, num_weak=1, num_strong=2), repeat_short_clips=False)
-
-
-def test_cached_clips_have_the_frames_of_their_video(stored: Callable[..., CachedViews], short: CachedViews) -> None:
-    """As many as the video has; none are counted where repetitions are trained on."""
-    batch = short[0]
-    assert batch.num_frames is not None
-    assert batch.num_frames.tolist() == [frames_of(video_id, FRAMES) for video_id in batch.video_ids]
-    assert set(batch.num_frames.tolist()) == set(range(1, 9))
-    assert stored(8, views=ViewsConfig(num_frames=FRAMES, num_weak=1, num_strong=2))[0].num_frames is None
-
-
-def test_what_repeats_changes_nothing(short: CachedViews, small_project: Project) -> None:
+def test_what_repeats_changes_nothing(small_project: Project) -> None:
     """Masked frames move neither loss nor gradient, and a clip scores as it does when it is cut after its last frame."""
-    batch, settings = short[0], small_project.config.train
-    counts = batch.num_frames
-    assert counts is not None
+    batch, settings = cached_views(small_project)[0], small_project.config.train
+    counts = torch.tensor([1, 2, 3, 4, 1, 2, 3, 4])
     network = build_network(settings.network, dims=32, seed=0)
     module = TrainingModule(network, Objective(settings.objective))
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(-1, 2, batch.frame_labels.shape, generator=generator, dtype=torch.int8)
-    batch = replace(unit(batch), frame_labels=labels)
+    batch = replace(unit(batch), frame_labels=labels, num_frames=counts)
     regions = batch.regions
-    rest = torch.arange(FRAMES) >= counts[:, None]
+    rest = torch.arange(4) >= counts[:, None]
     noise = torch.nn.functional.normalize(torch.randn(regions.shape, generator=generator), dim=-1)
 
     def step(clips: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
@@ -349,7 +173,7 @@ def test_what_repeats_changes_nothing(short: CachedViews, small_project: Project
     assert abs(float(repeated.detach() - total)) > 1e-3
     with torch.no_grad():
         cut = [network.embed(clip[:count])[None] for clip, count in zip(regions, counts.tolist(), strict=True)]
-        for row, column in ((0, 1), (1, 0), (2, 5), (3, 3), (7, 12)):
+        for row, column in ((0, 1), (1, 0), (2, 5), (3, 3), (7, 4)):
             score = network.score(cut[row], cut[column])
             torch.testing.assert_close(score[0, 0], similarity[row, column], rtol=1e-4, atol=1e-5)
 
@@ -411,28 +235,6 @@ def test_online_batches_label_donors_and_count_frames(small_project: Project) ->
     assert num_donors > 3
 
 
-def test_draws_touch_nearly_all_of_a_long_video() -> None:
-    """300 online draws of a 300-frame video show at least 250 of its frames, and cached ones lie in its four parts."""
-    jpeg = encode_jpeg(torch.zeros(3, 16, 16, dtype=torch.uint8)).numpy().tobytes()
-    config = ViewsConfig()
-    frames = VideoFrames("a", (jpeg,) * LONG, tuple(map(float, range(LONG))))
-    drawer = ViewDrawer(lambda _: frames, config=config, size_px=8)
-
-    def touched(plans: list[ViewPlan]) -> set[int]:
-        return {index for plan in plans for index in drawer.draw(plan)[0].source_index if index >= 0}
-
-    plans = [
-        ViewPlan("a", derive_seed(0, "view", number, place), strength, derive_seed(0, "window", number))
-        for number in range(150)
-        for place, strength in enumerate(("weak", "strong"))
-    ]
-    assert len(touched(plans)) >= 250
-    cached = plan_cached_views(["a"], config)["a"]
-    seen = [touched([plan for plan in cached if plan.window == window]) for window in range(4)]
-    assert all(max(frames) - min(frames) < 56 for frames in seen)
-    assert [min(frames) // 61 for frames in seen] == [0, 1, 2, 3]
-
-
 # What is refused
 
 
@@ -457,30 +259,11 @@ def spoil_backbone(project: Project) -> None:
     rewrite_settings(shard, features={**features, "backbone": {**features["backbone"], "sha256": "0" * 64}})
 
 
-def spoil_whitening(project: Project) -> None:
-    for key in training_shards(project):
-        shard = Shard(project.root, VIEWS_STAGE, key)
-        rewrite_settings(shard, features={**shard.require({}).settings["features"], "whitening": "0" * 64})
-
-
 def spoil_embeddings(project: Project) -> None:
     first, second = training_shards(project)[:2]
     for name in ("index.parquet", "data.parquet"):
         place = project.root.local_path(f"{EMBEDDINGS_STAGE}/{second}/{name}")
         shutil.copy(place, project.root.local_path(f"{EMBEDDINGS_STAGE}/{first}/{name}"))
-
-
-def spoil_drawing(project: Project) -> None:
-    rewrite_settings(Shard(project.root, VIEWS_STAGE, training_shards(project)[0]), drawing=1)
-
-
-def remove_manifest(project: Project) -> None:
-    for key in read_manifest(project.root).filter(split="train")["shard"].unique().to_list():
-        shutil.rmtree(project.root.local_path(f"manifest/{key}"))
-
-
-def remove_views(project: Project) -> None:
-    shutil.rmtree(project.root.local_path(VIEWS_STAGE))
 
 
 def start(project: Project) -> None:
@@ -493,10 +276,6 @@ def start(project: Project) -> None:
     [
         (spoil_backbone, r"training_views of shard .* made with other settings: .*features\.backbone\.sha256"),
         (spoil_embeddings, "not of the same views; materialise both again"),
-        (spoil_drawing, r"drawing: wanted 2, found 1.*Materialise it again"),
-        (spoil_whitening, "of another feature version: whitening 000000000000"),
-        (remove_manifest, "no training videos; run `hapvr download` with a source whose split is train"),
-        (remove_views, "has training_views and pseudo_labels; materialise them first"),
     ],
 )
 def test_data_that_does_not_belong_together_is_refused(
@@ -506,20 +285,3 @@ def test_data_that_does_not_belong_together_is_refused(
     spoil(copied)
     with pytest.raises(DataError, match=message):
         start(copied)
-
-
-def test_online_views_of_frames_that_are_not_stored_are_refused(copied: Project) -> None:
-    """Online training reads frames in every step: without stored ones it names the setting."""
-    shutil.copytree(copied.folder / "data" / "frames", copied.root.local_path("frames"))
-    key = training_shards(copied)[0]
-    rewrite_settings(Shard(copied.root, "frames", key), stored=False)
-    with pytest.raises(DataError, match=rf"frames of shard {key} are not stored.*sampling\.store_frames"):
-        online_views(copied)
-
-
-def test_more_views_than_are_cached_are_refused_by_the_configuration(small_project: Project) -> None:
-    """The message names both keys, and the way out."""
-    data = small_project.config.model_dump()
-    data["train"]["strong_views"] = 3
-    with pytest.raises(ValueError, match=r"train\.strong_views 3 .* views\.num_strong 2.*online"):
-        Config.model_validate(data)

@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from hapvr.config_file import parse_config
-from hapvr.errors import ConfigError, DamagedError, DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
@@ -26,8 +25,7 @@ from hapvr.train.labelled_pairs import (
     write_labelled_pairs,
 )
 from hapvr.train.report import read_history
-from hapvr.train.run_folder import list_checkpoints
-from tests.train.runs import run, same_weights, training_ids, with_pairs, without_times
+from tests.train.runs import run, training_ids, with_pairs
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings(heads=4), "vvs": VvsSettings()}
 HEADER = "query_id,reference_id,query_start_s,query_end_s,reference_start_s,reference_end_s\n"
@@ -70,14 +68,10 @@ def test_the_annotation_of_vcdb(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", r"pairs\.csv: no pairs"),
-        (HEADER, r"pairs\.csv: no pairs"),
         ("query_id,other\na,b\n", r"pairs\.csv, row 1: no reference_id; wanted query_id"),
-        ("query_id,reference_id,query_start_s\na,b,1\n", r"row 1: copies\.0\.1: .*the times in seconds or hh:mm:ss"),
         (HEADER + "a,b,,,,\nc,,,,,\n", r"pairs\.csv, row 2: no reference_id"),
         (HEADER + "a,b,1,soon,2,3\n", r"row 1: could not convert string to float: 'soon'"),
         (HEADER + "a,b,1,,2,3\n", r"row 1: copies\.0\.1: .*or all four empty"),
-        (HEADER + "a,b,1,nan,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
-        (HEADER + "a,b,4,4,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
         (HEADER + "a,b,-1,4,2,3\n", r"row 1: copies\.0: wanted 0 <= start < end"),
     ],
 )
@@ -85,19 +79,6 @@ def test_a_bad_file_is_named_with_its_row(tmp_path: Path, text: str, message: st
     (tmp_path / "pairs.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_pair_rows(tmp_path / "pairs.csv")
-
-
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        ({"source": "labelled_pairs"}, "give both source: labelled_pairs and labelled_pairs"),
-        ({"labelled_pairs": {"file": "pairs.csv"}}, "give both source: labelled_pairs and labelled_pairs"),
-    ],
-)
-def test_settings_that_do_not_fit(train: dict[str, object], message: str) -> None:
-    data = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}], "train": train}
-    with pytest.raises(ConfigError, match=message):
-        parse_config(data, origin="test.yaml")
 
 
 def test_clips_cover_the_copied_part(pooled_project: Project) -> None:
@@ -138,15 +119,6 @@ def test_what_pairs_join_is_never_a_negative(pooled_project: Project) -> None:
     assert data.num_videos == 4
 
 
-def test_too_few_pairs_and_no_negatives(pooled_project: Project) -> None:
-    a, b, c, *_ = training_ids(pooled_project)
-    with pytest.raises(DataError, match="1 labelled pairs, wanted at least 2"):
-        clips_of(pooled_project, LabelledPairs((LabelledPair((a, b)),)))
-    joined = LabelledPairs((LabelledPair((a, b)), LabelledPair((b, c))))
-    with pytest.raises(DataError, match=r"pairs join all 3 videos .*train\.labelled_pairs\.distractors"):
-        clips_of(pooled_project, joined)
-
-
 def test_the_file_of_a_run(tmp_path: Path) -> None:
     found = LabelledPairs((LabelledPair(("a", "b"), ((0.0, 1.5), (2.0, 3.0))), LabelledPair(("a", "c"))), ("d",), 2)
     write_labelled_pairs(tmp_path, found)
@@ -163,19 +135,14 @@ def test_the_file_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_trains_and_goes_on(pooled_project: Project, tmp_path: Path, family: str) -> None:
-    """Eight steps with finite losses that change the weights; a resumed training ends bit for bit as an uninterrupted one."""
+def test_each_family_trains(pooled_project: Project, tmp_path: Path, family: str) -> None:
+    """Eight steps with finite losses that change the weights; other pairs are another training."""
     a, b, c, d, *_ = training_ids(pooled_project)
     pairs = LabelledPairs((LabelledPair((a, b), ((0.0, 5.0), (1.0, 6.0))), LabelledPair((b, c))), (d,))
     config = with_pairs(pooled_project, network=FAMILIES[family], distractors=("own-train",), batch_videos=2)
     assert run(pooled_project, tmp_path / "whole", config, labelled=pairs).steps == 8
-    run(pooled_project, tmp_path / "cut", config, labelled=pairs)
-    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
-    assert run(pooled_project, tmp_path / "cut", config, labelled=pairs).first_step == 6
-    assert same_weights(tmp_path / "whole", tmp_path / "cut")
     history = read_history(tmp_path / "whole")
-    assert without_times(history) == without_times(read_history(tmp_path / "cut"))
     assert all(line["gradient_norm"] > 0 for line in history if "gradient_norm" in line)
     others = LabelledPairs((LabelledPair((a, b)), LabelledPair((b, c))), (d,))
     with pytest.raises(DataError, match="labelled_pairs"):
-        run(pooled_project, tmp_path / "cut", config, labelled=others)
+        run(pooled_project, tmp_path / "whole", config, labelled=others)

@@ -28,7 +28,7 @@ from hapvr.train.run_folder import list_checkpoints, read_checkpoint
 from tests.train.killed import read_history_so_far, start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times
 
-NUM_KILLS = 8
+NUM_KILLS = 5
 
 
 def project_with(project: Project, **changes: object) -> Project:
@@ -37,19 +37,17 @@ def project_with(project: Project, **changes: object) -> Project:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "steps"), [("cached_views", 20), ("online", 3)])
-def test_two_processes_equal_one_with_the_same_batch(
-    small_project: Project, tmp_path: Path, source: str, steps: int
-) -> None:
+def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path) -> None:
     """Losses of two gloo processes are those of one process to rounding, and so are the weights.
 
     QuadLinear-AP counts the positives above a positive (HAP-VR Eq. 11): where two are equal but for rounding, the loss of
     a single step may jump.
     """
-    changes = {"log_every_steps": 1, "steps": steps, "strong_views": 2, "source": source}
+    steps = 20
+    changes = {"log_every_steps": 1, "steps": steps, "strong_views": 2}
     run(small_project, tmp_path, with_train(small_project, **changes))
     project = project_with(small_project, num_processes=2, **changes)
-    training = prepare_training(project, f"two-equal-one-{source}", tags={})
+    training = prepare_training(project, "two-equal-one", tags={})
     run_training(project, training)
     one, two = (
         [line["loss/total"] for line in read_history(folder) if "loss/total" in line]

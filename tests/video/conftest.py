@@ -13,8 +13,6 @@ import pytest
 from av.stream import Disposition
 from numpy.typing import NDArray
 
-SHARED_VIDEOS = Path(__file__).parents[3] / "shared" / "videos"
-
 
 def numbered_frame(number: int, *, width_px: int, height_px: int) -> NDArray[np.uint8]:
     """[H, W, 3] grey, with a row of eight fields at half height: the bits of the number, lowest first."""
@@ -133,11 +131,3 @@ def videos(tmp_path: Path) -> VideoWriter:
 def numbers_of() -> Callable[[NDArray[np.uint8]], list[int]]:
     """Reads the numbers that numbered frames show."""
     return read_numbers
-
-
-@pytest.fixture(scope="session")
-def real_videos() -> list[Path]:
-    """The real clips beside the repository."""
-    if not SHARED_VIDEOS.is_dir():
-        pytest.skip("the real clips (../shared/videos) are not here")
-    return sorted(path for path in SHARED_VIDEOS.iterdir() if path.suffix in {".mp4", ".mkv", ".webm"})

@@ -26,7 +26,6 @@ class Site:
     data: bytes
     requests: list[tuple[str, int]] = field(default_factory=list)
     failures: int = 0
-    together: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=20))
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     downloaders: dict[str, Downloader] = field(default_factory=dict)
 
@@ -44,21 +43,14 @@ class Site:
 
 
 ENDLESS = {
-    "/endless/page.html": (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", b"<p>more</p>" * 20_000, 0),
     "/endless/video.mp4": (b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n", bytes(100_000), 0),
     "/endless/headers.mp4": (b"HTTP/1.1 200 OK\r\n", b"X", 0.5),
-    "/endless/drip.mp4": (b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n", b"\0", 0.5),
-    "/endless/list.m3u8": (
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.apple.mpegurl\r\n\r\n#EXTM3U\n",
-        b"#EXTINF:1.0,\n/segment-0.ts\n" * 1000,
-        0.001,
-    ),
 }
 """Answers without an end: path -> (first bytes, bytes that are repeated, seconds between them)."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved, /together; the hostile ones of ENDLESS;
+    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved; the hostile ones of ENDLESS;
     playlists (*.m3u8) and their segments; else it is the video."""
 
     protocol_version = "HTTP/1.1"
@@ -78,15 +70,12 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path.endswith(".m3u8"):
             self.answer(200, self.playlist().encode(), kind="application/vnd.apple.mpegurl")
         elif segment and not status:
-            time.sleep(1 if "slow" in self.path and int(segment[1]) > 1 else 0)
             self.answer(200, self.site.segment(int(segment[1]) % SEGMENTS), kind="video/mp2t")
         elif status:
             self.answer(int(status[1]), b"")
         elif self.path.startswith("/flaky") and self.site.failures > 0:
             self.site.failures -= 1
             self.answer(503, b"")
-        elif self.path.startswith("/together") and not self.meets_another():
-            self.answer(500, b"")
         elif self.path.startswith("/moved"):
             self.answer(302, b"", Location="/video.mp4")
         elif self.path.startswith("/page"):
@@ -105,27 +94,17 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(pause_s)
 
     def playlist(self):
-        """/stream: a whole video; /slow: the same with slow segments; /hole: one segment is gone; /live: it never ends;
-        /drm, /locked: encrypted, by rights management or in an unknown way."""
+        """/stream: a whole video; /live: it never ends; /locked: encrypted in an unknown way."""
         lines = ["#EXTM3U", "#EXT-X-VERSION:3", "#EXT-X-TARGETDURATION:1"]
         if self.path.startswith("/locked"):
             lines.append('#EXT-X-KEY:METHOD=AES-999,URI="/key"')
-        if self.path.startswith("/drm"):
-            lines.append('#EXT-X-KEY:METHOD=SAMPLE-AES,URI="skd://nowhere",KEYFORMAT="com.apple.streamingkeydelivery"')
         if self.path.startswith("/live"):
             lines.append(f"#EXT-X-MEDIA-SEQUENCE:{int(time.monotonic())}")
         else:
             lines.append("#EXT-X-PLAYLIST-TYPE:VOD")
         for number in range(SEGMENTS):
-            name = {"/slow": "slow-", "/hole": "404/" if number == 2 else ""}.get(self.path.split(".")[0], "")
-            lines += ["#EXTINF:1.0,", f"/{name}segment-{number}.ts"]
+            lines += ["#EXTINF:1.0,", f"/segment-{number}.ts"]
         return "\n".join(lines if self.path.startswith("/live") else [*lines, "#EXT-X-ENDLIST"]) + "\n"
-
-    def meets_another(self):
-        """Whether a second request came while this one waits."""
-        with contextlib.suppress(threading.BrokenBarrierError):
-            self.site.together.wait()
-        return not self.site.together.broken
 
     def answer(self, status, body, *, kind="text/plain", **headers):
         self.send_response(status)

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import struct
-import time
-from collections.abc import Sequence
 from fractions import Fraction
 
-import av
 import numpy as np
-import psutil
 import pytest
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import DECORD, PYAV, PYAV_SELECTED, probe_video, sample_frames
+from hapvr.video.decode import PYAV, PYAV_SELECTED, probe_video, sample_frames
 from tests.video.conftest import numbered_frame, write_video
-
-
-class LongList(Sequence):
-    """Frames again and again, without the memory."""
-
-    def __init__(self, frames, length):
-        self.frames, self.length = frames, length
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        if index >= self.length:
-            raise IndexError
-        return self.frames[index % len(self.frames)]
 
 
 def sampled(path, *, fps=1.0, short_side_px=None, **settings):
@@ -63,41 +43,18 @@ def test_sample_frames_of_29_97_fps_is_not_misled_by_rounding(videos, numbers_of
         assert numbers_of(sampled(path, decoder=decoder).frames) == [0, 29, 59]
 
 
-@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg4"])
-@pytest.mark.parametrize("rotation_deg", [0, 90, 180, 270, -90])
-@pytest.mark.parametrize("decoder", ["auto", "pyav"])
-def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg, decoder):
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+@pytest.mark.parametrize("rotation_deg", [90, 180, 270])
+def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg):
     """A camera held on its side stores turned frames with a flag; they are sampled as an upright copy is."""
     numbers = [numbered_frame(number, width_px=128, height_px=96) for number in range(20)]
-    options = {"codec": codec, "codec_options": {"x265-params": "log-level=none"} if codec == "libx265" else {}}
-    upright = write_video(videos.folder / "upright.mp4", numbers, **options)
+    upright = write_video(videos.folder / "upright.mp4", numbers, codec=codec)
     turned = [np.ascontiguousarray(np.rot90(frame, k=-rotation_deg // 90)) for frame in numbers]
-    path = write_video(videos.folder / "turned.mp4", turned, rotation_deg=rotation_deg, **options)
-    expected, found = (sampled(one, fps=5, short_side_px=64, decoder=decoder) for one in (upright, path))
+    path = write_video(videos.folder / "turned.mp4", turned, rotation_deg=rotation_deg, codec=codec)
+    expected, found = (sampled(one, fps=5, short_side_px=64) for one in (upright, path))
     assert found.frames.shape == expected.frames.shape
     assert np.abs(found.frames.astype(int) - expected.frames).mean() < 4
     assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "codec"), [("clip.mkv", "libx264"), ("clip.mkv", "mpeg4"), ("clip.mp4", "libx264")])
-def test_a_long_file_is_read_only_as_far_as_its_frames_need(videos, numbers_of, name, codec):
-    """Twelve hours of which a minute is wanted: what lies behind is not even looked at."""
-    frames = [numbered_frame(number % 256, width_px=32, height_px=32) for number in range(256)]
-    options = {"g": "20", "preset": "ultrafast"} if codec == "libx264" else {"g": "20"}
-    path = write_video(videos.folder / name, LongList(frames, 12 * 3600), fps=1, codec=codec, codec_options=options)
-    size = path.stat().st_size
-    if name.endswith(".mkv"):
-        with path.open("r+b") as file:  # damage that nobody may notice
-            file.seek(size // 3)
-            file.write(b"\xff" * (size // 3))
-    for max_frames in (60, 120):  # the index of an mp4 is read whole, and more than once
-        started, before = time.process_time(), psutil.Process().io_counters().read_chars
-        result = sampled(path, max_frames=max_frames)
-        assert numbers_of(result.frames) == list(range(max_frames))
-        assert (result.warning, result.decoder) == ("", PYAV_SELECTED if codec == "libx264" else PYAV)
-        assert psutil.Process().io_counters().read_chars - before < size / 2
-        assert time.process_time() - started < 5
 
 
 def test_sample_frames_have_square_pixels(videos):
@@ -111,16 +68,10 @@ def test_sample_frames_have_square_pixels(videos):
     ("name", "codec", "pixel_format"),
     [
         ("clip.mp4", "libx265", "yuv420p10le"),
-        ("clip.mp4", "libx264", "yuv444p"),
-        ("clip.mp4", "libx264", "yuv422p10le"),
         ("clip.avi", "mpeg4", "yuv420p"),
         ("clip.mkv", "ffv1", "gray"),
         ("clip.webm", "libvpx-vp9", "yuv420p"),
-        ("clip.mov", "mjpeg", "yuvj420p"),
-        ("clip.gif", "gif", "rgb8"),
-        ("clip.mpg", "mpeg2video", "yuv420p"),
         ("clip.ts", "libx264", "yuv420p"),
-        ("clip.flv", "flv", "yuv420p"),
         ("clip.h264", "libx264", "yuv420p"),
     ],
 )
@@ -148,24 +99,6 @@ def test_sample_frames_goes_on_after_timestamps_that_run_back(videos, numbers_of
     assert numbers_of(sampled(videos.folder / "two.ts").frames) == [0, 10, 20, 0, 10, 20]
 
 
-def test_sample_frames_leaves_out_what_an_edit_list_hides(videos, numbers_of):
-    """Frames before the start of the presentation are decoded but not shown."""
-    path = videos.numbered(num_frames=30, times_s=[k / 10 - 1 for k in range(30)], codec_options={"bf": "0"})
-    assert numbers_of(sampled(path).frames) == [10, 20]
-
-
-def test_sample_frames_ignores_a_wrong_duration(videos, numbers_of):
-    """The frames decide; a header that promises more only leads to a warning."""
-    path = videos.numbered("clip.mkv", num_frames=30)
-    data = path.read_bytes()
-    at = data.index(b"\x44\x89\x88") + 3  # the duration: a double, in milliseconds
-    assert struct.unpack(">d", data[at : at + 8]) == (3000.0,)
-    path.write_bytes(data[:at] + struct.pack(">d", 300_000.0) + data[at + 8 :])
-    result = sampled(path)
-    assert numbers_of(result.frames) == [0, 10, 20]
-    assert "frames end at 2.9 s of the 300.0 s" in result.warning
-
-
 @pytest.mark.parametrize("part", [0.35, 0.6, 0.9])
 def test_sample_frames_of_a_cut_file_gives_what_is_there_and_says_so(videos, part):
     """A download that broke off is used as far as it goes."""
@@ -180,21 +113,6 @@ def test_sample_frames_of_a_cut_file_gives_what_is_there_and_says_so(videos, par
     assert "of the 8.0 s that the file declares" in result.warning
 
 
-def test_sample_frames_takes_the_main_one_of_many_streams(videos):
-    """Of several video streams the largest is sampled, wherever it stands in the file."""
-    path = videos.folder / "many.mkv"
-    with av.open(str(path), "w") as container:
-        sizes = [(64, 48), (128, 96), (32, 32)]
-        streams = [container.add_stream("ffv1", rate=1) for _ in sizes]
-        for stream, (width, height) in zip(streams, sizes, strict=True):
-            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for stream, (width, height) in zip(streams, sizes, strict=True):
-            frame = av.VideoFrame.from_ndarray(np.zeros((height, width, 3), np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-            container.mux(stream.encode())
-    assert sampled(path).frames.shape == (1, 96, 128, 3)
-
-
 def test_sample_frames_stops_at_the_limits(videos, numbers_of):
     """max_frames ends sampling; frames above max_pixels are refused before they are decoded."""
     path = videos.numbered(num_frames=30)
@@ -205,25 +123,10 @@ def test_sample_frames_stops_at_the_limits(videos, numbers_of):
         assert caught.value.reason == "too_large"
 
 
-@pytest.mark.parametrize(
-    "name", ["with space.mp4", "quo'te\".mp4", "видео 動画.mp4", "-dash.mp4", "a%d:b?c#.mp4", "$(x);&.mp4"]
-)
+@pytest.mark.parametrize("name", ["quo'te\" 動画.mp4", "-a%d:b?c# $(x);&.mp4"])
 def test_sample_frames_opens_any_name(videos, name):
     """Names are never read as patterns, options, protocols or shell words."""
     path = videos.folder / name
     videos.numbered("plain.mp4").rename(path)
     for decoder in ("auto", "pyav"):
         assert len(sampled(path, decoder=decoder).frames) == 3
-
-
-def assert_decoders_agree(paths):
-    for path in paths:
-        ours, other = (sampled(path, short_side_px=64, decoder=decoder) for decoder in ("auto", "pyav"))
-        assert ours.decoder == (PYAV_SELECTED if probe_video(path).codec == "h264" else DECORD)
-        assert other.decoder == PYAV
-        np.testing.assert_array_equal(ours.frames, other.frames)
-
-
-def test_both_decoders_agree_on_small_real_clips(real_videos):
-    """Whichever decoder reads a clip, the pixels are the same."""
-    assert_decoders_agree([path for path in real_videos if path.stat().st_size < 500_000][::6])

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
@@ -66,8 +63,6 @@ def test_download_video_does_not_fetch_twice(site, tmp_path):
     ("path", "status", "reason", "num_attempts"),
     [
         ("/404/video.mp4", "unavailable", "http_404", 1),
-        ("/403/video.mp4", "unavailable", "http_403", 1),
-        ("/410", "unavailable", "http_410", 1),
         ("/429/video.mp4", "failed", "http_429", 4),
         ("/500/video.mp4", "failed", "http_500", 4),
         ("/page.html", "not_video", "not_video", 1),
@@ -106,28 +101,13 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
     assert list((tmp_path / "large").iterdir()) == []
 
 
-def test_the_time_of_a_call_begins_with_it(site, tmp_path):
-    """Also while its process has still to start, or is taken by another call."""
-    with Downloader(ONCE) as downloader, ThreadPoolExecutor(1) as pool:
-        first, second = (ManifestEntry(path, site.address + path) for path in ("/endless/drip.mp4", "/video.mp4"))
-        slow = pool.submit(downloader.download, first, folder=tmp_path, timeout_s=6)
-        result = downloader.download(second, folder=tmp_path, timeout_s=0.1)
-        assert (result.status, result.reason) == ("failed", "timeout")
-        assert not slow.done()
-        assert slow.result().reason == "timeout"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "timeout_s", "status", "reason"),
     [
-        ("/endless/page.html", 50, "too_large", "too_large"),
         ("/endless/video.mp4", 50, "too_large", "too_large"),
         ("/endless/headers.mp4", 5, "failed", "timeout"),
-        ("/endless/drip.mp4", 5, "failed", "timeout"),
-        ("/endless/list.m3u8", 5, "failed", "timeout"),
         ("/live.m3u8", 50, "failed", "live"),
-        ("/hole.m3u8", 50, "failed", "network"),
     ],
 )
 def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, timeout_s, status, reason):
@@ -143,7 +123,7 @@ def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, timeout_s, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["/locked.m3u8", "/live.m3u8", "/stream.m3u8"])
+@pytest.mark.parametrize("path", ["/locked.m3u8", "/stream.m3u8"])
 def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
     """Streams that yt-dlp would hand to ffmpeg are refused, though a program of that name is there."""
     for name in ("ffmpeg", "ffprobe"):
@@ -154,7 +134,7 @@ def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
     monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=os.pathsep)
     with Downloader(ONCE) as downloader:  # its process starts with this path
         result = downloader.download(ManifestEntry("s/x", site.address + path), folder=tmp_path / "out")
-    assert (result.status, result.reason) in {("unavailable", "unsupported"), ("failed", "live"), ("ok", "")}
+    assert (result.status, result.reason) in {("unavailable", "unsupported"), ("ok", "")}
     assert not (tmp_path / "started").exists()
 
 
@@ -206,30 +186,6 @@ def test_an_address_of_the_internet_does_not_lead_into_the_local_network(site):
         assert [outcome.result() for outcome in outcomes] == ["local_address", "connected"]
     hosts = ("127.0.0.1", "localhost", "::1", "10.0.0.1", "169.254.169.254", "8.8.8.8")
     assert [download._is_local(host) for host in hosts] == [True] * 5 + [False]
-
-
-def test_a_killed_download_of_pieces_is_fetched_whole_the_next_time(site, tmp_path):
-    """Kill -9 of the downloading program between two pieces of a stream; its process ends, too."""
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom hapvr.config import DownloadConfig\n"
-        "from hapvr.video.download import Downloader\nfrom hapvr.video.sources import ManifestEntry\n"
-        "with Downloader(DownloadConfig()) as downloader:\n"
-        "    downloader.download(ManifestEntry('s/slow.m3u8', sys.argv[1]), folder=Path(sys.argv[2]))\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", script, site.address + "/slow.m3u8", str(tmp_path)]
-    program = psutil.Popen(command, env=environment)
-    while not list(tmp_path.glob("*.ytdl")):
-        assert program.poll() is None
-        time.sleep(0.05)
-    children = program.children(recursive=True)
-    program.kill()
-    program.wait()
-    psutil.wait_procs(children, timeout=20)
-    assert list(tmp_path.glob("*.part*"))
-    result = site.get("/slow.m3u8", tmp_path)
-    assert result.path is not None
-    assert result.path.read_bytes() == site.data
 
 
 def test_download_video_refuses_local_paths(tmp_path):

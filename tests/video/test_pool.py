@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import random
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from PIL import Image
 
 from hapvr.errors import VideoError
 from hapvr.video.decode import sample_frames
-from hapvr.video.pool import LOOKAHEAD, in_workers, inspect_videos, open_pool, sample_videos
+from hapvr.video.pool import in_workers, sample_videos
 from hapvr.video.settings import SamplingConfig
 
 ALONE = SamplingConfig(workers=1)
@@ -38,17 +35,6 @@ def test_in_workers_kills_a_worker_that_hangs():
     assert time.monotonic() - started < 20
 
 
-def test_in_workers_ends_when_the_time_for_all_is_over():
-    """However much each item may take, and though their worker has still to start."""
-    end = time.monotonic() + 0.1
-    config = SamplingConfig(timeout_s=600, workers=1)
-    results = in_workers(
-        time.sleep, [600] * 3, config=config, retry=time.sleep, left_s=lambda: max(end - time.monotonic(), 0.001)
-    )
-    assert reasons(results) == ["timeout"] * 3
-    assert time.monotonic() - end < 20
-
-
 def test_in_workers_survives_workers_that_die():
     """Death by signal, exit and exception cost their own item only, whatever is beside them."""
     commands = ["true", "kill -ABRT $PPID", "true", "kill -SEGV $PPID", "true", "kill -KILL $PPID", "true"]
@@ -56,15 +42,6 @@ def test_in_workers_survives_workers_that_die():
     assert reasons(results) == [0, "crashed", 0, "crashed", 0, "crashed", 0]
     assert reasons(in_workers(int, ["1", "one", "2"], config=ALONE)) == [1, "crashed", 2]
     assert reasons(in_workers(os._exit, [1, 2], config=ALONE, retry=str)) == ["1", "2"], "a second chance"
-
-
-def test_in_workers_keeps_order_and_reads_ahead_little():
-    """Results come in the order of the items, of which only a few are taken before they are needed."""
-    taken = []
-    results = in_workers(str, (taken.append(item) or item for item in range(40)), config=SamplingConfig(workers=2))
-    assert next(results) == (0, "0")
-    assert len(taken) <= 2 * LOOKAHEAD
-    assert [item for item, _ in results] == list(range(1, 40))
 
 
 def test_in_workers_bounds_memory():
@@ -84,37 +61,6 @@ def test_in_workers_leaves_no_process_behind_when_abandoned():
     after = {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
     workers = {pid for pid in after - before if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())}
     assert workers == set()
-
-
-class FirstStartsAtOnce:
-    """Prepares nothing. The first process that it is sent to reads it at once; each of the others needs a second."""
-
-    sent = 0
-
-    def __call__(self) -> None:
-        pass
-
-    def __getstate__(self) -> float:
-        self.sent += 1
-        return 0.001 if self.sent == 1 else 1.0
-
-    def __setstate__(self, start_s: float) -> None:
-        time.sleep(start_s)
-
-
-def hold_off_the_end(_: object) -> None:
-    """Do not end when told to: the pool waits for some seconds, then ends this process by force."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    time.sleep(600)
-
-
-def test_a_pool_that_ends_while_its_workers_start_prints_nothing(capfd):
-    """A program's answer stands on stdout; a worker that starts while the pool ends adds no traceback to it."""
-    with open_pool(workers=2, limits={}, prepare=FirstStartsAtOnce()) as pool:
-        held = pool.schedule(hold_off_the_end, args=(0,))
-        while not held.running():
-            time.sleep(0.01)
-    assert capfd.readouterr().out == ""
 
 
 def test_workers_die_with_a_killed_parent(tmp_path):
@@ -138,22 +84,6 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert len(workers) == 2
     assert alive == []
-
-
-def test_plain_scripts_can_use_the_pool(videos):
-    """A program needs no `__main__` guard: workers do not run it again, and never import the deep learning stack."""
-    path = videos.numbered("clip.mp4", num_frames=30)
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom hapvr.config import SamplingConfig\n"
-        "from hapvr.video.pool import sample_videos\n"
-        f"rows = list(sample_videos([('s/clip', Path({str(path)!r}))], config=SamplingConfig(workers=1)))\n"
-        "print([(row.reason, len(row.jpegs)) for row in rows], 'torch' in sys.modules, __name__, __spec__)\n"
-    )
-    (videos.folder / "script.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    for arguments in ([str(videos.folder / "script.py")], ["-c", script]):
-        done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60)
-        assert (done.stdout, done.stderr) == ("[('', 3)] False __main__ None\n", "")
 
 
 def test_sample_videos_gives_a_row_for_every_file(videos):
@@ -180,48 +110,6 @@ def test_sample_videos_gives_a_row_for_every_file(videos):
     assert all(row.message and row.probe is None for row in rows[1:4])
 
 
-def test_a_file_that_grows_while_it_is_read_is_a_video(videos):
-    """Somebody records it still: its frames are those of a moment, size and digest belong together, and it ends."""
-    path = videos.numbered("growing.ts", num_frames=200, fps=10)
-    whole, stop = path.read_bytes(), threading.Event()
-    path.write_bytes(whole[: len(whole) // 4 // 188 * 188])
-
-    def record() -> None:
-        with path.open("ab") as file:
-            while not stop.is_set():
-                file.write(whole)
-                file.flush()
-                time.sleep(0.01)
-
-    thread = threading.Thread(target=record)
-    thread.start()
-    try:
-        config = SamplingConfig(workers=1, timeout_s=60, max_frames=30)
-        [inspected] = inspect_videos([("s/growing", path)], config=config)
-        [sampled] = sample_videos([("s/growing", path)], config=config)
-    finally:
-        stop.set()
-        thread.join()
-    assert (inspected.reason, sampled.reason) == ("", "")
-    with path.open("rb") as file:
-        assert hashlib.sha256(file.read(inspected.num_bytes)).hexdigest() == inspected.sha256
-    assert 5 <= len(sampled.jpegs) <= 30
-    assert sampled.timestamps_s == tuple(float(second) for second in range(len(sampled.jpegs)))
-
-
-def test_inspect_videos_reports_facts_of_files(videos):
-    """Bytes and digest of any readable file, a probe of those that are videos."""
-    good = videos.numbered("good.mp4", num_frames=30)
-    text = videos.folder / "text.mp4"
-    text.write_text("text")
-    rows = list(inspect_videos([("s/good", good), ("s/text", text), ("s/no", Path("/none"))], config=ALONE))
-    assert [row.num_bytes for row in rows] == [good.stat().st_size, 4, 0]
-    assert rows[1].sha256 == "982d9e3eb996f559e633f4d194def3761d909f5a3b647d1a851fead67c32c9d1"
-    assert [row.reason for row in rows] == ["", "not_video", "missing_file"]
-    assert rows[0].probe is not None
-    assert rows[0].probe.duration_s == 3.0
-
-
 DAMAGE = {
     "cut": lambda data, at: data[:at],
     "flip": lambda data, at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
@@ -232,7 +120,7 @@ DAMAGE = {
 
 
 def test_sample_videos_survives_damage_of_every_kind(videos):
-    """A hundred damaged variants of small clips: no crash, no hang, no row lost; the good ones are as if alone."""
+    """Fifty damaged variants of small clips: no crash, no hang, no row lost; the good ones are as if alone."""
     rng = random.Random(0)
     sources = [
         videos.noise("noise.mp4", num_frames=12, container_options={"movflags": "faststart"}),
@@ -242,7 +130,7 @@ def test_sample_videos_survives_damage_of_every_kind(videos):
         videos.numbered("plain.ts", num_frames=30),
     ]
     items = [("good/first", sources[1])]
-    for number in range(100):
+    for number in range(50):
         source, kind = sources[number % 5], list(DAMAGE)[number // 5 % 5]
         path = videos.folder / f"{number:03d}-{source.name}"
         data = source.read_bytes()
@@ -258,4 +146,4 @@ def test_sample_videos_survives_damage_of_every_kind(videos):
         assert (row.reason == "") == (len(row.jpegs) > 0) == (row.probe is not None)
         assert {Image.open(io.BytesIO(jpeg)).size for jpeg in row.jpegs} <= {(row.width_px, row.height_px)}
     assert rows[0].jpegs == rows[-1].jpegs
-    assert 10 < sum(row.reason == "" for row in rows) < 100
+    assert 10 < sum(row.reason == "" for row in rows) < 50

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.errors import ArgumentError
 from hapvr.video.sampling import (
     MAX_GAP_S,
     TOLERANCE_S,
     advance_time,
-    check_sampling,
     frames_due,
     sampling_times,
     shown_frames,
@@ -72,9 +70,3 @@ def test_advance_time_never_runs_back_or_leaps(raw_s, previous_raw_s, expected):
     """Believable steps are taken over; others count as one nominal interval."""
     time_s = advance_time(raw_s=raw_s, previous_raw_s=previous_raw_s, previous_s=10.0, interval_s=0.04)
     assert time_s == pytest.approx(expected)
-
-
-def test_check_sampling_rejects_no_frames():
-    """max_frames is at least one."""
-    with pytest.raises(ArgumentError, match="max_frames"):
-        check_sampling(fps=1, max_frames=0)

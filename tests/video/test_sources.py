@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import unicodedata
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from hapvr.errors import DataError
-from hapvr.video.pool import inspect_videos
-from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import (
     path_of_text,
     read_list,
@@ -40,48 +36,6 @@ def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
     assert ids(result) == ["s/a/b/d.webm", "s/a/c.MKV", "s/b.mp4"]
     assert result.ignored == ("README.md", "a/notes.txt", "bare")
     assert [entry.uri for entry in result.entries] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
-
-
-def test_scan_folder_keeps_names_that_become_equal_apart(tmp_path):
-    """Of two files that differ only in Unicode form one has the plain id, the same in each scan; both are found."""
-    names = [unicodedata.normalize(form, "é.mp4") for form in ("NFC", "NFD")]
-    touch(tmp_path, *names)
-    if len(os.listdir(tmp_path)) == 1:
-        pytest.skip("this file system normalises names itself")
-    entries = scan_folder(tmp_path, source="s").entries
-    assert [entry.uri for entry in entries] == [str(tmp_path / name) for name in names]
-    assert entries[0].video_id == "s/é.mp4"
-    assert entries[1].video_id.startswith("s/é.mp4~")
-    assert scan_folder(tmp_path, source="s").entries == entries
-    (tmp_path / names[0]).unlink()
-    assert ids(scan_folder(tmp_path, source="s")) == ["s/é.mp4"]
-
-
-def test_scan_folder_takes_long_paths_and_deep_folders(tmp_path):
-    """Ids stay within their length; what the system cannot reach is an entry of its own; the others are as they were."""
-    touch(tmp_path, "plain.mp4")
-    here, depth = os.open(tmp_path, os.O_RDONLY), 0
-    try:
-        for depth in range(2500):
-            os.mkdir("d", dir_fd=here)
-            inner = os.open("d", os.O_RDONLY, dir_fd=here)
-            os.close(here)
-            here = inner
-            if depth in (1200, 1500, 2400):
-                os.close(os.open("deep.mp4", os.O_CREAT, dir_fd=here))
-    finally:
-        os.close(here)
-    entries = scan_folder(tmp_path, source="s").entries
-    assert [Path(entry.uri).name for entry in entries if Path(entry.uri).name != "d"] == ["deep.mp4"] * 2 + [
-        "plain.mp4"
-    ]
-    assert len(entries) == 4
-    assert len({entry.video_id for entry in entries}) == 4
-    assert max(len(entry.video_id) for entry in entries) <= 1024
-    results = inspect_videos([(entry.video_id, Path(entry.uri)) for entry in entries], config=SamplingConfig(workers=1))
-    reasons = {Path(result.path).name: result.reason for result in results}
-    assert reasons == {"d": "missing_file", "deep.mp4": "empty_file", "plain.mp4": "empty_file"}
-    subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)  # deeper than shutil.rmtree can go
 
 
 def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
@@ -112,17 +66,6 @@ def test_scan_folder_stays_inside_and_ends(tmp_path):
     (root / "same.mp4").symlink_to(root / "a" / "one.mp4")
     (root / "broken.mp4").symlink_to(root / "nothing.mp4")
     assert ids(scan_folder(root, source="s")) == ["s/a/one.mp4", "s/broken.mp4", "s/same.mp4"]
-
-
-def test_scan_folder_says_what_to_do_about_no_videos(tmp_path):
-    """Missing, empty and video-less folders are told apart."""
-    with pytest.raises(DataError, match="is not a folder; set the source's path"):
-        scan_folder(tmp_path / "none", source="s")
-    with pytest.raises(DataError, match="it is empty"):
-        scan_folder(tmp_path, source="s")
-    touch(tmp_path, "README.md")
-    with pytest.raises(DataError, match="only 1 other files"):
-        scan_folder(tmp_path, source="s")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError
-from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.seeding import torch_rng
@@ -78,23 +76,3 @@ def test_comparator_refines_frames_as_the_similarity_network_does() -> None:
     plain = build(level="frame")
     assert not torch.allclose(scores, plain.packed_scorer()(packed, packed), atol=1e-3)
     assert not any(parameter.requires_grad for parameter in network.matcher.parameters())
-
-
-@pytest.mark.parametrize("settings", [{}, {"level": "frame", "comparator": True}])
-def test_network_as_files(tmp_path: Any, settings: dict[str, Any]) -> None:
-    """Stored and loaded it is of its family and scores alike."""
-    network = build(**settings)
-    save_network(network, tmp_path, metadata={"steps": 3})
-    loaded, metadata = load_network(tmp_path)
-    assert (type(loaded), metadata) == (ContextNetwork, {"steps": 3})
-    assert loaded.scoring_settings() == network.scoring_settings()
-    clips = videos()
-    packed = network.pack([network.embed(clip) for clip in clips])
-    again = loaded.pack([loaded.embed(clip) for clip in clips])
-    assert torch.equal(network.packed_scorer()(packed, packed), loaded.packed_scorer()(again, again))
-
-
-def test_heads_must_share_the_dims() -> None:
-    """The message names the setting and both numbers."""
-    with pytest.raises(ArgumentError, match=r"train\.network\.heads: 8 heads do not share 20 values"):
-        ContextNetwork(TcaSettings(), dims=20)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from hapvr.errors import ArgumentError
 from hapvr.model.similarity import frame_similarity
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
@@ -110,43 +106,3 @@ def test_refused_frames_add_nothing() -> None:
     with torch.no_grad():
         network.distractor.layer3.bias -= 1000
     assert bool(network.frame_vectors(regions, pooled).abs().amax(-1).gt(0).all())
-
-
-@pytest.mark.parametrize(
-    ("regions", "pooled", "message"),
-    [
-        (torch.full((2, 3, DIMS), torch.nan), torch.zeros(2, POOLED_DIMS), "NaN"),
-        (torch.zeros(2, 3, DIMS), torch.full((2, POOLED_DIMS), torch.nan), "pooled: NaN"),
-        (torch.zeros(2, 3, DIMS), None, "features.pooled"),
-    ],
-)
-def test_bad_input(regions: Tensor, pooled: Tensor | None, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        network_of(9).float().frame_vectors(regions, pooled)
-
-
-MEASURE = """
-import resource, torch
-from hapvr.model.vvs.network import VvsNetwork
-from hapvr.model.vvs.settings import VvsSettings
-def most_bytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-imported = most_bytes()
-network = VvsNetwork(VvsSettings(), dims={dims}, extras_dims=3840, generator=torch.Generator()).eval()
-regions = torch.empty(3600, 9, {dims}, dtype=torch.float16).uniform_(-1, 1)
-pooled = torch.empty(3600, 3840, dtype=torch.float16).uniform_(-1, 1)
-found = network.frame_vectors(regions, pooled)
-assert found.shape == (3600, {dims})
-print(most_bytes() - imported)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dims", [512, 3840])
-def test_an_hour_of_video_takes_less_than_a_gigabyte(dims: int) -> None:
-    """3,600 frames in a process of its own: network, features and all that is computed; the whole map would take 26 GB."""
-    root = Path(__file__).resolve().parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE.format(dims=dims)], capture_output=True, text=True, check=True, cwd=root
-    )
-    assert int(done.stdout) < 1e9

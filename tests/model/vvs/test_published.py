@@ -70,14 +70,6 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
     assert isinstance(load_similarity_model(file).network, VvsNetwork)
 
 
-def test_a_file_of_one_network(vvs: release.Golden, tmp_path: Path) -> None:
-    """Without a distractor network all frames are kept, and no pooled vectors are needed."""
-    values = content(vvs)
-    del values["ddm_model"]
-    network, _ = import_released(saved(tmp_path, values))
-    assert not network.needs_extras
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
