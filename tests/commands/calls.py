@@ -1,10 +1,14 @@
-"""`hapvr serve` in a test."""
+"""Calls of `hapvr` in one process: `python -m tests.commands.calls` reads a list of calls as JSON from standard input and
+prints a list of [exit code, standard output, standard error]."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 
 from hapvr.serving.server import Server
+from tests.commands.conftest import invoke
 
 RUN = Server.run
 
@@ -12,3 +16,19 @@ RUN = Server.run
 def run_until_it_answers(server: Server, ready: Callable[[], None]) -> None:
     """In the place of `Server.run`, which serves until it is interrupted."""
     RUN(server, lambda: (ready(), server.stop())[0])
+
+
+def main() -> None:
+    """`hapvr serve` ends as soon as it answers. An error that no verb expects is printed as if Python had ended by it."""
+    Server.run = run_until_it_answers  # type: ignore[method-assign]
+    answers = []
+    for call in json.load(sys.stdin):
+        result = invoke(*call)
+        unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
+        said = f"Traceback: {result.exception!r}" if unexpected else result.stderr
+        answers.append([result.exit_code, result.stdout, said])
+    sys.stdout.write(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()
