@@ -134,7 +134,7 @@ class TrackingConfig(Settings):
 class GateConfig(Settings):
     """When a challenger becomes champion: better on the target, worse on no required metric (paired bootstrap over queries)."""
 
-    enabled: bool = Field(default=True, description="false: a new version stays challenger until somebody promotes it")
+    enabled: bool = Field(default=True, description="false: no version replaces a champion until somebody promotes it")
     required_metrics: tuple[str, ...] = Field(
         default=(), description="metrics that must not get worse; none named: the target metrics"
     )
@@ -241,7 +241,7 @@ class AutomationConfig(Settings):
     )
     duplicates: bool = Field(
         default=False,
-        description="with `enabled`, also look for duplicates; a new champion then searches forevery video again",
+        description="with `enabled`, also look for duplicates; a new champion then searches for every video again",
     )
     max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
         default=2, description="of a failed run, from where it failed"

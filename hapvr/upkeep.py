@@ -24,7 +24,7 @@ from hapvr.data.manifest import AVAILABILITY, check_availability, read_manifest_
 from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
-from hapvr.files import read_json_as
+from hapvr.files import read_json_as, set_aside
 from hapvr.progress import Progress, no_progress
 from hapvr.search.current import CURRENT, current_index, model_place, read_blank
 from hapvr.search.current import FOLDER as SEARCH
@@ -242,7 +242,7 @@ def _set_checkpoints_aside(project: Project, key: str) -> None:
         try:
             read_checkpoint(path)
         except DataError:
-            path.rename(path.with_name(path.name + ".damaged"))
+            set_aside(path)
 
 
 def _trainings(root: DataRoot) -> list[str]:
