@@ -1,6 +1,6 @@
 """Whether the files of a data root still are what was written, and making again what is not.
 
-One table, `KINDS`, says foreverything that the chain stores where it lies, how it is checked, and what makes it again.
+One table, `KINDS`, says for everything that the chain stores where it lies, how it is checked, and what makes it again.
 
 Repairs lose nothing: a damaged file is set aside under another name until its replacement stands, and is put back where none
 can be made. Only files that our own records say we made or fetched are touched.

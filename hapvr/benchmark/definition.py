@@ -62,7 +62,7 @@ class BenchmarkDefinition:
     """Queries, database and labelled pairs of one benchmark. The constructor checks them.
 
     labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
-    exclusions: columns exclusion (name of the list), query_id (null: forevery query), reference_id.
+    exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id.
     videos: for a benchmark with files, columns video_id, path (relative to `folder`), role, group, edit; else None.
     segments: SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does; None: not known.
     Raises DataError where ids repeat, a label or segment names an unknown video, or a segment does not end after it begins.

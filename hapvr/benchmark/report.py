@@ -114,7 +114,7 @@ def per_query_figure(first: EvaluationResult, second: EvaluationResult, *, task:
 def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None) -> str:
     """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks missing values.
 
-    tasks: the columns; None forevery task that some row has.
+    tasks: the columns; None for every task that some row has.
     """
     tasks = list(dict.fromkeys(task for row in results.values() for task in row)) if tasks is None else tasks
     lines = ["| | " + " | ".join(tasks) + " |", "| --- |" + " ---: |" * len(tasks)]

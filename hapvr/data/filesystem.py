@@ -27,7 +27,7 @@ from hapvr.settings import first_line
 LOCKS_FOLDER = ".locks"
 
 SPARE_DESCRIPTORS = 64
-"""Files foreverything but shards: libraries, connections, pipes."""
+"""Files for everything but shards: libraries, connections, pipes."""
 
 DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 """What libraries raise for damaged Parquet, safetensors and JSON."""

@@ -141,7 +141,7 @@ def build_shards(
     """Make those of several shards that are unfinished, in one pass over their videos.
 
     make: is called with the recipes of the unfinished shards, and yields for each video an entry per recipe. lost: as
-    for `build_shard`, the same rows forevery shard. Returns the results in the order of `recipes`.
+    for `build_shard`, the same rows for every shard. Returns the results in the order of `recipes`.
     """
     with ExitStack() as locks:
         for shard in sorted((recipe.shard for recipe in recipes), key=lambda shard: shard.index_name):

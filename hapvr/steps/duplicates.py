@@ -71,7 +71,7 @@ class OutdatedDuplicates:
 def make_duplicate_pairs(
     project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
 ) -> ShardPairs:
-    """Look forevery video of a shard in the whole collection; a shard that is unchanged is left alone.
+    """Look for every video of a shard in the whole collection; a shard that is unchanged is left alone.
 
     A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again,
     and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
