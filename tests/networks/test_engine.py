@@ -40,7 +40,8 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     with torch.inference_mode():
         wanted, found = backbone.regions(pictures), torch.cat([embed(pictures[:3]), embed(pictures[3:])])
         assert region_embedder(backbone, None, "cpu", extras=True)(pictures)[:, :9] == pytest.approx(wanted, abs=1e-3)
-    assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.99999
+    # With random weights a transformer amplifies rounding more than a convolutional network does.
+    assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.9999
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
     assert embed.environment()["backbone.executor"].startswith("openvino 20")
 

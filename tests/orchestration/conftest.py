@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,20 @@ def materialize(
         run_config=QUIET | (config or {}),
         raise_on_error=False,
     )
+
+
+def requested(instance: dg.DagsterInstance, cursor: Any = None) -> dg.EvaluateAutomationConditionsResult:
+    """What the automation asks for now. In a thread of its own: the evaluation starts an event loop, and a browser test
+    may have left one in this thread."""
+    from pipelines import automation
+    from pipelines.definitions import defs
+
+    selection = automation.missing_and_outdated.asset_selection
+    with ThreadPoolExecutor(1) as pool:
+        evaluation = pool.submit(
+            dg.evaluate_automation_conditions, defs, instance, asset_selection=selection, cursor=cursor
+        )
+        return evaluation.result()
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.training import tracker_of
 from tests.conftest import write_settings
-from tests.orchestration.conftest import Storage, materialize
+from tests.orchestration.conftest import Storage, materialize, requested
 from tests.registry.empty_store import new_store
 from tests.steps.search_projects import copied_project, network_folder
 
@@ -67,12 +67,7 @@ SEARCH_STEPS = ("frame_descriptors", "search_index", "duplicate_pairs", "duplica
 
 def tick(instance: dg.DagsterInstance) -> dict[str, list[str]]:
     """What the automation asks for now: partitions by asset, [""] of one without partitions."""
-    from pipelines import automation
-    from pipelines.definitions import defs
-
-    result = dg.evaluate_automation_conditions(
-        defs=defs, instance=instance, asset_selection=automation.missing_and_outdated.asset_selection
-    )
+    result = requested(instance)
     wanted = {}
     for step in SEARCH_STEPS:
         key = dg.AssetKey(step)

@@ -23,7 +23,7 @@ from hapvr.registry.versions import champion_of, history, rollback, version_tags
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
 from tests.conftest import small_settings, write_clip, write_settings
-from tests.orchestration.conftest import Storage, execute, materialize
+from tests.orchestration.conftest import Storage, execute, materialize, requested
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
@@ -104,14 +104,7 @@ class Week:
 
     def _requested(self) -> dict[str | None, list[str]]:
         """What the automation asks for now: assets by partition, as it would put them into runs."""
-        from pipelines.definitions import defs
-
-        result = dg.evaluate_automation_conditions(
-            defs=defs,
-            instance=self.instance,
-            asset_selection=self.automation.missing_and_outdated.asset_selection,
-            cursor=self.cursor,
-        )
+        result = requested(self.instance, self.cursor)
         self.cursor = result.cursor
         wanted: dict[str | None, list[str]] = {}
         for asset in (*FLOWING, "whitening", *SEARCHED):

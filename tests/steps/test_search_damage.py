@@ -67,7 +67,13 @@ def test_what_can_be_made_again_is(project: Project) -> None:
         damage(project, name)
     checks = verify_root(project.root)
     found = sorted((check.kind, check.key) for check in checks if check.state == "damaged")
-    wanted = [(descriptors, KEY), (PAIRS_STAGE, KEY), (WATCH_STAGE, KEY), ("duplicate_groups", ""), ("search", "")]
+    wanted = [
+        ("descriptors", f"{digest}/{KEY}"),
+        (PAIRS_STAGE, KEY),
+        (WATCH_STAGE, KEY),
+        ("duplicate_groups", ""),
+        ("search_index", ""),
+    ]
     assert found == sorted(wanted)
     # The test's registry has no champion, so the record of the model is made first.
     update_index(project, search_model(project, model), rebuild=True)
@@ -88,5 +94,5 @@ def test_what_people_said_is_never_made_up(project: Project, name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         (left,) = [check for check in repair(project, [found]) if check.state == "damaged"]
-    assert "restore it from a copy" in left.message
+    assert "Restore it from a copy" in left.message
     assert path.read_bytes() == before
