@@ -135,11 +135,11 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
 
 
 def register(
-    tracker: Tracker, name: str, *, run_id: str, model_uri: str, target: float, tags: Mapping[str, str]
+    tracker: Tracker, name: str, *, run_id: str, model_uri: str, target: float | None, tags: Mapping[str, str]
 ) -> int:
     """Make a version of a run's logged model and give it the alias challenger; returns its number.
 
-    target: mean target metric, in [0, 1]. A run that has a version already keeps it.
+    target: mean target metric, in [0, 1]; None: not measured. A run that has a version already keeps it.
     """
     client = tracker.client
     try:
@@ -155,7 +155,8 @@ def register(
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
         made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags), model_id=logged)
         number = int(made.version)
-    client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
+    if target is not None:
+        client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
     list_again(client.tracking_uri)
     return number

@@ -1,0 +1,160 @@
+"""The untrained baseline as the first champion, so that a collection can be searched before anything is trained.
+
+The baseline compares region features as the frozen network gives them (TopK-Chamfer, nothing learned). It is an ordinary
+version in the registry, which trained versions have to beat. Its probabilities are fitted on edits of the collection's own
+frames, which are made in memory and dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hapvr.augment.settings import ViewsConfig
+from hapvr.benchmark.ranking import Floats
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.features import FeatureStore, finished_shards
+from hapvr.model.checkpoint import save_network
+from hapvr.model.family import VideoNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import NetworkSettings
+from hapvr.networks.backbone import Backbone, load_backbone
+from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.networks.views import ViewDrawer, plan_cached_views
+from hapvr.networks.whitening import Whitening, load_whitening
+from hapvr.progress import Progress, no_progress
+from hapvr.registry.versions import champion_of, log_model, register, set_champion
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
+from hapvr.scorer.segments import best_run, relative_frame_matrix
+from hapvr.scorer.torch_bundle import BundleParts, write_bundle
+from hapvr.seeding import numpy_rng
+from hapvr.steps.calibration import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD
+from hapvr.steps.frames import open_frames
+from hapvr.steps.project import Project
+from hapvr.steps.training import MODELS, tracker_of
+
+KEY = "untrained"
+"""Names the baseline's MLflow run, and its folder below `models/`."""
+
+EDITED_VIDEOS = 40
+COMPARED_VIDEOS = 240
+"""Videos that edits are compared with, the edited ones among them."""
+
+EDITS = ViewsConfig(num_frames=8, num_weak=1, num_strong=3)
+"""The edits of each video: one weak and three strong views, drawn as those of a training are."""
+
+COPY_SIMILARITY = 0.75
+"""Two videos of the collection that are as similar as this may be copies of each other; such pairs are not fitted on."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """version: in the registry; champion: whether it answers searches; calibration: None where the collection is too small."""
+
+    version: int
+    champion: bool
+    calibration: Calibration | None
+
+
+def make_baseline(project: Project, *, progress: Progress = no_progress) -> Baseline:
+    """Register the untrained baseline of the project's features; it becomes champion where there is none."""
+    backbone, whitening = load_backbone(project.config.backbone), load_whitening(project.root)
+    network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=whitening.dims).eval()
+    folder = project.root.local_path(f"{MODELS}/{KEY}")
+    calibration = calibrate_on_edits(project, network, backbone, whitening, progress=progress)
+    bundle = write_bundle(
+        folder / "bundle",
+        BundleParts(
+            network_folder=save_network(network, folder / "network", metadata={}),
+            backbone=backbone,
+            whitening=whitening,
+            sampling=project.config.sampling,
+            serving=project.config.serving,
+            calibration=calibration,
+        ),
+    )
+    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    tags = {"backbone.weights": backbone.identity.source}
+    run_id = tracker.start(KEY, name=f"{project.config.name}-{KEY}", params={}, tags=tags)
+    uri = log_model(tracker, run_id, bundle)
+    tracker.end(run_id)
+    version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
+    first = champion_of(tracker.client, name) is None
+    if first:
+        set_champion(tracker.client, name, version, how="baseline", reason="nothing was trained yet")
+    return Baseline(version, first, calibration)
+
+
+def calibrate_on_edits(
+    project: Project,
+    network: VideoNetwork,
+    backbone: Backbone,
+    whitening: Whitening,
+    *,
+    progress: Progress = no_progress,
+) -> Calibration | None:
+    """Fit on edits of some videos against their originals (matches) and against other videos; None for too few videos.
+
+    Pairs of different originals are fitted on as well, as they are what looks alike in this collection.
+    """
+    shard_of = {
+        video_id: key
+        for key in finished_shards(project.root)[0]
+        if project.shard("frames", key).provenance() is not None  # imported features have no frames
+        for video_id in project.shard(FEATURES_STAGE, key).index()["video_id"].to_list()
+    }
+    ids = sorted(shard_of)
+    ids = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:COMPARED_VIDEOS]]
+    device = choose_device(project.config.device)
+    network = network.to(device)
+    store = FeatureStore(project.root, sorted({shard_of[video_id] for video_id in ids}))
+    with torch.inference_mode():
+        originals = {video_id: network.embed(regions.float().to(device)) for video_id, regions in store.read(ids)}
+        ids = [video_id for video_id in ids if video_id in originals]
+        edited = ids[:EDITED_VIDEOS]
+        embed = region_embedder(backbone, whitening, device)
+        edits: list[tuple[str, Tensor]] = []
+        clips = _edited_clips(project, {video_id: shard_of[video_id] for video_id in edited}, backbone.crop_px)
+        for video_id, regions in embed_in_batches(clips, embed, batch_frames=backbone.batch_frames):
+            edits.append((video_id, network.embed(regions.float().to(device))))
+            progress(len(edits), len(edited) * (EDITS.num_weak + EDITS.num_strong))
+        if not edits:
+            return None
+        score, references = network.packed_scorer(), network.pack([originals[video_id] for video_id in ids])
+        by_edit, by_original = (
+            score(network.pack(queries), references).double().cpu().numpy()
+            for queries in ([clip for _, clip in edits], [originals[video_id] for video_id in ids])
+        )
+    own = np.array([[video_id == other for other in ids] for video_id, _ in edits])
+    first, second = np.triu_indices(len(ids), k=1)
+    between = np.maximum(by_original[first, second], by_original[second, first])
+    others = np.concatenate([by_edit[~own], between[between < COPY_SIMILARITY]])
+    if min(int(own.sum()), len(others)) < MIN_PAIRS:
+        return None
+    source = {"benchmark": "edits of the collection's own frames", "videos": len(ids), "edited": len(edited)}
+    threshold = _frame_threshold(network, [originals[video_id] for video_id in ids])
+    return fit_calibration(by_edit[own], others, source=source, frame_threshold=threshold)
+
+
+def _edited_clips(project: Project, shard_of: dict[str, str], size_px: int) -> Iterator[tuple[str, Tensor]]:
+    """The views [T, 3, size_px, size_px] of each video, by id."""
+    for key in sorted(set(shard_of.values())):
+        videos = [video_id for video_id in shard_of if shard_of[video_id] == key]
+        with open_frames(project, key) as file:
+            drawer = ViewDrawer(file.read, config=EDITS, size_px=size_px)
+            for video_id, plans in plan_cached_views(videos, EDITS).items():
+                for plan in plans:
+                    yield video_id, drawer.draw(plan)[1].frames
+
+
+@torch.inference_mode()
+def _frame_threshold(network: VideoNetwork, videos: list[Tensor]) -> float:
+    """What FRAME_QUANTILE of the pairs of different videos stay below with their most similar consecutive frames."""
+    pairs = [(first, second) for second in range(len(videos)) for first in range(second)]
+    chosen = numpy_rng(0, "frame threshold").permutation(len(pairs))[:FRAME_PAIRS]
+    runs = [best_run(relative_frame_matrix(network, *(videos[one] for one in pairs[place]))) for place in chosen]
+    return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
