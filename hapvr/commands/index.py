@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from hapvr.commands.terminal import (
     ConfigOption,
     JsonOption,
     SetOption,
+    default_collection,
     exit_codes,
     overrides,
     progress_bar,
@@ -19,8 +21,6 @@ from hapvr.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hapvr.search.index import IndexStatus
     from hapvr.steps.project import Project
 
@@ -32,6 +32,33 @@ ModelOption = Annotated[
         help="models:/NAME@ALIAS, models:/NAME/VERSION, a bundle or network folder. Default: the project's champion.",
     ),
 ]
+
+
+@app.command("add")
+@exit_codes
+def add(
+    data: Annotated[
+        Path,
+        typer.Option("--data", default_factory=default_collection, show_default="~/.local/share/hapvr", help="The data root."),
+    ],
+    folders: Annotated[list[Path] | None, typer.Argument(help="Folders of videos; none: look at the known ones again.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files have come or gone."""
+    from hapvr.steps.collection import add_folders, update_collection
+
+    project = add_folders(data, folders or [])
+    found = update_collection(project, progress_bar)
+    usable = found.videos.filter(found.videos["status"] == "ok")
+    lost = found.videos.filter(found.videos["status"] != "ok")
+    result = {"data": project.root.url, "videos": len(usable), "unusable": lost.to_dicts(), "groups": found.groups}
+    lines = [
+        f"{len(usable)} videos can be searched; the collection is {project.root.url}",
+        *(f"cannot be used: {row['video_id']}: {row['message']}" for row in lost.iter_rows(named=True)),
+        f"{found.groups} groups of copies; `hapvr duplicates` shows them",
+        "next: `hapvr search CLIP`, or `hapvr serve` for the page",
+    ]
+    show(result, as_json=as_json, text="\n".join(lines))
 
 
 @app.command("build")

@@ -34,8 +34,22 @@ FOREIGN = {
 }
 """What errors of other libraries mean here, by the package that defines them."""
 
+def default_collection() -> Path:
+    """The data root of the collection that verbs mean where none is named."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "hapvr"
+
+
 ConfigOption = Annotated[
-    Path, typer.Option("--config", "-c", help="The configuration file; configs/ has those that ship.")
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        "--data",
+        envvar="HAPVR_CONFIG",
+        default_factory=default_collection,
+        show_default="~/.local/share/hapvr",
+        help="A configuration file (configs/ has those that ship), or the data root of a collection.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 SetOption = Annotated[

@@ -7,10 +7,11 @@ frames, which are made in memory and dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from hapvr.augment.settings import ViewsConfig
 from hapvr.benchmark.ranking import Floats
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore, finished_shards
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.shards import STATUS_OK
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
@@ -27,7 +30,7 @@ from hapvr.networks.extract import choose_device, embed_in_batches, region_embed
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import champion_of, log_model, register, set_champion
+from hapvr.registry.versions import champion_of, log_model, register, set_champion, version_tags
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.segments import best_run, relative_frame_matrix
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
@@ -40,6 +43,8 @@ from hapvr.steps.training import MODELS, tracker_of
 KEY = "untrained"
 """Names the baseline's MLflow run, and its folder below `models/`."""
 
+WHITENING_TAG = "hapvr.baseline.whitening"
+VIDEOS_TAG = "hapvr.baseline.videos"
 EDITED_VIDEOS = 40
 COMPARED_VIDEOS = 240
 """Videos that edits are compared with, the edited ones among them."""
@@ -60,12 +65,36 @@ class Baseline:
     calibration: Calibration | None
 
 
+def needs_baseline(project: Project) -> bool:
+    """Whether nothing answers searches yet, or a baseline does that was fitted on other features or far fewer videos."""
+    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    champion = champion_of(tracker.client, name)
+    if champion is None:
+        return True
+    tags = version_tags(tracker.client, name, champion.version)
+    if WHITENING_TAG not in tags:  # trained
+        return False
+    wanted = min(COMPARED_VIDEOS, len(_videos(project)))
+    return tags[WHITENING_TAG] != load_whitening(project.root).sha256 or int(tags[VIDEOS_TAG]) * 2 <= wanted
+
+
 def make_baseline(project: Project, *, progress: Progress = no_progress) -> Baseline:
-    """Register the untrained baseline of the project's features; it becomes champion where there is none."""
-    backbone, whitening = load_backbone(project.config.backbone), load_whitening(project.root)
+    """Register the untrained baseline of the project's features; it becomes champion unless a trained version is."""
+    backbone, whitening, name = (
+        load_backbone(project.config.backbone),
+        load_whitening(project.root),
+        project.config.tracking.registered_model,
+    )
     network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=whitening.dims).eval()
-    folder = project.root.local_path(f"{MODELS}/{KEY}")
-    calibration = calibrate_on_edits(project, network, backbone, whitening, progress=progress)
+    videos = _videos(project)
+    key = f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
+    folder = project.root.local_path(f"{MODELS}/{key}")
+    calibration = calibrate_on_edits(project, videos, network, backbone, whitening, progress=progress)
+    tags = {
+        "backbone.weights": backbone.identity.source,
+        WHITENING_TAG: whitening.sha256,
+        VIDEOS_TAG: str(min(COMPARED_VIDEOS, len(videos))),
+    }
     bundle = write_bundle(
         folder / "bundle",
         BundleParts(
@@ -77,20 +106,31 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> Base
             calibration=calibration,
         ),
     )
-    tracker, name = tracker_of(project), project.config.tracking.registered_model
-    tags = {"backbone.weights": backbone.identity.source}
-    run_id = tracker.start(KEY, name=f"{project.config.name}-{KEY}", params={}, tags=tags)
+    tracker = tracker_of(project)
+    run_id = tracker.start(key, name=f"{project.config.name}-{KEY}", params={}, tags=tags)
     uri = log_model(tracker, run_id, bundle)
     tracker.end(run_id)
     version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
-    first = champion_of(tracker.client, name) is None
-    if first:
-        set_champion(tracker.client, name, version, how="baseline", reason="nothing was trained yet")
-    return Baseline(version, first, calibration)
+    champion = champion_of(tracker.client, name)
+    chosen = champion is None or WHITENING_TAG in version_tags(tracker.client, name, champion.version)
+    if chosen:
+        set_champion(tracker.client, name, version, how="baseline", reason="untrained: nothing better was trained yet")
+    return Baseline(version, chosen, calibration)
+
+
+def _videos(project: Project) -> dict[str, str]:
+    """Video id -> shard, of all videos with features that were made here; imported ones have no frames."""
+    return {
+        video_id: key
+        for key in finished_shards(project.root)[0]
+        if project.shard(FRAMES_STAGE, key).provenance() is not None
+        for video_id in project.shard(FEATURES_STAGE, key).index().filter(pl.col("status") == STATUS_OK)["video_id"]
+    }
 
 
 def calibrate_on_edits(
     project: Project,
+    shard_of: Mapping[str, str],
     network: VideoNetwork,
     backbone: Backbone,
     whitening: Whitening,
@@ -99,14 +139,8 @@ def calibrate_on_edits(
 ) -> Calibration | None:
     """Fit on edits of some videos against their originals (matches) and against other videos; None for too few videos.
 
-    Pairs of different originals are fitted on as well, as they are what looks alike in this collection.
+    Pairs of different originals are fitted on as well, as they are what looks alike in this collection. shard_of: by video id.
     """
-    shard_of = {
-        video_id: key
-        for key in finished_shards(project.root)[0]
-        if project.shard("frames", key).provenance() is not None  # imported features have no frames
-        for video_id in project.shard(FEATURES_STAGE, key).index()["video_id"].to_list()
-    }
     ids = sorted(shard_of)
     ids = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:COMPARED_VIDEOS]]
     device = choose_device(project.config.device)
@@ -114,7 +148,6 @@ def calibrate_on_edits(
     store = FeatureStore(project.root, sorted({shard_of[video_id] for video_id in ids}))
     with torch.inference_mode():
         originals = {video_id: network.embed(regions.float().to(device)) for video_id, regions in store.read(ids)}
-        ids = [video_id for video_id in ids if video_id in originals]
         edited = ids[:EDITED_VIDEOS]
         embed = region_embedder(backbone, whitening, device)
         edits: list[tuple[str, Tensor]] = []

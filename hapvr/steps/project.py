@@ -12,7 +12,11 @@ from hapvr.config import Config
 from hapvr.config_file import load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
+from hapvr.errors import ConfigError
 from hapvr.files import naming_full_disk
+
+COLLECTION_FILE = "collection.yaml"
+"""The configuration of a data root that `hapvr index add` made."""
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -28,7 +32,14 @@ class Project:
 
     @staticmethod
     def open(config_path: Path, *, folder: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Project:
-        """Read a configuration. folder: default is the working directory. Raises ConfigError."""
+        """Read a configuration, or that of the collection whose data root this is. Raises ConfigError.
+
+        folder: what relative paths start from; default is the working directory.
+        """
+        if config_path.is_dir():
+            config_path = config_path / COLLECTION_FILE
+            if not config_path.is_file():
+                raise ConfigError(f"{config_path.parent} is no collection; `hapvr index add FOLDER` makes one")
         config = load_config(config_path, overrides=overrides)
         base = (folder or Path.cwd()).resolve()
         url = config.data_root if "://" in config.data_root else base / config.data_root

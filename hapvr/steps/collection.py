@@ -1,0 +1,149 @@
+"""A collection of one's own videos, searchable before anything is trained: `hapvr index add`.
+
+A collection is a data root with its configuration in it, COLLECTION_FILE. Every verb takes the root in place of a
+configuration file, and Dagster's chain trains on the same data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+from filelock import FileLock
+
+from hapvr.chain import CHAIN, shards_of
+from hapvr.config_file import read_mapping
+from hapvr.data.shards import STATUS_OK
+from hapvr.errors import ArgumentError, DataError
+from hapvr.files import write_atomic
+from hapvr.progress import Progress
+from hapvr.steps.baseline import make_baseline, needs_baseline
+from hapvr.steps.project import COLLECTION_FILE, Project
+from hapvr.steps.summary import video_status
+from hapvr.video.sources import scan_folder
+
+DEFAULTS: dict[str, Any] = {
+    "shard_videos": 64,
+    "backbone": {"architecture": "tf_efficientnet_lite0", "weights": {"source": "file", "path": "/tmp/lite0.safetensors"}},
+    "teacher": {"architecture": "tf_efficientnet_lite0", "weights": {"source": "file", "path": "/tmp/lite0.safetensors"}},
+    "whitening": {"dims": 256, "max_regions": 20_000},
+}
+"""What a new collection is made with; its file can be edited afterwards."""
+
+FOLDERS_FILE = "folders.yaml"
+"""Next to `collection.yaml`, which is the user's to edit and therefore written once."""
+
+STEPS = ("video_manifest", "videos", "frames", "whitening", "features")
+SEARCH_STEPS = ("frame_descriptors", "search_index", "duplicate_pairs", "duplicate_groups")
+
+Bar = Callable[[str], AbstractContextManager[Progress]]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """videos: every video with its status and, where it cannot be used, the reason; groups: of copies."""
+
+    videos: pl.DataFrame
+    groups: int
+    extra_copies: int
+    calibrated: bool
+
+
+def add_folders(root: Path, folders: Sequence[Path]) -> Project:
+    """The collection at `root` with these folders among its sources; a new one is made. Nothing is decoded yet.
+
+    Raises ArgumentError for a path that is no folder, and for one inside the data root or around it; DataError for a
+    folder without videos.
+    """
+    root = root.resolve()
+    added = [_checked(root, folder) for folder in folders]
+    root.mkdir(parents=True, exist_ok=True)
+    file = root / COLLECTION_FILE
+    with FileLock(root / f".{COLLECTION_FILE}.lock"):
+        if not file.is_file():
+            if any(root.glob("*/")):
+                raise ArgumentError(
+                    f"--data {root}: this data root is of another configuration; name that with --config, or another folder"
+                )
+            made = {"extends": FOLDERS_FILE, "name": "collection", "data_root": str(root), **DEFAULTS}
+            _write(file, made, "A collection of `hapvr index add`; edit it as any other configuration.")
+        sources = read_mapping(root / FOLDERS_FILE)["sources"] if (root / FOLDERS_FILE).is_file() else []
+        names = {source["path"]: source["name"] for source in sources}
+        for folder in added:
+            if str(folder) not in names:
+                names[str(folder)] = _name(folder, set(names.values()))
+                sources.append({"kind": "folder", "name": names[str(folder)], "path": str(folder)})
+        if not sources:
+            raise ArgumentError("index add: wanted a folder of videos")
+        _write(root / FOLDERS_FILE, {"sources": sources}, "The folders of the collection, written by `hapvr index add`.")
+    return Project.open(root)
+
+
+def update_collection(project: Project, bar: Bar) -> Collection:
+    """Bring everything up to date with the folders, up to the groups of copies; what is there is left alone."""
+
+    def run(name: str) -> None:
+        step = CHAIN[name]
+        for key in shards_of(project, step):
+            with bar(f"{step.name} {key}".rstrip()) as progress:
+                step.run(project, key, progress=progress)
+
+    for name in STEPS:
+        run(name)
+    videos = video_status(project)
+    if not (videos["status"] == STATUS_OK).any():
+        reasons = ", ".join(f"{row[0]} ({row[1]})" for row in videos.select("video_id", "reason").head(5).iter_rows())
+        raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
+    if needs_baseline(project):
+        with bar("edits for the calibration") as progress:
+            make_baseline(project, progress=progress)
+    for name in SEARCH_STEPS[:2]:
+        run(name)
+    from hapvr.steps.searcher import Searcher  # a registered model is there now
+
+    searcher = Searcher.open(project)
+    calibrated = searcher.engine.scorer.calibration is not None
+    groups = ()
+    if calibrated:
+        for name in SEARCH_STEPS[2:]:
+            run(name)
+        from hapvr.steps.duplicates import make_duplicate_groups
+
+        least = project.config.search.duplicates.min_probability
+        groups = make_duplicate_groups(project, searcher, min_probability=least)
+    number = len({member.group for member in groups})
+    return Collection(videos, number, len(groups) - number, calibrated)
+
+
+def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:
+    with write_atomic(file) as part:
+        part.write_text(f"# {comment}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}", encoding="utf-8")
+
+
+def _checked(root: Path, folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
+    folder = folder.resolve()
+    if folder == root or root in folder.parents or folder in root.parents:
+        raise ArgumentError(
+            f"{folder} and the data root {root} lie in each other; choose a data root elsewhere with --data"
+        )
+    scan_folder(folder, source="videos")
+    return folder
+
+
+def _name(folder: Path, taken: set[str]) -> str:
+    """A source name made of the folder's."""
+    name = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
+    number = 1
+    chosen = name
+    while chosen in taken:
+        number += 1
+        chosen = f"{name}-{number}"
+    return chosen
