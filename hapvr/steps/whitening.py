@@ -37,6 +37,8 @@ from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 
 IMPORTED = "imported"
+TRAINED = "models/current.json"
+"""Where a training has ended, the features that it read stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def make_whitening(project: Project, shards: list[str], *, progress: Progress = 
     """Fit on regions of a seeded sample of the frames of `shards`; only one process at a time does.
 
     An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
-    later do not move it, since all features would have to be made again. Raises DataError without training frames.
+    later do not move it, since all features would have to be made again. A few videos give fewer dimensions than
+    `whitening.dims`; then more videos do move it, until a model is trained. Raises DataError without training frames.
     """
     with project.root.lock(STAGE):
         return _make(project, shards, progress)
@@ -75,13 +78,22 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
         unchanged = all(inputs.get(key) == digest for key, digest in found.inputs.items())
         if unchanged:
             try:
-                return WhiteningResult(load_whitening(project.root), found, done=False)
+                stored = load_whitening(project.root)
+                if stored.dims == config.whitening.dims or inputs == found.inputs or project.root.exists(TRAINED):
+                    return WhiteningResult(stored, found, done=False)
             except DamagedError as error:
                 warnings.warn(f"{error}. It is fitted again, on the same shards", stacklevel=3)
                 shards = [key for key in shards if key in found.inputs]
                 inputs = {key: inputs[key] for key in shards}
     regions = _sample_regions(project, shards, backbone, progress)
-    whitening = fit_whitening(regions, dims=config.whitening.dims, eps=config.whitening.eps)
+    dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
+    if dims < config.whitening.dims:
+        warnings.warn(
+            f"whitening: {len(regions)} regions of {regions.shape[1]} channels give {dims} dimensions, not "
+            f"{config.whitening.dims}; it is fitted again once there are more videos and nothing is trained on it",
+            stacklevel=3,
+        )
+    whitening = fit_whitening(regions, dims=dims, eps=config.whitening.eps)
     environment_ = environment() | {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
     provenance = Provenance(STAGE, settings, inputs, environment_)
     save_whitening(project.root, whitening, provenance)
