@@ -1,0 +1,80 @@
+"""`hapvr index add`: folders become a collection that answers searches, with a calibrated baseline and no training."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hapvr.errors import ArgumentError, DataError, HapvrError
+from hapvr.progress import no_progress
+from hapvr.registry.versions import champion_of, version_tags
+from hapvr.steps.baseline import WHITENING_TAG
+from hapvr.steps.collection import COLLECTION_FILE, add_folders, update_collection
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.training import tracker_of
+from tests.conftest import write_clip
+
+
+@contextmanager
+def no_bar(_: str):
+    yield no_progress
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:whitening")
+def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
+    """One clip is found; with more, whitening and calibration follow, bad files are rows, and nothing is decoded twice."""
+    root, one, more = tmp_path / "root", tmp_path / "one", tmp_path / "more"
+    clip = write_clip(one / "a.mp4", seed=0)
+    project = add_folders(root, [one])
+    first = update_collection(project, no_bar)
+    assert not first.calibrated
+    assert [match.reference for match in Searcher.open(project).search(str(clip)).matches] == ["one/a.mp4"]
+
+    for number in range(1, 8):
+        write_clip(more / f"{number}.mp4", seed=number)
+    (more / "bad.mp4").write_bytes(b"no video")
+    (root / COLLECTION_FILE).write_text((root / COLLECTION_FILE).read_text() + "device: cpu  # mine\n")
+    project = add_folders(root, [more, one])
+    second = update_collection(project, no_bar)
+    assert second.calibrated and (root / COLLECTION_FILE).read_text().endswith("# mine\n")
+    assert second.videos.filter(pl.col("status") != "ok")["video_id"].to_list() == ["more/bad.mp4"]
+    best, other, *_ = Searcher.open(project).search(str(more / "3.mp4")).matches
+    assert best.reference == "more/3.mp4" and best.probability > 0.9 > 0.5 > other.probability
+    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    champion = champion_of(tracker.client, name)
+    assert champion is not None and WHITENING_TAG in version_tags(tracker.client, name, champion.version)
+
+    files = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
+    again = update_collection(add_folders(root, []), no_bar)
+    assert again.videos.equals(second.videos)
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("missing", "is not a folder"),
+        ("root/inside", "lie in each other"),
+        (".", "lie in each other"),
+        ("empty", "no videos"),
+        ("photos", "no videos"),
+    ],
+)
+def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> None:
+    for name in ("root/inside", "empty", "photos"):
+        (tmp_path / name).mkdir(parents=True)
+    write_clip(tmp_path / "root" / "inside" / "a.mp4", seed=0, seconds=1)
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"a picture")
+    with pytest.raises((ArgumentError, DataError), match=said):
+        add_folders(tmp_path / "root", [tmp_path / folder])
+
+
+def test_the_data_root_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    write_clip(tmp_path / "clips" / "a.mp4", seed=0, seconds=1)
+    (tmp_path / "root" / "manifest").mkdir(parents=True)
+    with pytest.raises(HapvrError, match="another configuration"):
+        add_folders(tmp_path / "root", [tmp_path / "clips"])
