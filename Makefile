@@ -26,7 +26,7 @@ export HAPVR_CONFIG ?= configs/demo_own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-rest test-slow test-browser lint types docs lock clean
+.PHONY: help setup demo ui search test test-rest test-slow test-browser lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own clips
 	$(BIN)/python -m pipelines.demo
+
+search: $(STAMP) ## the page of a collection of your own videos: make search VIDEOS=DIR
+	$(BIN)/hapvr index add $(VIDEOS)
+	$(BIN)/hapvr serve
 
 ui: $(STAMP) ## Dagster's UI, an MLflow server and search on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
+import warnings
+from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -57,8 +62,24 @@ def options(version: bool = typer.Option(False, "--version", callback=_version, 
     """Find copies, edits and other footage of the same incident."""
 
 
+def _say_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings as a line for people; those of libraries speak to programmers, and are left out."""
+    if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parent):
+        terminal.say(f"warning: {message}", err=True)
+
+
 def main() -> None:
     """Entry point of the console script. With --json a call that cannot be parsed gives a JSON object too."""
+    warnings.showwarning = _say_warning
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")  # libraries do not report on their own work
+    logging.getLogger("timm").setLevel(logging.ERROR)
     try:
         app()
     except SystemExit as ended:

@@ -13,6 +13,7 @@ from hapvr.commands.terminal import (
     ConfigOption,
     JsonOption,
     SetOption,
+    counted,
     default_collection,
     exit_codes,
     overrides,
@@ -39,9 +40,13 @@ ModelOption = Annotated[
 def add(
     data: Annotated[
         Path,
-        typer.Option("--data", default_factory=default_collection, show_default="~/.local/share/hapvr", help="The data root."),
+        typer.Option(
+            "--data", default_factory=default_collection, show_default="~/.local/share/hapvr", help="The data root."
+        ),
     ],
-    folders: Annotated[list[Path] | None, typer.Argument(help="Folders of videos; none: look at the known ones again.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of videos; none: look at the known ones again.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files have come or gone."""
@@ -52,11 +57,19 @@ def add(
     usable = found.videos.filter(found.videos["status"] == "ok")
     lost = found.videos.filter(found.videos["status"] != "ok")
     result = {"data": project.root.url, "videos": len(usable), "unusable": lost.to_dicts(), "groups": found.groups}
+    named = "" if data == default_collection() else f" --data {data}"
+    of_copies = (
+        f", with {counted(found.extra_copies, 'video')} more than needed: `hapvr duplicates{named}`"
+        if found.groups
+        else ""
+    )
     lines = [
-        f"{len(usable)} videos can be searched; the collection is {project.root.url}",
+        f"{counted(len(usable), 'video')} can be searched; the collection is {project.root.url}",
         *(f"cannot be used: {row['video_id']}: {row['message']}" for row in lost.iter_rows(named=True)),
-        f"{found.groups} groups of copies; `hapvr duplicates` shows them",
-        "next: `hapvr search CLIP`, or `hapvr serve` for the page",
+        f"{counted(found.groups, 'group')} of copies{of_copies}"
+        if found.calibrated
+        else "too few videos to say how sure an answer is, and to look for copies: add more",
+        f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page",
     ]
     show(result, as_json=as_json, text="\n".join(lines))
 

@@ -34,6 +34,7 @@ FOREIGN = {
 }
 """What errors of other libraries mean here, by the package that defines them."""
 
+
 def default_collection() -> Path:
     """The data root of the collection that verbs mean where none is named."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "hapvr"
@@ -145,6 +146,11 @@ def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text; bytes of a file name that are not UTF-8 appear escaped, in JSON as JSON escapes them."""
     typer.echo(text.encode(errors="backslashreplace").decode(), err=err, nl=nl)
+
+
+def counted(number: int, noun: str) -> str:
+    """E.g. "1 video", "2,000 videos"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def overrides(values: list[str] | None) -> dict[str, Any]:

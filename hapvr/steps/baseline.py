@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from hapvr.augment.settings import ViewsConfig
-from hapvr.benchmark.ranking import Floats
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore, finished_shards
 from hapvr.data.frames import STAGE as FRAMES_STAGE

@@ -30,8 +30,14 @@ from hapvr.video.sources import scan_folder
 
 DEFAULTS: dict[str, Any] = {
     "shard_videos": 64,
-    "backbone": {"architecture": "tf_efficientnet_lite0", "weights": {"source": "file", "path": "/tmp/lite0.safetensors"}},
-    "teacher": {"architecture": "tf_efficientnet_lite0", "weights": {"source": "file", "path": "/tmp/lite0.safetensors"}},
+    "backbone": {
+        "architecture": "tf_efficientnet_lite0",
+        "weights": {"source": "file", "path": "/tmp/lite0.safetensors"},
+    },
+    "teacher": {
+        "architecture": "tf_efficientnet_lite0",
+        "weights": {"source": "file", "path": "/tmp/lite0.safetensors"},
+    },
     "whitening": {"dims": 256, "max_regions": 20_000},
 }
 """What a new collection is made with; its file can be edited afterwards."""
@@ -81,7 +87,9 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
                 sources.append({"kind": "folder", "name": names[str(folder)], "path": str(folder)})
         if not sources:
             raise ArgumentError("index add: wanted a folder of videos")
-        _write(root / FOLDERS_FILE, {"sources": sources}, "The folders of the collection, written by `hapvr index add`.")
+        _write(
+            root / FOLDERS_FILE, {"sources": sources}, "The folders of the collection, written by `hapvr index add`."
+        )
     return Project.open(root)
 
 

@@ -40,13 +40,16 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     (root / COLLECTION_FILE).write_text((root / COLLECTION_FILE).read_text() + "device: cpu  # mine\n")
     project = add_folders(root, [more, one])
     second = update_collection(project, no_bar)
-    assert second.calibrated and (root / COLLECTION_FILE).read_text().endswith("# mine\n")
+    assert second.calibrated
+    assert (root / COLLECTION_FILE).read_text().endswith("# mine\n")
     assert second.videos.filter(pl.col("status") != "ok")["video_id"].to_list() == ["more/bad.mp4"]
     best, other, *_ = Searcher.open(project).search(str(more / "3.mp4")).matches
-    assert best.reference == "more/3.mp4" and best.probability > 0.9 > 0.5 > other.probability
+    assert best.reference == "more/3.mp4"
+    assert best.probability > 0.9 > 0.5 > other.probability
     tracker, name = tracker_of(project), project.config.tracking.registered_model
     champion = champion_of(tracker.client, name)
-    assert champion is not None and WHITENING_TAG in version_tags(tracker.client, name, champion.version)
+    assert champion is not None
+    assert WHITENING_TAG in version_tags(tracker.client, name, champion.version)
 
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
     again = update_collection(add_folders(root, []), no_bar)
