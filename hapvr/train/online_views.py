@@ -14,7 +14,6 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import FrameFile, frames_digest
 from hapvr.data.shards import Shard
-from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
@@ -66,11 +65,7 @@ class OnlineViews(BatchSource):
         self._video_frames: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
-            if not frames.require({"sampling": config.sampling.identity_fields()}).settings.get("stored", True):
-                raise DataError(
-                    f"training: the frames of shard {key} are not stored, and train.source online reads them in every "
-                    f"step; set sampling.store_frames and materialise frames again, or use cached_views"
-                )
+            frames.require({"sampling": config.sampling.identity_fields()})
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
         sampler = BatchSampler(

@@ -105,59 +105,6 @@ def sample_videos(
         yield result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
 
 
-class VideoSampler:
-    """Samples videos of a fixed list in worker processes when they are asked for, and the next ones ahead of time.
-
-    Results equal those of `sample_videos`. Memory holds the last result and at most LOOKAHEAD more per worker.
-    """
-
-    def __init__(self, items: Mapping[str, Path], *, config: SamplingConfig) -> None:
-        self._items = list(items.items())
-        self._order = {video_id: position for position, video_id in enumerate(items)}
-        self._config = config
-        self._ahead: dict[int, ProcessFuture[Any]] = {}
-        self._turn, self._last = 0, _failed_sample("", VideoError("", ""))
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> VideoSampler:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @functools.cached_property
-    def _pool(self) -> ProcessPool:
-        workers = min(self._config.workers, len(self._items))
-        return self._stack.enter_context(_open_sampling_pool(self._config, workers=workers))
-
-    def sample(self, video_id: str) -> SampledVideo:
-        """Sample one video of the list; those after it are begun unless it is asked for out of turn."""
-        if self._last.video_id == video_id:
-            return self._last
-        start = self._order[video_id]
-        in_turn = start in (self._turn, self._turn + 1)
-        if in_turn:
-            self._turn = start
-            self._ahead = {place: future for place, future in self._ahead.items() if place >= start}
-        for place in range(start, min(len(self._items), start + (LOOKAHEAD * self._config.workers if in_turn else 1))):
-            if place not in self._ahead:
-                function = functools.partial(_sample, config=self._config)
-                self._ahead[place] = self._pool.schedule(
-                    function, args=(self._items[place],), timeout=self._config.timeout_s
-                )
-        result = _outcome(
-            self._pool,
-            self._items[start],
-            self._ahead.pop(start),
-            config=self._config,
-            retry=functools.partial(_sample, config=self._config, decoder="pyav"),
-        )
-        sampled = result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
-        if in_turn:
-            self._last = sampled
-        return sampled
-
-
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
     """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
     for (video_id, path), result in in_workers(_inspect_one, items, config=config):
