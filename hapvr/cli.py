@@ -21,7 +21,6 @@ from hapvr.commands import (
     serving,
     stages,
     terminal,
-    verify,
     watch,
 )
 
@@ -43,7 +42,7 @@ app.command()(stages.download)
 app.command()(stages.sample)
 app.command()(stages.extract)
 app.command()(stages.train)
-app.command()(verify.verify)
+app.command()(stages.verify)
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow.fs as pafs
 
@@ -20,7 +19,7 @@ from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.marks import MARKS
 from hapvr.chain import CHAIN
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import AVAILABILITY, check_availability, read_manifest_shard, shard_keys
+from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
@@ -158,10 +157,9 @@ def _remake_downloads(project: Project, key: str) -> None:
     """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with its record."""
     root, lost = project.root, []
     assert root.local is not None
-    availability = [f"{AVAILABILITY}/{one}.parquet" for one in _availability_keys(root) if one.endswith(f"/{key}")]
-    records = [Shard(root, "videos", key).index_name, *availability]
+    record = Shard(root, "videos", key).index_name
     for path in damaged_files(root, key):
-        with _set_aside(root, path.relative_to(root.local).as_posix(), *records, confirm=path.exists):
+        with _set_aside(root, path.relative_to(root.local).as_posix(), record, confirm=path.exists):
             _regenerate(project)
             CHAIN["videos"].run(project, key)
         if path in damaged_files(root, key):
@@ -192,14 +190,6 @@ def _check_corpus(root: DataRoot, name: str) -> None:
 
 def _check_manifest(root: DataRoot, key: str) -> FileCheck:
     return FileCheck("video_manifest", key, "ok", len(read_manifest_shard(root, key)))
-
-
-def _availability_keys(root: DataRoot) -> list[str]:
-    return [
-        f"{source}/{file.removesuffix('.parquet')}"
-        for source in root.list_folders(AVAILABILITY)
-        for file in root.list_files(f"{AVAILABILITY}/{source}")
-    ]
 
 
 def _check_whitening(root: DataRoot, _: str) -> None:
@@ -344,10 +334,6 @@ def _pairs_check(root: DataRoot, key: str) -> None:
     read_pairs(root, f"duplicate_pairs/{key}/rows.parquet")
 
 
-def _remake_availability(project: Project, key: str) -> None:
-    CHAIN["videos"].run(project, Path(key).name)
-
-
 def _check_groups(root: DataRoot, _: str) -> None:
     groups_fingerprint(root, GROUPS_PLACE)
 
@@ -364,9 +350,6 @@ KINDS: dict[str, Kind] = {
     ),
     "videos": _shard_kind("videos"),
     "downloads": Kind(partial(_folders, "videos"), _check_downloads, _remake_downloads),
-    "availability": Kind(
-        _availability_keys, lambda root, key: check_availability(root, *key.split("/")), _remake_availability
-    ),
     "frames": _shard_kind("frames"),
     "whitening": Kind(
         partial(_existing, "whitening/whitening.json"), _check_whitening, partial(_run_step, "whitening")

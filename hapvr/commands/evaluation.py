@@ -72,7 +72,7 @@ def evaluate(
         Path | None,
         typer.Option(
             help="For `frozen`: the videos that count, as Parquet or CSV with a column video_id, or as the folder "
-            "availability/SOURCE of a data root."
+            "videos of a data root."
         ),
     ] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
@@ -213,7 +213,7 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
     from hapvr.tables import TABLE_ERRORS, read_user_table
 
     try:
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        files = sorted(path.rglob("index.parquet")) if path.is_dir() else [path]
         table = pl.concat([read_user_table(file) for file in files])
         return frozenset(stored_ids(definition, available_videos(table)))
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:

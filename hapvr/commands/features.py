@@ -1,20 +1,20 @@
-"""`hapvr features import | verify | stats`."""
+"""`hapvr features import`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hapvr.commands.terminal import JsonOption, data_root, exit_codes, progress_bar, show
-from hapvr.commands.verify import show_checks
 
-app = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in, check what is there.")
-ConfigOrNone = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Take the data root of this configuration instead.")
-]
+app = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in.")
+
+
+@app.callback()
+def _group() -> None:
+    """Typer makes a group of one verb only where it has a callback."""
 
 
 @app.command("import")
@@ -22,7 +22,9 @@ ConfigOrNone = Annotated[
 def import_(
     file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
     out: Annotated[str | None, typer.Option(help="The data root that gets features/NAME-00000, ...")] = None,
-    config: ConfigOrNone = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Take the data root of this configuration instead.")
+    ] = None,
     name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
     benchmark: Annotated[
         str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
@@ -49,35 +51,3 @@ def import_(
         "sha256": done.sha256,
     }
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
-
-
-@app.command()
-@exit_codes
-def verify(
-    features: Annotated[str | None, typer.Option(help="A data root, or its folder `features`.")] = None,
-    config: ConfigOrNone = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare the data files with the digests in their indexes; exit 1 and name every shard that is damaged."""
-    from hapvr.upkeep import verify_root
-
-    root = data_root(features, config, option="--features")
-    with progress_bar("shards") as progress:
-        checks = verify_root(root, kinds=("features",), progress=progress)
-    show_checks(root, checks, as_json=as_json)
-
-
-@app.command()
-@exit_codes
-def stats(
-    features: Annotated[str | None, typer.Option(help="A data root, or its folder `features`.")] = None,
-    config: ConfigOrNone = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Count shards, videos, frames and bytes; the data files are not read."""
-    from hapvr.data.features import feature_statistics
-
-    root = data_root(features, config, option="--features")
-    with progress_bar("shards") as progress:
-        found = asdict(feature_statistics(root, progress=progress))
-    show({"data_root": root.url, **found}, as_json=as_json, text="\n".join(f"{key}: {found[key]}" for key in found))

@@ -1,4 +1,4 @@
-"""`hapvr run | status | download | sample | extract | train`: the chain without Dagster."""
+"""`hapvr run | status | download | sample | extract | train | verify`: the chain without Dagster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hapvr.commands.terminal import (
     ConfigOption,
     JsonOption,
     SetOption,
+    data_root,
     exit_codes,
     overrides,
     progress_bar,
@@ -139,6 +140,44 @@ def train(
     result: dict[str, Any] = finish_training(project, training)
     result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+@exit_codes
+def verify(
+    root: Annotated[str | None, typer.Option(help="The data root: a folder or a URL.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Check the data root of this configuration.")
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make what is damaged again, with the settings of --config.")
+    ] = False,
+    videos: Annotated[
+        bool, typer.Option("--videos/--no-videos", help="Read fetched and generated videos, too, which takes longest.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
+    from hapvr.upkeep import KINDS, verify_root
+    from hapvr.upkeep import repair as make_again
+
+    if repair and config is None:
+        raise ArgumentError("--repair: give --config too, since files are made again with its settings")
+    opened = data_root(root, config, option="--root")
+    with progress_bar("files") as progress:
+        checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
+    if repair and config is not None:
+        with progress_bar("repairs") as progress:
+            checks = make_again(_open(config, None), checks, progress=progress)
+    lines = []
+    for check in checks:
+        videos = f"{check.num_ok} videos, {check.num_failed} failed" if check.num_ok or check.num_failed else ""
+        said = check.message or videos
+        lines.append(f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {said}" if said else ""))
+    show(
+        {"data_root": opened.url, "files": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines)
+    )
+    if any(check.state not in ("ok", "repaired") for check in checks):
+        raise typer.Exit(FAILED)
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

@@ -5,9 +5,8 @@ With `features.pooled` a row also has the frame's pooled vector before whitening
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +16,9 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frame_extras import EXTRAS_COLUMNS, extras_fields, joined, stored_extras_dims
 from hapvr.data.rows import VideoRows, places_of_videos
-from hapvr.data.shards import STATUS_OK, Columns, Shard
+from hapvr.data.shards import Columns, Shard
 from hapvr.data.tensors import tensor_field
 from hapvr.errors import DataError
-from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,52 +145,3 @@ def finished_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
     keys = root.list_folders(STAGE)
     finished = tuple(key for key in keys if Shard(root, STAGE, key).provenance() is not None)
     return finished, tuple(key for key in keys if key not in finished)
-
-
-@dataclass(frozen=True)
-class FeatureStatistics:
-    """What a data root holds of features, from the indexes alone.
-
-    num_videos: videos with features. failures: reason -> number of videos without. frames_per_video: fewest, median and
-    most frames. num_bytes: size of the data files. num_settings: more than 1 if shards were made with different settings.
-    """
-
-    num_shards: int
-    num_unfinished: int
-    num_videos: int
-    failures: dict[str, int]
-    num_frames: int
-    frames_per_video: tuple[int, int, int]
-    num_bytes: int
-    num_settings: int
-
-
-def feature_statistics(root: DataRoot, *, progress: Progress = no_progress) -> FeatureStatistics:
-    """Count what is stored. Raises DataError where no shard is finished."""
-    lengths: list[int] = []
-    failures: Counter[str] = Counter()
-    settings: list[str] = []
-    num_bytes = 0
-    keys = root.list_folders(STAGE)
-    for done, shard in enumerate((Shard(root, STAGE, key) for key in keys), start=1):
-        if (found := shard.finished_rows()) is not None:
-            lengths += [row["num_rows"] for row in found[1] if row["status"] == STATUS_OK]
-            failures.update(row["reason"] for row in found[1] if row["status"] != STATUS_OK)
-            settings.append(repr(sorted(found[0].settings.items())))
-            num_bytes += root.num_bytes(shard.data_name)
-        progress(done, len(keys))
-    if not settings:
-        raise DataError(
-            f"features: none of {len(keys)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
-        )
-    lengths.sort()
-    return FeatureStatistics(
-        num_shards=len(settings),
-        num_unfinished=len(keys) - len(settings),
-        num_videos=len(lengths),
-        failures=dict(sorted(failures.items())),
-        num_frames=sum(lengths),
-        frames_per_video=(lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0),
-        num_bytes=num_bytes,
-        num_settings=len(set(settings)),
-    )

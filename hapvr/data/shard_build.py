@@ -92,7 +92,6 @@ def build_shard(
     lost: Sequence[IndexRow] = (),
     reuse: Callable[[IndexRow, Provenance], bool] | None = None,
     retry: bool = False,
-    before_index: Callable[[Sequence[IndexRow]], None] | None = None,
     progress: Progress = no_progress,
 ) -> StageResult:
     """Make one shard, unless it is finished.
@@ -100,8 +99,8 @@ def build_shard(
     video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made,
     and yields the entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last.
     reuse: whether a row of an earlier run with the same settings still holds; it gets the row and that run's
-    provenance. retry: make the videos that `reuse` refuses although the shard is finished. before_index: is called with
-    all rows before the index is written. Raises DataError where the shard cannot be written.
+    provenance. retry: make the videos that `reuse` refuses although the shard is finished. Raises DataError where the shard
+    cannot be written.
     """
     shard, provenance = recipe.shard, recipe.provenance
     with shard.lock():
@@ -124,8 +123,6 @@ def build_shard(
                 num_frames += entry.num_frames
                 progress(len(rows), len(video_ids), num_frames)
         rows += lost
-        if before_index is not None:
-            before_index(rows)
         _finish(recipe, rows, writer)
         return StageResult.of(shard, rows, done=True)
 

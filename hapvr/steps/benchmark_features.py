@@ -11,6 +11,7 @@ from torch import Tensor
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.data.features import STAGE, FeatureStore
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import source_of
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.seeding import numpy_rng
@@ -87,7 +88,7 @@ def background_features(
     Videos of the benchmark are no background. Raises DataError where the source has no features, or has others than the
     benchmark's.
     """
-    keys = sorted(key for key in root.list_folders(STAGE) if key.rpartition("-")[0] == source)
+    keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
     if not keys:
         raise DataError(f"{root.url}/{STAGE} has no shards of a source {source!r}; extract its features first")
     available = FeatureStore(root, keys).available()
