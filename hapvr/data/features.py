@@ -5,25 +5,28 @@ With `features.pooled` a row also has the frame's pooled vector before whitening
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.frame_extras import EXTRAS_COLUMNS, extras_fields, joined, stored_extras_dims
-from hapvr.data.rows import VideoRows, places_of_videos
-from hapvr.data.shards import Columns, Shard
-from hapvr.data.tensors import tensor_field
-from hapvr.errors import DataError
+from hapvr.data.shards import Shard, VideoRows, places_of_videos
+from hapvr.data.tensors import Columns, tensor_field, tensor_shape
+from hapvr.errors import DamagedError, DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 STAGE = "features"
+POOLED, MAGNITUDE = EXTRAS_COLUMNS = ("pooled", "magnitude")
+EXTRAS_SETTING = "pooled"
+"""In the settings of shards that have these columns; it does not change their regions."""
 ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
@@ -60,6 +63,7 @@ class FeatureFile:
         dims = stored_extras_dims(shard, file, required=extras)
         self.extras_dims = dims if extras else 0
         """C of the pooled vectors that `regions` appends, 0 for none."""
+        self._shard = shard
         self._times = VideoRows(shard, ["timestamp_s"], file=file)
         self._regions = VideoRows(shard, ["regions", *(EXTRAS_COLUMNS if extras else ())], file=file)
 
@@ -74,7 +78,12 @@ class FeatureFile:
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
-        return self._times.times(video_id)
+        times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
+        if not all(map(math.isfinite, times)):
+            raise DamagedError(
+                f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.hint}"
+            )
+        return times
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
@@ -89,11 +98,11 @@ class FeatureStore:
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
+        self._settings = dict(self._shards[0].require({}).settings) if self._shards else {}
         self._shard_of: dict[str, Shard] = {}
         self._files: OrderedDict[tuple[str, bool], FeatureFile] = OrderedDict()
         for shard in self._shards:
-            own = shard.require({}).settings
-            shard.require(dict.fromkeys(own) | self.settings)  # compares the union of both settings
+            shard.require(dict.fromkeys(shard.require({}).settings) | self._settings)  # the union of both settings
             self._shard_of |= dict.fromkeys(places_of_videos(shard), shard)
 
     @property
@@ -101,7 +110,7 @@ class FeatureStore:
         """What the features were made with. Raises DataError if there are no shards."""
         if not self._shards:
             raise DataError("storage: no shard of features was asked for; see the sources of the configuration")
-        return dict(self._shards[0].require({}).settings)
+        return self._settings
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
@@ -133,7 +142,7 @@ class FeatureStore:
         """A process may open about a thousand files, and a collection may have more shards."""
         place = (shard.key, extras)
         if place not in self._files:
-            shard.require(self.settings)  # it may have been made again since
+            shard.require(self._settings)  # it may have been made again since
             if len(self._files) == MAX_OPEN_FILES:
                 self._files.popitem(last=False)
             self._files[place] = FeatureFile(shard, extras=extras)
@@ -145,3 +154,48 @@ def finished_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
     keys = root.list_folders(STAGE)
     finished = tuple(key for key in keys if Shard(root, STAGE, key).provenance() is not None)
     return finished, tuple(key for key in keys if key not in finished)
+
+
+def extras_fields(extras_dims: int, *, shape: Sequence[int] = ()) -> tuple[pa.Field, ...]:
+    """The columns for pooled vectors of `extras_dims` values, none for 0; shape: (T,) where a row holds a clip of T frames."""
+    if not extras_dims:
+        return ()
+    return (
+        tensor_field(POOLED, shape=(*shape, extras_dims), dtype="float16"),
+        tensor_field(MAGNITUDE, shape=shape, dtype="float32"),
+    )
+
+
+def extras_setting(extras_dims: int) -> dict[str, bool]:
+    """What a shard with pooled vectors adds to its settings."""
+    return {EXTRAS_SETTING: True} if extras_dims else {}
+
+
+def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of features that determine the regions."""
+    return {name: value for name, value in settings.items() if name != EXTRAS_SETTING}
+
+
+def stored_extras_dims(shard: Shard, file: pq.ParquetFile, *, required: bool) -> int:
+    """C of the pooled vectors in the data file of a shard; 0 if it has none. Raises DataError if it has to."""
+    if POOLED in file.schema_arrow.names:
+        return tensor_shape(file.schema_arrow.field(POOLED))[0][-1]
+    if required:
+        raise DataError(
+            f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this model needs; set "
+            "features.pooled: true and make features and training views again"
+        )
+    return 0
+
+
+def joined(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Regions alone as they are; regions, pooled and magnitude as `hapvr.model.frame_extras.join_extras` joins them."""
+    if len(values) == 1:
+        return values[0]
+    import torch
+
+    from hapvr.model.frame_extras import FrameExtras, join_extras
+
+    regions, pooled, magnitude = map(torch.from_numpy, values)
+    array: npt.NDArray[np.float16] = join_extras(regions, FrameExtras(pooled, magnitude)).numpy()
+    return array

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from hapvr.data.rows import VideoRows
-from hapvr.data.shards import Columns, Shard
+from hapvr.data.shards import Shard, VideoRows
+from hapvr.data.tensors import Columns
 
 STAGE = "frames"
 ROW_GROUP_ROWS = 256

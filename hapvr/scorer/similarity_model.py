@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from hapvr.data.frame_extras import without_extras
+from hapvr.data.features import without_extras
 from hapvr.errors import DamagedError, DataError
 from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.provenance import Provenance, safetensors_sha256

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.rows import places_of_videos
-from hapvr.data.shards import Columns, Shard
-from hapvr.data.tensors import decode_tensors, tensor_field
+from hapvr.data.shards import Shard, places_of_videos
+from hapvr.data.tensors import Columns, decode_tensors, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.current import model_place
 from hapvr.search.descriptors import FrameDescriptors, video_descriptor

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureFile
-from hapvr.data.frame_extras import without_extras
+from hapvr.data.features import FeatureFile, without_extras
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.data.tensors import tensor_shape

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, feature_columns, fields
-from hapvr.data.frame_extras import extras_setting
+from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, feature_columns, fields
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows

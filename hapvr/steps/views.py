@@ -16,12 +16,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hapvr.data.frame_extras import extras_setting
+from hapvr.data.features import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
-from hapvr.data.shards import STATUS_OK, Columns, Shard, index_row
-from hapvr.data.tensors import tensor_field
+from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.tensors import Columns, tensor_field
 from hapvr.data.views import (
     DRAWING_VERSION,
     EMBEDDINGS_STAGE,

@@ -14,8 +14,7 @@ from hapvr.config import Config
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot, allow_open_files
-from hapvr.data.rows import places_of_videos
-from hapvr.data.shards import Shard
+from hapvr.data.shards import Shard, places_of_videos
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
 from hapvr.networks.pairs import KnownPairs
