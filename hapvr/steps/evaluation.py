@@ -251,7 +251,7 @@ def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
         values = {**result.metrics, "mean": scores.target_means[row]}
         tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})
     for figure_name, figure in scores.figures.items():
-        tracker.figure(run_id, figure, f"{name}/{figure_name}")
+        tracker.client.log_figure(run_id, figure, f"figures/{name}/{figure_name}.png")
     for path in sorted(scores.folder.iterdir()):
         if path.suffix in (".json", ".md", ".parquet"):
-            tracker.file(run_id, path, f"benchmarks/{name}")
+            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{name}")

@@ -26,13 +26,14 @@ from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (
     DECISION_TAG,
+    MAX_CHARACTERS,
     REASON_TAG,
     Champion,
     champion_of,
-    describe,
     set_champion,
     version_tags,
 )
+from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
 from hapvr.steps.benchmark_features import BenchmarkFeatures
 from hapvr.steps.evaluation import (
@@ -233,11 +234,17 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
 
 
 def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decision: Decision) -> None:
+    """Leave the decision on the version, with the place of its card, and on the run."""
+    client, run_id = tracker.client, run.mlflow_run_id
     tags = {
         DECISION_TAG: "promoted" if decision.promoted else "not promoted",
-        REASON_TAG: decision.reason,
+        REASON_TAG: decision.reason[:MAX_CHARACTERS],
         CHAMPION_TAG: decision.champion,
         CHAMPION_RUN_TAG: decision.champion_run,
     }
-    describe(tracker, name, version, run_id=run.mlflow_run_id, decision=decision.reason, tags=tags)
-    tracker.text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")
+    for key, value in tags.items():
+        if value:
+            client.set_model_version_tag(name, str(version), key, value)
+    text = f"{decision.reason}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models card {version}`"
+    client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
+    client.log_text(run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

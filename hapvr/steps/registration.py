@@ -79,11 +79,11 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         ),
     )
     if calibrated.figure is not None:
-        tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")
+        tracker.client.log_figure(run.mlflow_run_id, calibrated.figure, "figures/calibration/reliability.png")
     tracker.metrics(run.mlflow_run_id, checked_metrics(checks) | segment_metrics(segments))
-    tracker.text(run.mlflow_run_id, card, CARD_FILE)
+    tracker.client.log_text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
-    tracker.end(run.mlflow_run_id)
+    tracker.client.set_terminated(run.mlflow_run_id)
     # The data is what the training read, which may be less than what is there by now.
     lineage = {"backbone.weights": backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
     name = project.config.tracking.registered_model
