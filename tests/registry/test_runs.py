@@ -101,7 +101,7 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
     with mlflow_server(tmp_path, port) as address:
         assert process.wait() == 0
         finish_training(project, training)
-        tracker = Tracker(address, project.config.tracking.experiment)
+        tracker = Tracker(address, project.config.tracking.registered_model)
         found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
         logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
         assert sorted({metric.step for metric in found}) == logged
