@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import available_videos, read_availability
-from hapvr.errors import DataError
+from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
@@ -40,14 +41,24 @@ from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.thumbnails import thumbnails
-from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
+from hapvr.steps.training import (
+    TrainingRun,
+    close_training,
+    prepare_training,
+    require_trained_backbone,
+    run_training,
+    tracker_of,
+)
 from hapvr.steps.validation import benchmark_shards, target_mean
 from hapvr.tables import read_frame, write_frame
+from hapvr.train.report import read_history
 from hapvr.train.run_folder import read_record
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
 SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
+SEEDS_TAG = "hapvr.seeds"
+"""Tag of the MLflow runs of several seeds that are compared with each other."""
 Pictures = Callable[..., dict[str, list[Image]]]
 """`thumbnails` of one benchmark."""
 
@@ -255,3 +266,56 @@ def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
     for path in sorted(scores.folder.iterdir()):
         if path.suffix in (".json", ".md", ".parquet"):
             tracker.client.log_artifact(run_id, str(path), f"benchmarks/{name}")
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`. failure: "" for none."""
+
+    seed: int
+    key: str
+    metrics: Mapping[str, float]
+    failure: str
+
+
+def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[SeedRun]:
+    """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
+
+    key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
+    A training that fails is in the result, and the others go on.
+    """
+    runs = []
+    train = project.config.train
+    for seed in range(train.seed, train.seed + seeds):
+        say(f"seed {seed}")
+        config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
+        metrics, failure = {}, ""
+        try:
+            metrics = _train_and_score(replace(project, config=config), f"{key}-{seed}", {SEEDS_TAG: key})
+        except HapvrError as error:
+            failure = str(error)
+        runs.append(SeedRun(seed, f"{key}-{seed}", metrics, failure))
+    return runs
+
+
+def _train_and_score(project: Project, key: str, tags: Mapping[str, str]) -> dict[str, float]:
+    run = prepare_training(project, key, tags=tags)
+    run_training(project, run)
+    best_step = close_training(project, run)["best_step"]
+    best = [line for line in read_history(run.folder) if line["step"] == best_step]
+    metrics = {name: value for line in best for name, value in line.items() if name.startswith("validation/")}
+    for name in project.config.evaluation.benchmarks:
+        scores = make_benchmark_scores(project, run, name)
+        metrics |= {f"{name}/{task}": value for task, value in scores.results[TRAINED].metrics.items()}
+    return metrics
+
+
+def seeds_text(runs: Sequence[SeedRun]) -> str:
+    """Mean ± standard deviation of each metric over the trainings that ended well, and the others with their reasons."""
+    good = [run.metrics for run in runs if not run.failure]
+    lines = [f"{len(good)} of {len(runs)} trainings"]
+    for name in dict.fromkeys(name for metrics in good for name in metrics):
+        values = [metrics[name] for metrics in good if name in metrics]
+        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        lines.append(f"{name}: {statistics.fmean(values):.4f}{spread}")
+    return "\n".join([*lines, *(f"seed {run.seed} failed: {run.failure}" for run in runs if run.failure)])

@@ -1,26 +1,31 @@
-"""The model card of a version: data, weights, metrics with intervals, calibration, limits; Markdown."""
+"""The model card of a version: data, weights, metrics with intervals, calibration, limits; Markdown. And a summary of a
+project."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from hapvr.data.manifest import read_manifest
+from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.markdown import markdown_table
-from hapvr.registry.versions import LINEAGE_FILE, data_digest
+from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
 from hapvr.scorer.calibration import CalibrationCheck
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
 from hapvr.steps.segment_scores import SegmentScores, segments_markdown
-from hapvr.steps.summary import video_status
-from hapvr.steps.training import TrainingRun
+from hapvr.steps.training import TrainingRun, current_run, tracker_of
 from hapvr.train.run_folder import read_record
 
 DIGEST_CHARACTERS = 12
+RANDOM_WEIGHTS = (
+    "WARNING: the published weights could not be had, and this demo goes on with seeded random ones: it shows that the "
+    "chain works, and its scores say nothing about videos"
+)
 
 
 def model_card(
@@ -118,7 +123,7 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
 
 def _data(project: Project, record: Mapping[str, Any]) -> str:
     manifest = read_manifest(project.root).select("video_id", "source", "split")
-    videos = video_status(project).join(manifest, on="video_id", how="left")
+    videos = _video_status(project).join(manifest, on="video_id", how="left")
     usable = (pl.col("status") == STATUS_OK).sum().alias("usable")
     counts = videos.group_by("source", "split").agg(pl.len().alias("videos"), usable).sort("source")
     return (
@@ -218,3 +223,37 @@ def _onnx(onnx: Mapping[str, Any]) -> str:
         f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
         f"features, similarities of the ONNX files and torch differ by {check['largest_difference']:.1g} at most."
     )
+
+
+def summarize(project: Project) -> list[str]:
+    """Lines for people: videos by status, the weights used, the registered versions, and where everything lies."""
+    videos = _video_status(project)
+    failed = videos.filter(pl.col("status") != STATUS_OK)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
+    run, client = current_run(project), tracker_of(project).client
+    weights = {part: one["source"] for part, one in read_record(run.folder)["weights"].items()}
+    name = project.config.tracking.registered_model
+    versions = client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
+    champion = champion_of(client, name)
+    return [
+        f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}" + (reasons and f" ({reasons})"),
+        *(f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)),
+        ", ".join(f"{part} weights: {source}" for part, source in weights.items()),
+        *([RANDOM_WEIGHTS] if "random" in weights.values() else []),
+        *(f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions),
+        f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
+        if champion
+        else f"champion: none; `hapvr models promote VERSION` makes one of {name}",
+        f"data: {project.root.url}; model: {run.folder}",
+        f"MLflow run {run.mlflow_run_id} in {project.tracking_uri}; `make ui` shows it and the Dagster graph",
+    ]
+
+
+def _video_status(project: Project) -> pl.DataFrame:
+    """video_id, status, reason, message of every video of the manifest, as its frames (or files) ended."""
+    tables = []
+    for key in shard_keys(project.root):
+        found = project.shard("frames", key).finished_index()
+        index = project.shard("videos", key).index() if found is None else found[1]
+        tables.append(index.select("video_id", "status", "reason", "message"))
+    return pl.concat(tables)

@@ -25,8 +25,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search.current import current_index
+from hapvr.steps.model_card import summarize
 from hapvr.steps.project import Project
-from hapvr.steps.summary import summarize
 from hapvr.steps.training import current_run, tracker_of
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
@@ -359,7 +359,7 @@ def test_numbers_and_checks_are_for_people(chain: Chain) -> None:
 
 def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:
     """The closing lines count videos, name every bad file, the weights, the version and where things are."""
-    text = "\n".join(summarize(chain.project).lines)
+    text = "\n".join(summarize(chain.project))
     assert f"failed {len(BAD_FILES)}" in text
     for name in BAD_FILES:
         assert name in text
