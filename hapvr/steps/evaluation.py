@@ -17,7 +17,6 @@ from PIL.Image import Image
 from pydantic import BaseModel, Field
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.distributions import relevant_and_irrelevant
 from hapvr.benchmark.report import (
     metrics_markdown,
@@ -28,7 +27,6 @@ from hapvr.benchmark.report import (
 )
 from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
-from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import available_videos, read_availability
 from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
@@ -39,7 +37,6 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
 from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.steps.project import Project, full_disk_is_named
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.thumbnails import thumbnails
 from hapvr.steps.training import (
     TrainingRun,
@@ -49,7 +46,7 @@ from hapvr.steps.training import (
     run_training,
     tracker_of,
 )
-from hapvr.steps.validation import benchmark_shards, target_mean
+from hapvr.steps.validation import open_benchmark, target_mean
 from hapvr.tables import read_frame, write_frame
 from hapvr.train.report import read_history
 from hapvr.train.run_folder import read_record
@@ -82,10 +79,8 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
 
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
     """
-    definition = load_definition(str(benchmark_folder(project, name) or name))
-    store = FeatureStore(project.root, benchmark_shards(project, name))
-    _refuse_other_features(run, store)
-    features = BenchmarkFeatures(store, definition)
+    definition, features = open_benchmark(project, name)
+    _refuse_other_features(run, features.settings)
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
@@ -98,7 +93,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     )
     files = {row: folder / file for row, file in SIMILARITIES.items()}
     results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
-    shown = partial(thumbnails, project, definition, list(store.digests()))
+    shown = partial(thumbnails, project, definition, list(features.digests()))
     scores = BenchmarkScores(
         run=run,
         folder=folder,
@@ -179,9 +174,9 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
     return path
 
 
-def _refuse_other_features(run: TrainingRun, store: FeatureStore) -> None:
-    """The model must have been trained on views of the same features."""
-    trained_on, found = read_record(run.folder)["data_digests"]["whitening"], store.settings
+def _refuse_other_features(run: TrainingRun, found: Mapping[str, Any]) -> None:
+    """The model must have been trained on views of the same features. found: what these were made with."""
+    trained_on = read_record(run.folder)["data_digests"]["whitening"]
     if found["whitening"] != trained_on:
         raise DataError(
             f"evaluation: model {run.key} was trained with whitening {trained_on[:12]}, the features have "

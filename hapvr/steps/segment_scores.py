@@ -11,9 +11,7 @@ import polars as pl
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
-from hapvr.data.features import FeatureStore
 from hapvr.errors import DataError
 from hapvr.markdown import markdown_table
 from hapvr.model.checkpoint import load_network
@@ -24,9 +22,8 @@ from hapvr.scorer.segments import FrameTimes, align, relative_frame_matrix, time
 from hapvr.steps.benchmark_features import BenchmarkFeatures
 from hapvr.steps.evaluation import stored_similarities
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun
-from hapvr.steps.validation import benchmark_shards
+from hapvr.steps.validation import open_benchmark
 from hapvr.tables import read_frame
 from hapvr.video.settings import SamplingConfig
 
@@ -152,12 +149,12 @@ def segments_of_benchmarks(
     network, _ = load_network(run.network_folder)
     found = {}
     for name in project.config.evaluation.benchmarks:
-        definition = load_definition(str(benchmark_folder(project, name) or name))
+        definition, features = open_benchmark(project, name)
         if name != calibrated_on and definition.segments is not None and not definition.segments.is_empty():
             found[name] = score_segments(
                 network,
                 definition,
-                BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition),
+                features,
                 stored_similarities(run, definition.name),
                 threshold=frame_threshold(calibration),
                 device=choose_device(project.config.device),
