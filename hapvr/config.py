@@ -123,8 +123,9 @@ class TrackingConfig(Settings):
     """Where MLflow is: a SQLite file under the data root by default, or the address of a server."""
 
     uri: str | None = None
-    experiment: str = "hapvr"
-    registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "hapvr"
+    registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = Field(
+        default="hapvr", description="also the name of the experiment that has the runs"
+    )
     onnx: bool = Field(
         default=True,
         description="also write registered models as ONNX files, which installations without torch score with",
@@ -142,8 +143,6 @@ class GateConfig(Settings):
         default=0.95, description="share of resamples that makes a difference count as real"
     )
     max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
-    bootstrap_samples: Annotated[int, Field(ge=100, le=100_000)] = 2000
-    seed: int = 0
 
 
 class EvaluationConfig(Settings):
@@ -169,11 +168,6 @@ class QualityConfig(Settings):
 
     max_unavailable_rate: Rate = 0.5
     max_failed_rate: Rate = Field(default=0.2, description="could be had, but could not be decoded")
-    max_duplicate_rate: Rate = Field(default=0.1, description="bytes equal to another video's")
-    max_frame_rate_error: Rate = Field(
-        default=0.1, description="how far frames per second of video may be off `sampling.fps`"
-    )
-    max_norm_error: Rate = Field(default=0.01, description="how far the norm of a region vector may be off 1")
 
 
 Job = Literal[

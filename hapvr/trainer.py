@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import torch
+from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, open_dagster_pipes
 from lightning_fabric import Fabric
 
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
-from hapvr.registry.progress import progress_logger
 from hapvr.steps.project import Project
 from hapvr.steps.validation import Validator
 from hapvr.train.labelled_pairs import read_labelled_pairs
@@ -22,6 +25,43 @@ from hapvr.train.report import History, Logger, Loggers
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, read_record
 
 STOPPED = 3
+REPORT_EVERY_S = 5.0
+
+
+class ProgressLog(Logger):
+    """A logger that prints metrics as lines, at most one every REPORT_EVERY_S seconds. It prints every validation."""
+
+    def __init__(self, steps: int, say: Callable[[str], object]) -> None:
+        self._steps = steps
+        self._last = 0.0
+        self._say = say
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        validation = {name: value for name, value in values.items() if name.startswith("validation/")}
+        now = time.monotonic()
+        if not validation and now - self._last < REPORT_EVERY_S and step + 1 < self._steps:
+            return
+        self._last = now
+        names = ("loss/total", "learning_rate", "clips_per_s", "wait_rate")
+        shown = validation or {name: values[name] for name in names if name in values}
+        listed = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        self.message(f"step {step + 1}/{self._steps}: {listed}")
+
+    def message(self, text: str) -> None:
+        self._say(text)
+
+
+@contextmanager
+def progress_logger(steps: int, *, is_main: bool) -> Iterator[Logger | None]:
+    """Lines for the orchestrator that started this (Dagster Pipes), or for the terminal; None but in the first rank, as only
+    that may talk through Pipes."""
+    if not is_main:
+        yield None
+    elif DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:
+        with open_dagster_pipes() as pipes:
+            yield ProgressLog(steps, pipes.log.info)
+    else:
+        yield ProgressLog(steps, lambda text: sys.stderr.write(text + "\n"))
 
 
 def main() -> int:
@@ -51,15 +91,16 @@ def main() -> int:
 
         def open_logger(first_step: int) -> Logger:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
-            from hapvr.registry.runs import tracked_training
+            from hapvr.registry.runs import TrackedTraining
             from hapvr.steps.training import tracker_of
 
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = stack.enter_context(
-                tracked_training(lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message)
+            tracked = TrackedTraining(
+                lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message
             )
+            stack.enter_context(closing(tracked))
             return Loggers([History(folder, first_step=first_step), tracked, progress])
 
         try:

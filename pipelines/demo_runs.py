@@ -159,7 +159,7 @@ def _run_jobs(
 def print_summary(project: Project, console: Console) -> None:
     """One table of the current model's scores next to the baseline's, the registered version, what was lost, where to look."""
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
-    from hapvr.steps.summary import summarize
+    from hapvr.steps.model_card import summarize
     from hapvr.steps.training import current_run
 
     run = current_run(project)
@@ -179,5 +179,5 @@ def print_summary(project: Project, console: Console) -> None:
                 f"{100 * means[BASELINE]:.2f}. More training videos, published weights or more views usually help."
             )
     console.print(f"seed {project.config.train.seed}; other seeds were not run")
-    for line in summarize(project).lines:
+    for line in summarize(project):
         console.print(line, markup=False, highlight=False)

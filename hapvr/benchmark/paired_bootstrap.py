@@ -16,6 +16,8 @@ from hapvr.benchmark.protocol import evaluate
 from hapvr.config import GateConfig
 from hapvr.errors import ConfigError
 
+BOOTSTRAP_SAMPLES = 2000
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Difference:
@@ -88,14 +90,7 @@ def compare(
     champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries.
     """
     first, second = (
-        evaluate(
-            definition,
-            scores,
-            policy="frozen",
-            available=available,
-            bootstrap_samples=config.bootstrap_samples,
-            seed=config.seed,
-        )
+        evaluate(definition, scores, policy="frozen", available=available, bootstrap_samples=BOOTSTRAP_SAMPLES)
         for scores in (champion, challenger)
     )
     return {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, say, show
+from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, show
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
@@ -23,7 +21,6 @@ MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"
 MAX_NAMES = 100_000
 """Videos of one call. Lists that name others twice would otherwise grow without end."""
-CSV_COLUMNS = ("query", "reference", "verdict", "similarity", "probability", "error", "warning")
 ModelOption = Annotated[
     str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
 ]
@@ -49,16 +46,11 @@ def score(
         ),
     ] = None,
     as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print a CSV row per pair.")] = False,
 ) -> None:
     """Does a video show the same footage as others? Verdict, similarity in [-1, 1] and probability of a match per pair.
 
     Every query is compared with every reference. A video that cannot be read is a row with an error.
     """
-    from hapvr.errors import ArgumentError
-
-    if as_json and as_csv:
-        raise ArgumentError("--json and --csv: wanted one of the two")
     queries, others = expand([query]), expand(references)
     scorer = load_scorer(model, tracking_uri)
 
@@ -74,19 +66,16 @@ def score(
         )
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
-    if as_csv:
-        say(_csv(pairs), nl=False)
-    else:
-        result = {
-            "model": model,
-            "warning": scorer.warning,
-            "precision": precision,
-            "prior": prior if prior is not None or calibration is None else calibration.prior,
-            "pairs": pairs,
-            "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
-        }
-        lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
-        show(result, as_json=as_json, text="\n".join(lines))
+    result = {
+        "model": model,
+        "warning": scorer.warning,
+        "precision": precision,
+        "prior": prior if prior is not None or calibration is None else calibration.prior,
+        "pairs": pairs,
+        "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
+    }
+    lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
+    show(result, as_json=as_json, text="\n".join(lines))
     if any(row.similarity is None for row in rows):
         raise typer.Exit(FAILED)
 
@@ -175,14 +164,6 @@ def _lines(pair: dict[str, Any]) -> list[str]:
         for part in pair["segments"]
     ]
     return lines if pair["segments"] else [*lines, "         no matching segments"]
-
-
-def _csv(pairs: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(pairs)
-    return text.getvalue()
 
 
 def model_folder(model: str, tracking_uri: str) -> Path:

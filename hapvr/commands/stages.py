@@ -128,7 +128,7 @@ def train(
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
     project = _open(config, set_)
     if seeds > 1:
-        from hapvr.steps.seeds import seeds_text, train_seeds
+        from hapvr.steps.evaluation import seeds_text, train_seeds
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
         show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs))

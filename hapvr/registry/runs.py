@@ -9,19 +9,16 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-from mlflow.artifacts import download_artifacts
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
-from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
 from pydantic import TypeAdapter
 
 from hapvr.files import read_json_lines, write_atomic
@@ -32,13 +29,12 @@ if TYPE_CHECKING:
     from hapvr.train.report import BatchReport
 
 RUN_KEY_TAG = "hapvr.run_key"
-MAX_PARAM_CHARACTERS = 6000
 DATASET_DIGEST_CHARACTERS = 32  # of the 36 that MLflow takes
-DATASET_CONTEXT = "mlflow.data.context"
 PENDING_NAME = "not-yet-tracked.jsonl"
 BATCHES = "batches"
 BATCH_FILE = re.compile(r"(similarity-\d{8}\.png|hardest-negatives-\d{8}\.csv)")
-MAX_METRICS = 1000  # that MLflow takes in one request
+RETRY_S = 15.0
+"""Between two tries to deliver."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
 
 
@@ -74,13 +70,11 @@ class Tracker:
         )
         if found:
             run_id = str(found[0].info.run_id)
-            self.client.update_run(run_id, status=RunStatus.to_string(RunStatus.RUNNING))
+            self.client.update_run(run_id, status="RUNNING")
         else:
             run = self.client.create_run(self.experiment_id, run_name=name, tags=_origin() | {RUN_KEY_TAG: key})
             run_id = str(run.info.run_id)
-            entries = [Param(key, str(value)[:MAX_PARAM_CHARACTERS]) for key, value in flat(params).items()]
-            for start in range(0, len(entries), 100):
-                self.client.log_batch(run_id, params=entries[start : start + 100])
+            self.client.log_batch(run_id, params=[Param(key, str(value)) for key, value in flat(params).items()])
         self.tag(run_id, tags)
         return run_id
 
@@ -103,41 +97,27 @@ class Tracker:
             source=json.dumps({"uri": place}),
             profile=json.dumps(dict(profile)),
         )
-        inputs = [DatasetInput(data, tags=[InputTag(DATASET_CONTEXT, context)])]
+        inputs = [DatasetInput(data, tags=[InputTag(MLFLOW_DATASET_CONTEXT, context)])]
         try:
             self.client.log_inputs(run_id, datasets=inputs)
         except MlflowException:
             self.client.log_inputs(run_id, datasets=inputs)
 
-    def metrics(self, run_id: str, values: Mapping[str, float], *, step: int = 0) -> None:
-        """Log values of one step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""
-        self.client.log_batch(run_id, metrics=_metrics(PendingMetrics(step, _now_ms(), dict(values))))
-
-    def figure(self, run_id: str, figure: Figure, name: str) -> None:
-        """A picture under `figures/`."""
-        self.client.log_figure(run_id, figure, f"figures/{name}.png")
-
-    def file(self, run_id: str, path: Path, folder: str) -> None:
-        """A copy of a local file under `folder`."""
-        self.client.log_artifact(run_id, str(path), folder)
+    def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
+        """Log values without a step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""
+        self.client.log_batch(run_id, metrics=_metrics(PendingMetrics(0, _now_ms(), dict(values))))
 
     def artifact(self, run_id: str, path: str) -> Path | None:
         """A local copy of a run's artifact; None if the run does not have it, or is gone."""
         try:
-            return Path(download_artifacts(run_id=run_id, artifact_path=path, tracking_uri=self.uri))
+            return Path(self.client.download_artifacts(run_id, path))
         except (MlflowException, OSError):
             return None
 
-    def text(self, run_id: str, text: str, name: str) -> None:
-        self.client.log_text(run_id, text, name)
-
-    def end(self, run_id: str, *, failed: bool = False) -> None:
-        self.client.set_terminated(run_id, status="FAILED" if failed else "FINISHED")
-
     def fail_if_running(self, run_id: str) -> None:
         """Mark a run as failed if MLflow says that it still runs."""
-        if self.client.get_run(run_id).info.status == RunStatus.to_string(RunStatus.RUNNING):
-            self.end(run_id, failed=True)
+        if self.client.get_run(run_id).info.status == "RUNNING":
+            self.client.set_terminated(run_id, status="FAILED")
 
 
 def _origin() -> dict[str, str]:
@@ -204,9 +184,7 @@ class PendingReports:
         """
         with self._lock:
             entries, size = self.metrics(), self._path.stat().st_size if self._path.exists() else 0
-        metrics = [metric for entry in entries for metric in _metrics(entry)]
-        for start in range(0, len(metrics), MAX_METRICS):
-            tracker.client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS])
+        tracker.client.log_batch(run_id, metrics=[metric for entry in entries for metric in _metrics(entry)])
         with self._lock:
             if left := self._path.read_bytes()[size:] if size else b"":
                 with write_atomic(self._path) as part:
@@ -215,7 +193,7 @@ class PendingReports:
                 self._path.unlink(missing_ok=True)
         files = self.files()
         for path in files:
-            tracker.file(run_id, path, BATCHES)
+            tracker.client.log_artifact(run_id, str(path), BATCHES)
             path.unlink()
         return len(entries) + len(files)
 
@@ -227,13 +205,12 @@ class TrackedTraining:
     """
 
     def __init__(
-        self, connect: Callable[[], Tracker], run_id: str, folder: Path, *, say: Callable[[str], None], retry_s: float
+        self, connect: Callable[[], Tracker], run_id: str, folder: Path, *, say: Callable[[str], None]
     ) -> None:
         self._connect = connect
         self._run_id = run_id
         self._folder = folder
         self._say = say
-        self._retry_s = retry_s
         self._pending = PendingReports(folder)
         self._news = threading.Event()
         self._closing = threading.Event()
@@ -284,22 +261,10 @@ class TrackedTraining:
                     )
                 away = True
                 if not closing:
-                    self._closing.wait(self._retry_s)
+                    self._closing.wait(RETRY_S)
                     self._news.set()
             if closing:
                 return
-
-
-@contextmanager
-def tracked_training(
-    connect: Callable[[], Tracker], run_id: str, folder: Path, *, say: Callable[[str], None], retry_s: float = 15.0
-) -> Iterator[TrackedTraining]:
-    """The logger, closed at the end."""
-    tracked = TrackedTraining(connect, run_id, folder, say=say, retry_s=retry_s)
-    try:
-        yield tracked
-    finally:
-        tracked.close()
 
 
 def _metrics(entry: PendingMetrics) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""The registered model: versions of a run's bundle with their cards and data, the champion among them, and its history.
+"""The registered model: versions of a run's bundle with their cards, the champion among them, and its history.
 
 A version's files are a pyfunc model, which brings this package's code, its requirements, a signature and an example.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import hapvr
 from hapvr.errors import ArgumentError, DamagedError, DataError
-from hapvr.registry.client import is_absent, list_again
+from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer.calibration import SERVED_PRECISION
 from hapvr.scorer.description import CARD_FILE
@@ -46,9 +46,6 @@ DESCRIPTION = (
 MAX_HISTORY = 40
 MAX_CHARACTERS = 5000
 """The longest tag and description that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
-
-MIN_DIGEST = 8
-"""The shortest prefix of a digest, in characters, that can be searched for."""
 
 REQUIREMENTS = (
     "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
@@ -75,24 +72,6 @@ class ChampionEntry:
     version: int
     since: str
     how: str
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """Where a version comes from. data: part (`whitening`, `<step>/<shard>`) -> SHA-256 of what the training read.
-
-    weights: frozen network -> its source. mlflow_run, dagster_run, revision: ids and commit, "" if unknown. lost: why
-    there is no data, "" if there is.
-    """
-
-    version: int
-    aliases: list[str]
-    mlflow_run: str
-    dagster_run: str
-    revision: str = ""
-    weights: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
-    lost: str = ""
 
 
 def signature() -> ModelSignature:
@@ -157,7 +136,6 @@ def register(
         number = int(made.version)
     client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
-    list_again(client.tracking_uri)
     return number
 
 
@@ -195,7 +173,7 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
             f"model: the registry at {client.tracking_uri} has no model named {name}; `make demo` registers one"
         )
     aliases = client.get_registered_model(name).aliases
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "version": int(row.version),
             "aliases": sorted(alias for alias, number in aliases.items() if int(number) == int(row.version)),
@@ -205,23 +183,14 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
         }
         for row in versions
     ]
-    return sorted(rows, key=lambda row: -int(row["version"]))
-
-
-def describe(tracker: Tracker, name: str, version: int, *, run_id: str, decision: str, tags: Mapping[str, str]) -> None:
-    """Write the gate's decision and the place of the run's card on a version; tags without a value are left out."""
-    text = f"{decision}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models card {version}`"
-    for key, value in tags.items():
-        if value:
-            tracker.client.set_model_version_tag(name, str(version), key, value[:MAX_CHARACTERS])
-    tracker.client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
+    return sorted(rows, key=lambda row: -row["version"])
 
 
 def read_card(client: MlflowClient, name: str, version: str) -> str:
     """The model card of a version, given by its number or an alias. Raises DataError if there is no such version or card."""
     found = find_version(client, name, version)
     try:
-        return str(_run_text(client, found.run_id, CARD_FILE))
+        return Path(client.download_artifacts(found.run_id, CARD_FILE)).read_text(encoding="utf-8")
     except (MlflowException, OSError) as error:
         raise DataError(f"model: {name} version {found.version} has no model card ({error})") from error
 
@@ -258,7 +227,6 @@ def set_champion(client: MlflowClient, name: str, version: int, *, how: str, rea
     client.set_registered_model_tag(name, HISTORY_TAG, json.dumps(rows))
     client.set_model_version_tag(name, str(version), DECISION_TAG, f"champion by {how}")
     client.set_model_version_tag(name, str(version), REASON_TAG, reason[:MAX_CHARACTERS])
-    list_again(client.tracking_uri)
 
 
 def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:
@@ -300,46 +268,3 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
 def data_digest(data: Mapping[str, str]) -> str:
     """SHA-256 of all parts together: the tag `data.digest` of a version."""
     return hashlib.sha256(json.dumps(dict(data), sort_keys=True).encode()).hexdigest()
-
-
-def lineage_of(client: MlflowClient, name: str, version: str) -> Lineage:
-    """The lineage of a version, given by number or alias. Raises DataError if there is none."""
-    number = int(find_version(client, name, version).version)
-    return next(lineage for lineage in _lineages(client, name) if lineage.version == number)
-
-
-def versions_from(client: MlflowClient, name: str, data: str) -> list[Lineage]:
-    """Versions whose training read this data, newest first, each with only the parts that match.
-
-    data: a shard, a part (`<step>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that
-    lost their lineage are listed too, without parts, because nobody knows what they read. Raises DataError if the registry has
-    no such model.
-    """
-    found = []
-    for lineage in _lineages(client, name):
-        parts = {
-            part: digest
-            for part, digest in lineage.data.items()
-            if data in (part, part.partition("/")[2]) or (len(data) >= MIN_DIGEST and digest.startswith(data.lower()))
-        }
-        if parts or lineage.lost:
-            found.append(replace(lineage, data=parts))
-    return found
-
-
-def _lineages(client: MlflowClient, name: str) -> Iterator[Lineage]:
-    for row in list_versions(client, name):
-        run_id = str(row["run_id"])
-        known = Lineage(row["version"], row["aliases"], run_id, row["tags"].get("dagster.run_id", ""))
-        try:
-            revision = client.get_run(run_id).data.tags.get("git.revision", "")
-            record = json.loads(_run_text(client, run_id, LINEAGE_FILE))
-        except (MlflowException, OSError) as error:
-            yield replace(known, lost=f"MLflow run {run_id} has no {LINEAGE_FILE} ({error})")
-            continue
-        weights = {part: str(weights["source"]) for part, weights in record["weights"].items()}
-        yield replace(known, revision=revision, weights=weights, data=record["data_digests"])
-
-
-def _run_text(client: MlflowClient, run_id: str, path: str) -> str:
-    return Path(client.download_artifacts(run_id, path)).read_text(encoding="utf-8")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,6 @@ from PIL.Image import Image
 from pydantic import BaseModel, Field
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.distributions import relevant_and_irrelevant
 from hapvr.benchmark.report import (
     metrics_markdown,
@@ -27,9 +27,8 @@ from hapvr.benchmark.report import (
 )
 from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
-from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import available_videos, read_availability
-from hapvr.errors import DataError
+from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
@@ -38,16 +37,25 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
 from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids
 from hapvr.steps.project import Project, full_disk_is_named
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.thumbnails import thumbnails
-from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
-from hapvr.steps.validation import benchmark_shards, target_mean
+from hapvr.steps.training import (
+    TrainingRun,
+    close_training,
+    prepare_training,
+    require_trained_backbone,
+    run_training,
+    tracker_of,
+)
+from hapvr.steps.validation import open_benchmark, target_mean
 from hapvr.tables import read_frame, write_frame
+from hapvr.train.report import read_history
 from hapvr.train.run_folder import read_record
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
 SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
+SEEDS_TAG = "hapvr.seeds"
+"""Tag of the MLflow runs of several seeds that are compared with each other."""
 Pictures = Callable[..., dict[str, list[Image]]]
 """`thumbnails` of one benchmark."""
 
@@ -71,10 +79,8 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
 
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
     """
-    definition = load_definition(str(benchmark_folder(project, name) or name))
-    store = FeatureStore(project.root, benchmark_shards(project, name))
-    _refuse_other_features(run, store)
-    features = BenchmarkFeatures(store, definition)
+    definition, features = open_benchmark(project, name)
+    _refuse_other_features(run, features.settings)
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
@@ -87,7 +93,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     )
     files = {row: folder / file for row, file in SIMILARITIES.items()}
     results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
-    shown = partial(thumbnails, project, definition, list(store.digests()))
+    shown = partial(thumbnails, project, definition, list(features.digests()))
     scores = BenchmarkScores(
         run=run,
         folder=folder,
@@ -168,9 +174,9 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
     return path
 
 
-def _refuse_other_features(run: TrainingRun, store: FeatureStore) -> None:
-    """The model must have been trained on views of the same features."""
-    trained_on, found = read_record(run.folder)["data_digests"]["whitening"], store.settings
+def _refuse_other_features(run: TrainingRun, found: Mapping[str, Any]) -> None:
+    """The model must have been trained on views of the same features. found: what these were made with."""
+    trained_on = read_record(run.folder)["data_digests"]["whitening"]
     if found["whitening"] != trained_on:
         raise DataError(
             f"evaluation: model {run.key} was trained with whitening {trained_on[:12]}, the features have "
@@ -251,7 +257,60 @@ def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
         values = {**result.metrics, "mean": scores.target_means[row]}
         tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})
     for figure_name, figure in scores.figures.items():
-        tracker.figure(run_id, figure, f"{name}/{figure_name}")
+        tracker.client.log_figure(run_id, figure, f"figures/{name}/{figure_name}.png")
     for path in sorted(scores.folder.iterdir()):
         if path.suffix in (".json", ".md", ".parquet"):
-            tracker.file(run_id, path, f"benchmarks/{name}")
+            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{name}")
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`. failure: "" for none."""
+
+    seed: int
+    key: str
+    metrics: Mapping[str, float]
+    failure: str
+
+
+def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[SeedRun]:
+    """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
+
+    key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
+    A training that fails is in the result, and the others go on.
+    """
+    runs = []
+    train = project.config.train
+    for seed in range(train.seed, train.seed + seeds):
+        say(f"seed {seed}")
+        config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
+        metrics, failure = {}, ""
+        try:
+            metrics = _train_and_score(replace(project, config=config), f"{key}-{seed}", {SEEDS_TAG: key})
+        except HapvrError as error:
+            failure = str(error)
+        runs.append(SeedRun(seed, f"{key}-{seed}", metrics, failure))
+    return runs
+
+
+def _train_and_score(project: Project, key: str, tags: Mapping[str, str]) -> dict[str, float]:
+    run = prepare_training(project, key, tags=tags)
+    run_training(project, run)
+    best_step = close_training(project, run)["best_step"]
+    best = [line for line in read_history(run.folder) if line["step"] == best_step]
+    metrics = {name: value for line in best for name, value in line.items() if name.startswith("validation/")}
+    for name in project.config.evaluation.benchmarks:
+        scores = make_benchmark_scores(project, run, name)
+        metrics |= {f"{name}/{task}": value for task, value in scores.results[TRAINED].metrics.items()}
+    return metrics
+
+
+def seeds_text(runs: Sequence[SeedRun]) -> str:
+    """Mean ± standard deviation of each metric over the trainings that ended well, and the others with their reasons."""
+    good = [run.metrics for run in runs if not run.failure]
+    lines = [f"{len(good)} of {len(runs)} trainings"]
+    for name in dict.fromkeys(name for metrics in good for name in metrics):
+        values = [metrics[name] for metrics in good if name in metrics]
+        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        lines.append(f"{name}: {statistics.fmean(values):.4f}{spread}")
+    return "\n".join([*lines, *(f"seed {run.seed} failed: {run.failure}" for run in runs if run.failure)])

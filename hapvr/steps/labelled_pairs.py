@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.vcdb import annotation_files
 from hapvr.config import LabelledPairsConfig
 from hapvr.data.features import STAGE as FEATURES_STAGE
@@ -20,7 +19,7 @@ from hapvr.errors import ConfigError, DataError
 from hapvr.provenance import file_sha256
 from hapvr.steps.benchmark_features import own_names, stored_ids
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.validation import project_benchmark
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_pair_rows
 
 ROUNDING_S = 1.0
@@ -152,7 +151,7 @@ def _refuse_evaluated(project: Project, video_ids: set[str]) -> None:
     shard_of = dict(manifest.select("video_id", "shard").iter_rows())
     evaluation = project.config.evaluation
     for name in sorted({*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}):
-        definition = load_definition(str(benchmark_folder(project, name) or name))
+        definition = project_benchmark(project, name)
         evaluated = set(stored_ids(definition, shard_of).values())
         used = set(stored_ids(definition, video_ids).values()) | (video_ids & evaluated)
         contents = set(_contents(project, evaluated, shard_of).values())

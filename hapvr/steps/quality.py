@@ -18,6 +18,11 @@ from hapvr.steps.project import Project
 from hapvr.steps.shard_check import check_shard
 
 MAX_NAMED = 10
+MAX_DUPLICATE_RATE = 0.1
+MAX_FRAME_RATE_ERROR = 0.1
+"""How far frames per second of video may be off `sampling.fps`."""
+MAX_NORM_ERROR = 0.01
+"""How far the norm of a region vector may be off 1."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
             "duplicate_videos",
             usable.join(repeated, on="sha256", how="semi").sort("video_id"),
             usable,
-            limits.max_duplicate_rate,
+            MAX_DUPLICATE_RATE,
             "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
             "that copies are negatives: remove all but one of each.",
         ),
@@ -86,7 +91,7 @@ def check_frames(project: Project, key: str) -> list[Finding]:
         .join(before.select("video_id", "duration_s"), on="video_id")
         .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
     )
-    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > limits.max_frame_rate_error * expected)
+    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > MAX_FRAME_RATE_ERROR * expected)
     return [
         _share(
             "undecodable_videos",
@@ -102,7 +107,7 @@ def check_frames(project: Project, key: str) -> list[Finding]:
             rates,
             limits.max_failed_rate,
             "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
-            "of them; if the frames are right, raise quality.max_frame_rate_error.",
+            "of them.",
         ),
         check_stored(shard),
     ]
@@ -120,7 +125,7 @@ def check_features(project: Project, key: str) -> list[Finding]:
             bad_values.append(video_id)
         else:
             worst = max(worst, error)
-            if error > project.config.quality.max_norm_error:
+            if error > MAX_NORM_ERROR:
                 bad_norms.append(video_id)
     return [
         Finding(

@@ -71,7 +71,7 @@ class TrainingRun:
 def tracker_of(project: Project) -> Tracker:
     """The MLflow experiment of a project."""
     artifacts = None if project.config.tracking.uri else project.root.local_path("mlflow/artifacts")
-    return Tracker(project.tracking_uri, project.config.tracking.experiment, artifacts=artifacts)
+    return Tracker(project.tracking_uri, project.config.tracking.registered_model, artifacts=artifacts)
 
 
 def training_shards(project: Project) -> list[str]:
@@ -136,8 +136,8 @@ def _track(
     run_id = tracker.start(key, name=f"{project.config.name}-{key[:8]}", params=params, tags=dict(tags))
     weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
     tracker.tag(run_id, {"git.revision": git_revision(), **weights, "data.num_shards": str(len(shards))})
-    tracker.file(run_id, config_path, "config")
-    tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
+    tracker.client.log_artifact(run_id, str(config_path), "config")
+    tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     tracker.dataset(
         run_id,
         name=f"{project.config.name} training data",
@@ -197,7 +197,7 @@ def run_training(project: Project, run: TrainingRun) -> None:
 
 def fail_training(project: Project, run: TrainingRun) -> str:
     """Close the MLflow run of a training that did not end well; returns what the trainer said, and what to do."""
-    tracker_of(project).end(run.mlflow_run_id, failed=True)
+    tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
     failure = run.folder / FAILURE_NAME
     said = failure.read_text(encoding="utf-8") if failure.is_file() else "training: the process died; see its output"
     return f"{said} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
@@ -216,12 +216,12 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     tracker = tracker_of(project)
     PendingReports(run.folder).deliver(tracker, run.mlflow_run_id)
     for name in (RUN_NAME, HISTORY_NAME):
-        tracker.file(run.mlflow_run_id, run.folder / name, "training")
+        tracker.client.log_artifact(run.mlflow_run_id, str(run.folder / name), "training")
     tracker.metrics(
         run.mlflow_run_id,
         {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)},
     )
-    tracker.end(run.mlflow_run_id)
+    tracker.client.set_terminated(run.mlflow_run_id)
     return result
 
 

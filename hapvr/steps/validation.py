@@ -1,4 +1,4 @@
-"""Retrieval on the validation benchmark during training; never on a test set."""
+"""Benchmarks of a project with their stored features; retrieval on the validation benchmark during training, never on a test set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import tempfile
 from pathlib import Path
 
 import polars as pl
+import torch
 
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.result import EvaluationResult
@@ -19,6 +21,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.steps.benchmark_features import BenchmarkFeatures
 from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
+from hapvr.tables import read_frame
 
 
 class Validator:
@@ -26,20 +29,35 @@ class Validator:
 
     def __init__(self, project: Project, name: str, device: str) -> None:
         """name: of the benchmark."""
-        self._definition = load_definition(str(benchmark_folder(project, name) or name))
-        self._features = BenchmarkFeatures(
-            FeatureStore(project.root, benchmark_shards(project, name)), self._definition
-        )
+        self._definition, self._features = open_benchmark(project, name)
         self._evaluation = project.config.evaluation
         self._device = device
 
     def __call__(self, network: VideoNetwork) -> dict[str, float]:
-        with tempfile.TemporaryDirectory(prefix="hapvr-validation-") as folder:
-            path = Path(folder) / "similarities.parquet"
-            score_benchmark(network, self._definition, self._features, path, device=self._device)
-            result = evaluate(self._definition, path, policy="strict", available=frozenset(self._features.available()))
-        values = {task.task: task.value for task in result.tasks}
-        return {"mean": target_mean(result, self._evaluation), **values}
+        scores = score_stored(network, self._definition, self._features, self._device)
+        result = evaluate(self._definition, scores, policy="strict", available=frozenset(self._features.available()))
+        return {"mean": target_mean(result, self._evaluation), **{task.task: task.value for task in result.tasks}}
+
+
+def project_benchmark(project: Project, name: str) -> BenchmarkDefinition:
+    """A benchmark that a source of the project made, or that ships."""
+    return load_definition(str(benchmark_folder(project, name) or name))
+
+
+def open_benchmark(project: Project, name: str) -> tuple[BenchmarkDefinition, BenchmarkFeatures]:
+    """A benchmark and the stored features of its videos."""
+    definition = project_benchmark(project, name)
+    return definition, BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition)
+
+
+def score_stored(
+    network: VideoNetwork, definition: BenchmarkDefinition, features: BenchmarkFeatures, device: torch.device | str
+) -> pl.DataFrame:
+    """Similarities of all pairs of a benchmark: query_id, reference_id, similarity."""
+    with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
+        return read_frame(
+            score_benchmark(network, definition, features, Path(folder) / "similarities.parquet", device=device)
+        )
 
 
 def benchmark_shards(project: Project, name: str) -> list[str]:

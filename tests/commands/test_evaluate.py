@@ -92,10 +92,10 @@ def test_evaluate_normalizes_against_a_source(
 
 
 def test_evaluate_measures_segments(scored: Scored, own_test: Path, tmp_path: Path) -> None:
-    """Copies whose time is as it was are found from begin to end; the table and the CSV file hold what was measured."""
+    """Copies whose time is as it was are found from begin to end; the table holds what was measured."""
     network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=32)
     folder = save_network(network, tmp_path / "plain", metadata={})
-    done = scored("--matches", tmp_path / "made" / "matches.csv", "--json", model=folder)
+    done = scored("--segments", "--json", model=folder)
     assert done.code == 0, done.error
     found = done.json["segments"]
     definition = load_definition(own_test)
@@ -104,9 +104,6 @@ def test_evaluate_measures_segments(scored: Scored, own_test: Path, tmp_path: Pa
     assert found["metrics"]["found_rate"] > 0.5
     assert found["metrics"]["begin_error"] <= 1
     assert 0 < found["metrics"]["micro_ap"] <= 1
-    rows = pl.read_csv(tmp_path / "made" / "matches.csv")
-    assert rows.columns == ["query_id", "ref_id", "query_start", "query_end", "ref_start", "ref_end", "score"]
-    assert len(rows) == found["metrics"]["num_predicted"]
     text = scored("--segments", "--normalize", "own-train", "--bootstrap", 20, model=folder).out
     assert f"| all | {len(definition.segments)} |" in text
     assert "| own-test (strict), normalised scores |" in text

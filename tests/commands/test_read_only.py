@@ -52,7 +52,6 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("index", "status"): (CONFIG, "holds    11 videos"),
     ("index", "verify"): (CONFIG, "every file is what was written"),
     ("models", "card"): (("champion", *REGISTRY), "# The card"),
-    ("models", "lineage"): (("champion", *REGISTRY), "version 2"),
     ("models", "list"): (REGISTRY, "champion"),
     ("models", "show"): (("models:/hapvr@champion", *REGISTRY), "resnet18"),
     ("pairs", "list"): (CONFIG, "not-a-match"),

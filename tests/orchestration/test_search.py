@@ -48,7 +48,7 @@ def registered(project: Project, *, seed: int, calibrated: Calibration | None = 
     )
     assert load_network(bundle / "network")
     uri = log_model(tracker, run_id, bundle)
-    tracker.end(run_id)
+    tracker.client.set_terminated(run_id)
     return register(tracker, config.tracking.registered_model, run_id=run_id, model_uri=uri, target=0.5, tags={})
 
 

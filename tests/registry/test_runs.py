@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from hapvr.registry.runs import PENDING_NAME, PendingReports, Tracker, tracked_training
+from hapvr.registry.runs import PENDING_NAME, PendingReports, TrackedTraining, Tracker
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     finish_training,
@@ -35,7 +36,7 @@ def test_metrics_and_batches_reach_the_run(tracker: Tracker, tmp_path: Path) -> 
     """Metrics with their steps, heat maps and tables of batches as artifacts; nothing stays behind."""
     run_id = start(tracker, "reached")
     said: list[str] = []
-    with tracked_training(lambda: tracker, run_id, tmp_path, say=said.append) as tracked:
+    with closing(TrackedTraining(lambda: tracker, run_id, tmp_path, say=said.append)) as tracked:
         tracked.metrics(0, {"loss/total": 2.0})
         tracked.metrics(1, {"loss/total": 1.0})
         tracked.batch(1, REPORT)
@@ -55,7 +56,7 @@ def test_reports_wait_on_disk_until_the_server_answers(store: str, tmp_path: Pat
         raise ConnectionError("nobody listens")
 
     said: list[str] = []
-    with tracked_training(connect, "unknown", tmp_path, say=said.append) as tracked:
+    with closing(TrackedTraining(connect, "unknown", tmp_path, say=said.append)) as tracked:
         for step in range(3):
             tracked.metrics(step, {"loss/total": float(step)})
         tracked.batch(1, REPORT)
@@ -100,7 +101,7 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
     with mlflow_server(tmp_path, port) as address:
         assert process.wait() == 0
         finish_training(project, training)
-        tracker = Tracker(address, project.config.tracking.experiment)
+        tracker = Tracker(address, project.config.tracking.registered_model)
         found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
         logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
         assert sorted({metric.step for metric in found}) == logged

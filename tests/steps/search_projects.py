@@ -127,6 +127,6 @@ def register_bundle(project: Project, bundle: Path) -> int:
     run = tracker.start(secrets.token_hex(8), name="run", params={}, tags={})
     name, source = project.config.tracking.registered_model, bundle.as_uri()
     version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
-    tracker.text(run, "# The card\n", CARD_FILE)
+    tracker.client.log_text(run, "# The card\n", CARD_FILE)
     promote(tracker.client, name, version, reason="the newest")
     return version

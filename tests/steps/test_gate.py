@@ -98,7 +98,7 @@ def evaluated(
     }
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     for path in folder.iterdir():
-        tracker.file(run_id, path, f"benchmarks/{BENCHMARK}")
+        tracker.client.log_artifact(run_id, str(path), f"benchmarks/{BENCHMARK}")
     name = project.config.tracking.registered_model
     uri = model_uri or f"runs:/{run_id}/model"
     return run, register(tracker, name, run_id=run_id, model_uri=uri, target=0.5, tags={})

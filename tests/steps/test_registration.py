@@ -165,9 +165,11 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         "**The backbone and teacher weights are random**",
         f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
         f"{calibrated.calibration.num_matches} matches (labels ",
-        *(f"| own-test | {row.wanted:g} | {row.precision:.3f} | {row.recall:.3f} | " for row in check.thresholds),
+        *(
+            f"| own-test | {row.wanted:g} | {row.similarity:.4f} | {row.precision:.3f} | {row.recall:.3f} | "
+            for row in check.thresholds
+        ),
         f"### own-test\n\n{segments_markdown(segments['own-test'])}",
-        "| network.spatial_rate | 0.1 |",
         "dagster.run_id: abc",
         run.mlflow_run_id,
     ):
