@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from hapvr.benchmark.definition import MARKS
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.marks import MARKS
 from hapvr.chain import CHAIN
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import AVAILABILITY, check_availability, read_manifest_shard, shard_keys

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
-from hapvr.benchmark.definitions.clips import is_complete, write_clips
+from hapvr.benchmark.definitions.stored import is_complete, write_clips
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.demo.camera import film, make_camera
 from hapvr.demo.edits import (

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.vcdb import annotation_files
+from hapvr.benchmark.definitions.published import annotation_files
 from hapvr.config import LabelledPairsConfig
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile

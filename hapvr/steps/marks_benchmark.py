@@ -8,8 +8,15 @@ from pathlib import Path
 import polars as pl
 import torch
 
-from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.marks import MARKS, MATCH, NO_MATCH, TASK, marks_definition
+from hapvr.benchmark.definition import (
+    LABEL_SCHEMA,
+    MARKS,
+    MARKS_TASK,
+    MATCH,
+    NO_MATCH,
+    BenchmarkDefinition,
+    tasks_of,
+)
 from hapvr.benchmark.definitions.stored import write_definition
 from hapvr.benchmark.distributions import relevant_and_irrelevant
 from hapvr.benchmark.ranking import Floats
@@ -59,7 +66,15 @@ class MarkedPairs:
                 f"benchmark {MARKS}: no marked pair of the collection is a match ({len(self.pairs)} pairs, {self.skipped} marks "
                 "of videos that are gone); mark some with `hapvr pairs mark`"
             )
-        return marks_definition(self.pairs)
+        labels = pl.DataFrame(self.pairs, schema=LABEL_SCHEMA, orient="row")
+        return BenchmarkDefinition(
+            name=MARKS,
+            kind=MARKS,
+            queries=tuple(labels["query_id"].unique().sort()),
+            database=tuple(labels["reference_id"].unique().sort()),
+            labels=labels,
+            tasks=tasks_of(MARKS, labels["label"]),
+        )
 
 
 def marked_pairs(project: Project, *, tests: bool = True) -> MarkedPairs:
@@ -88,7 +103,7 @@ def score_marks(
 
 def similarities_of_marks(marked: MarkedPairs, scores: pl.DataFrame) -> tuple[Floats, Floats]:
     """Similarities of the pairs that match, and of those that do not. scores: from `score_marks`."""
-    return relevant_and_irrelevant(marked.definition, scores, task=TASK)
+    return relevant_and_irrelevant(marked.definition, scores, task=MARKS_TASK)
 
 
 def write_marks_benchmark(project: Project, marked: MarkedPairs) -> Path:

@@ -12,7 +12,7 @@ import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.vcdb import VSC_NAMES
+from hapvr.benchmark.definitions.published import VSC_NAMES
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
 from hapvr.data.features import FeatureStore
 from hapvr.errors import DataError
