@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.protocol import evaluate
-from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.config import Policy
 from hapvr.errors import DataError
 from hapvr.files import write_atomic

@@ -14,7 +14,7 @@ from hapvr.commands.terminal import JsonOption, data_root, exit_codes, show
 
 if TYPE_CHECKING:
     from hapvr.benchmark.definition import BenchmarkDefinition
-    from hapvr.benchmark.result import EvaluationResult
+    from hapvr.benchmark.protocol import EvaluationResult
     from hapvr.benchmark.scoring import EvaluationOptions
     from hapvr.data.filesystem import DataRoot
     from hapvr.model.family import VideoNetwork

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.distributions import relevant_and_irrelevant
-from hapvr.benchmark.ranking import Floats
+from hapvr.benchmark.metrics import Floats
+from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import BLUE, GREY, ORANGE
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.data.features import FeatureStore

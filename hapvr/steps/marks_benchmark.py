@@ -18,8 +18,8 @@ from hapvr.benchmark.definition import (
     tasks_of,
 )
 from hapvr.benchmark.definitions.stored import write_definition
-from hapvr.benchmark.distributions import relevant_and_irrelevant
-from hapvr.benchmark.ranking import Floats
+from hapvr.benchmark.metrics import Floats
+from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
