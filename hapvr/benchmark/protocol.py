@@ -26,7 +26,7 @@ from hapvr.benchmark.metrics import (
     query_weights,
     ranks_at,
 )
-from hapvr.benchmark.ranking import Judgement, Ranking, judge, own_positions, rank_pairs, read_pairs
+from hapvr.benchmark.ranking import Judgement, Ranking, judge, rank_pairs, read_pairs
 from hapvr.config import Policy
 from hapvr.errors import ArgumentError, DataError
 from hapvr.seeding import numpy_rng
@@ -50,8 +50,6 @@ CURVE_SCHEMA = {"task": pl.String, "recall": pl.Float64, "precision": pl.Float64
 class Availability:
     """How much of the benchmark the scores cover. Under the frozen policy all counts are within its manifest.
 
-    num_pairs_unscored: pairs of a scored query and a scored reference, other than a video with itself, without a row;
-      they are ranked nowhere, so relevant ones are misses.
     num_pairs_invalid: scores that are not finite; a relevant one is a miss, any other is ranked first.
     num_rows_outside: rows left out because an id is not the definition's (or not the manifest's).
     """
@@ -61,7 +59,6 @@ class Availability:
     num_references: int
     num_references_scored: int
     num_pairs_scored: int
-    num_pairs_unscored: int
     num_pairs_invalid: int
     num_rows: int
     num_rows_outside: int
@@ -76,7 +73,6 @@ class TaskResult:
     num_relevant: pairs in the ground truth under the policy; num_relevant_scored: those that were ranked.
     num_queries_skipped: queries without a positive pair under the policy, or missing ones where the policy skips them.
     num_queries_missing: queries without any score, whether they were skipped or scored zero.
-    recall_at_precision_90: of pooled rankings only.
     """
 
     task: str
@@ -90,7 +86,6 @@ class TaskResult:
     num_relevant: int
     num_relevant_scored: int
     num_relevant_unavailable: int
-    recall_at_precision_90: float | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,9 +165,8 @@ def evaluate(
         if key not in judged:
             judged[key] = judge(definition, task, ranking, policy=policy)
         truth = judged[key]
-        recall_at_90 = None
         if task.metric == "micro-AP":
-            value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
+            value, order_free, precision = _pooled(task, truth, ranking)
         else:
             table, precision = _per_query(definition, task, truth, ranking)
             value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
@@ -197,14 +191,22 @@ def evaluate(
                 num_relevant=int(truth.num_relevant.sum()),
                 num_relevant_scored=int(truth.relevant.sum()),
                 num_relevant_unavailable=int(truth.num_unavailable.sum()),
-                recall_at_precision_90=recall_at_90,
             )
         )
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
         tasks=tuple(results),
-        availability=_availability(definition, ranking, num_rows=pairs.num_rows),
+        availability=Availability(
+            num_queries=int(ranking.queries_in_scope.sum()),
+            num_queries_scored=int(ranking.queries_scored.sum()),
+            num_references=int(ranking.references_in_scope.sum()),
+            num_references_scored=int(ranking.references_scored.sum()),
+            num_pairs_scored=len(ranking.query),
+            num_pairs_invalid=int(ranking.invalid.sum()),
+            num_rows=pairs.num_rows,
+            num_rows_outside=pairs.num_rows - len(ranking.query),
+        ),
         per_query=pl.concat(tables),
         curves=pl.concat(curves),
         samples=samples,
@@ -260,17 +262,17 @@ def _values(task: Task, ranks: Ints, worst: Ints, *, num_relevant: int) -> tuple
     )
 
 
-def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats, float]:
-    """Micro-AP as published and order-free, interpolated precision at RECALLS, recall at precision 0.9."""
+def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats]:
+    """Micro-AP as published and order-free, and interpolated precision at RECALLS."""
     num_relevant = int(truth.num_relevant.sum())
     if num_relevant == 0:
-        return 0.0, 0.0, np.zeros(len(RECALLS)), 0.0
+        return 0.0, 0.0, np.zeros(len(RECALLS))
     positions = np.sort(ranking.pooled_position[truth.relevant])
     skipped = np.sort(ranking.pooled_position[~truth.candidate])
     ranks, worst = ranks_at(positions, ranking.pooled_similarity, skipped=skipped)
     curve = curve_from_ranks(worst, ranking.pooled_similarity[positions], num_relevant=num_relevant)
     value, order_free = _values(task, ranks, worst, num_relevant=num_relevant)
-    return value, order_free, curve.at_recalls(RECALLS), curve.recall_at_precision(0.9)
+    return value, order_free, curve.at_recalls(RECALLS)
 
 
 def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.float64]) -> Floats:
@@ -280,21 +282,3 @@ def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.floa
         candidate = truth.candidate[span]
         ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
     return bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
-
-
-def _availability(definition: BenchmarkDefinition, ranking: Ranking, *, num_rows: int) -> Availability:
-    num_queries, num_references = int(ranking.queries_scored.sum()), int(ranking.references_scored.sum())
-    own = own_positions(definition)
-    selves = int((ranking.references_scored[own] & (own >= 0) & ranking.queries_scored).sum())
-    num_own_rows = int((own[ranking.query] == ranking.reference).sum())
-    return Availability(
-        num_queries=int(ranking.queries_in_scope.sum()),
-        num_queries_scored=num_queries,
-        num_references=int(ranking.references_in_scope.sum()),
-        num_references_scored=num_references,
-        num_pairs_scored=len(ranking.query),
-        num_pairs_unscored=num_queries * num_references - selves - (len(ranking.query) - num_own_rows),
-        num_pairs_invalid=int(ranking.invalid.sum()),
-        num_rows=num_rows,
-        num_rows_outside=num_rows - len(ranking.query),
-    )

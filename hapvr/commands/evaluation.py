@@ -173,17 +173,17 @@ def _normalized(
     options: EvaluationOptions,
 ) -> EvaluationResult:
     """Results of scores less each query's similarity to the videos of a source."""
-    from hapvr.benchmark.normalization import normalize_similarities
-    from hapvr.benchmark.scoring import evaluate_similarities, score_benchmark
+    from hapvr.benchmark.scoring import evaluate_similarities, normalize_similarities, score_benchmark
     from hapvr.steps.benchmark_features import background_features
+    from hapvr.tables import read_frame
 
     features, videos = background_features(root, definition, source)
     device, settings = options.device, options.scoring
     with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
         levels = Path(folder) / "background.parquet"
         score_benchmark(network, definition, features, levels, references=videos, device=device, settings=settings)
-        file = normalize_similarities(similarities, levels, Path(folder) / "normalized.parquet")
-        return evaluate_similarities(definition, reader, file, options)
+        scores = normalize_similarities(read_frame(similarities), read_frame(levels))
+    return evaluate_similarities(definition, reader, scores, options)
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
