@@ -15,8 +15,8 @@ from functools import partial
 
 import pyarrow.fs as pafs
 
+from hapvr.benchmark.definition import MARKS
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.marks import MARKS
 from hapvr.chain import CHAIN
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest_shard, shard_keys

@@ -14,7 +14,7 @@ from hapvr.commands.terminal import JsonOption, data_root, exit_codes, show
 
 if TYPE_CHECKING:
     from hapvr.benchmark.definition import BenchmarkDefinition
-    from hapvr.benchmark.result import EvaluationResult
+    from hapvr.benchmark.protocol import EvaluationResult
     from hapvr.benchmark.scoring import EvaluationOptions
     from hapvr.steps.segment_scores import SegmentScores
 
@@ -118,12 +118,17 @@ def _from_features(
     segments: bool,
 ) -> tuple[dict[str, EvaluationResult], SegmentScores | None]:
     """Results of the raw and, with a background, of the normalised scores, and how well segments are found."""
-    from hapvr.benchmark.normalization import normalize_similarities
-    from hapvr.benchmark.scoring import evaluate_network, evaluate_similarities, score_benchmark
+    from hapvr.benchmark.scoring import (
+        evaluate_network,
+        evaluate_similarities,
+        normalize_similarities,
+        score_benchmark,
+    )
     from hapvr.data.features import FeatureStore
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
     from hapvr.steps.segment_scores import score_segments, true_segments
+    from hapvr.tables import read_frame
 
     if segments:
         true_segments(definition)  # refuses a benchmark without them before the long work
@@ -138,8 +143,8 @@ def _from_features(
         others, videos = background_features(root, definition, background)
         levels = folder / "background.parquet"
         score_benchmark(network, definition, others, levels, references=videos, device=device)
-        file = normalize_similarities(scores, levels, folder / "normalized.parquet")
-        results[NORMALIZED] = evaluate_similarities(definition, reader, file, options)
+        normalized = normalize_similarities(read_frame(scores), read_frame(levels))
+        results[NORMALIZED] = evaluate_similarities(definition, reader, normalized, options)
     if not segments:
         return results, None
     found = score_segments(network, definition, reader, scores, threshold=chosen.frame_threshold, device=device)

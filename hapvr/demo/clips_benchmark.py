@@ -20,7 +20,7 @@ import polars as pl
 
 from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA, BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.clips import is_complete, write_clips
+from hapvr.benchmark.definitions.stored import is_complete, write_clips
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.demo.edits import (
     ALL_EDITS,

@@ -16,9 +16,8 @@ import numpy as np
 import polars as pl
 
 from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
-from hapvr.benchmark.definitions.clips import is_complete, write_clips
+from hapvr.benchmark.definitions.stored import is_complete, write_clips
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
-from hapvr.demo.camera import film, make_camera
 from hapvr.demo.edits import (
     EDITS,
     INTRO_S,
@@ -31,7 +30,7 @@ from hapvr.demo.edits import (
     edit_video,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
-from hapvr.demo.scene import NUM_DRESSINGS, Pixels, Rng, Scene, make_scene
+from hapvr.demo.scene import NUM_DRESSINGS, Camera, Pixels, Rng, Scene, film
 from hapvr.demo.timeline import Times, true_times
 from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
@@ -300,11 +299,11 @@ def _edit_rng(clip: Clip, *, seed: int) -> Rng:
 
 
 def _scene(incident: str, *, dressing: int, seed: int) -> Scene:
-    return make_scene(seed=seed, incident=incident, dressing=dressing, duration_s=3 * SPAN_S)
+    return Scene(seed=seed, incident=incident, dressing=dressing, duration_s=3 * SPAN_S)
 
 
 def _take(scene: Scene, footage: Footage, *, seed: int) -> Pixels:
-    camera = make_camera(seed=seed, incident=footage.incident, camera=footage.camera)
+    camera = Camera(seed=seed, incident=footage.incident, camera=footage.camera)
     name = f"{footage.incident}/{footage.camera}/{footage.start_s:.3f}"
     return film(scene, camera, start_s=footage.start_s, duration_s=footage.duration_s, fps=FPS, name=name)
 

@@ -9,9 +9,8 @@ import polars as pl
 import torch
 from matplotlib.figure import Figure
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.definitions.marks import TASK as MARKS_TASK
-from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.definition import MARKS_TASK, BenchmarkDefinition, Task
+from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import BLUE, GREY, ORANGE
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork

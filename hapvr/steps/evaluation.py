@@ -17,7 +17,8 @@ from PIL.Image import Image
 from pydantic import BaseModel, Field
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.protocol import EvaluationResult
+from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import (
     metrics_markdown,
     per_query_figure,
@@ -25,7 +26,6 @@ from hapvr.benchmark.report import (
     similarity_distribution_figure,
     similarity_matrix_figure,
 )
-from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
 from hapvr.data.manifest import available_videos, read_availability
 from hapvr.errors import DataError, HapvrError

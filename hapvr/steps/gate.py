@@ -11,8 +11,7 @@ from typing import Any
 import polars as pl
 from filelock import FileLock
 
-from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.marks import TASK as MARKS_TASK
+from hapvr.benchmark.definition import MARKS_TASK, BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DamagedError, HapvrError

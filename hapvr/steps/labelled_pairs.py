@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from hapvr.benchmark.definitions.vcdb import annotation_files
+from hapvr.benchmark.definitions.published import annotation_files
 from hapvr.config import LabelledPairsConfig
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import polars as pl
 
-from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.marks import MARKS, MATCH, NO_MATCH, marks_definition
+from hapvr.benchmark.definition import (
+    LABEL_SCHEMA,
+    MARKS,
+    MATCH,
+    NO_MATCH,
+    BenchmarkDefinition,
+    tasks_of,
+)
 from hapvr.benchmark.definitions.stored import write_definition
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
@@ -52,7 +58,15 @@ class MarkedPairs:
                 f"benchmark {MARKS}: no marked pair of the collection is a match ({len(self.pairs)} pairs, {self.skipped} marks "
                 "of videos that are gone); mark some with `hapvr pairs mark`"
             )
-        definition = marks_definition(self.pairs)
+        labels = pl.DataFrame(self.pairs, schema=LABEL_SCHEMA, orient="row")
+        definition = BenchmarkDefinition(
+            name=MARKS,
+            kind=MARKS,
+            queries=tuple(labels["query_id"].unique().sort()),
+            database=tuple(labels["reference_id"].unique().sort()),
+            labels=labels,
+            tasks=tasks_of(MARKS, labels["label"]),
+        )
         return definition, BenchmarkFeatures(FeatureStore(project.root, list(self.shards)), definition)
 
 

@@ -10,8 +10,7 @@ import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.protocol import evaluate
-from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.config import EvaluationConfig
 from hapvr.data.features import FeatureStore

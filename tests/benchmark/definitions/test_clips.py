@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.clips import is_complete, write_clips
+from hapvr.benchmark.definitions.stored import is_complete, write_clips
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DataError
 from hapvr.tables import read_frame, write_frame
