@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
@@ -19,13 +19,57 @@ from hapvr.model.layers import Comparator
 from hapvr.model.packed import PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
 from hapvr.model.similarity import frame_similarity
-from hapvr.model.vvs.distractor import DistractorNetwork, kept_frames
+from hapvr.model.vvs.distractor import KEPT_CONFIDENCE, DistractorNetwork, doubled
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
-from hapvr.model.vvs.settings import VvsSettings
-from hapvr.model.vvs.topic import TopicGuidance
+from hapvr.model.vvs.settings import TopicSettings, VvsSettings
 
 CHUNK_FRAMES = 128
 """Frames that embedding converts to float32 at once."""
+
+TOPIC_WIDTHS = (32, 64, 128)
+INITIAL_CONSTANT = 0.5
+RANDOM_SEED = 0
+"""Seed of the random initial state: a function of the number of frames alone, so that embedding a video twice is equal."""
+
+
+class TopicGuidance(nn.Module):
+    """A weight per frame from how near it is to the whole video: convolutions along time over an initial state."""
+
+    def __init__(self, settings: TopicSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        if settings.refine:
+            self.conv1 = nn.Conv1d(1, TOPIC_WIDTHS[0], 3, padding=1)
+            self.conv2 = nn.Conv1d(TOPIC_WIDTHS[0], TOPIC_WIDTHS[1], 3, padding=1)
+            self.conv3 = nn.Conv1d(TOPIC_WIDTHS[1], TOPIC_WIDTHS[2], 3, padding=1)
+            self.last = nn.Conv1d(TOPIC_WIDTHS[2], 1, 1)
+            if settings.hierarchy:
+                self.join = nn.Conv1d(sum(TOPIC_WIDTHS) + 1, 1, 1)
+
+    def initial_state(self, means: Tensor) -> Tensor:
+        """[N, T, D] means over the regions of each frame -> [N, T], by default cosines with the video's mean frame."""
+        if self.settings.initial == "constant":
+            return means.new_full(means.shape[:2], INITIAL_CONSTANT)
+        if self.settings.initial == "random":
+            generator = torch.Generator().manual_seed(RANDOM_SEED)
+            return torch.rand(means.shape[1], generator=generator).to(means).expand(means.shape[:2])
+        topic = F.normalize(means.mean(1), dim=-1)
+        return (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
+
+    def forward(self, means: Tensor) -> Tensor:
+        """means: [N, T, D], of unit regions, not normalised. Returns weights [N, T]."""
+        initial = self.initial_state(means)
+        return torch.sigmoid(self.logits(initial) / self.settings.temperature) if self.settings.refine else initial
+
+    def logits(self, initial: Tensor) -> Tensor:
+        """The refined state before temperature and sigmoid. initial: [N, T]. Returns [N, T]."""
+        first = self.conv1(initial.unsqueeze(1))
+        second = self.conv2(torch.relu(first))
+        third = self.conv3(torch.relu(second))
+        refined: Tensor = self.last(torch.relu(third))
+        if self.settings.hierarchy:
+            refined = self.join(torch.cat([first, second, third, refined], dim=1))
+        return refined.squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -133,15 +177,12 @@ class VvsNetwork(FrameVectorNetwork):
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
         values that are not finite, missing pooled vectors, and a network in training mode.
         """
-        if self.training:
-            raise ArgumentError("network: it is in training mode, whose weights are others; call eval() before")
         order = self._kept(regions, pooled)
         starts = range(0, len(order), CHUNK_FRAMES)
         means = torch.empty(len(order), self.dims, device=regions.device)
         for i in starts:
             means[i : i + CHUNK_FRAMES] = regions[order[i : i + CHUNK_FRAMES]].float().mean(1)
-        if not bool(torch.isfinite(means).all()):
-            raise ArgumentError("regions: NaN or infinite values; extract the features of this video again")
+        _check_finite("regions", means)
         weights = means.new_ones(len(order))
         if self.topic is not None:
             weights = weights * self.topic(means.unsqueeze(0)).squeeze(0)
@@ -197,16 +238,20 @@ class VvsNetwork(FrameVectorNetwork):
         return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
+        """Indices int64 [T''] of the frames that are embedded, in order, repeated as a whole while they are fewer than four."""
+        every = torch.arange(len(regions), device=regions.device)
         if self.distractor is None:
-            return kept_frames(torch.ones(len(regions), device=regions.device), threshold=0.0)
-        if pooled is None:
-            raise ArgumentError(
-                "pooled: distractor discrimination needs it; extract features with features.pooled: true"
-            )
+            return doubled(every)
+        assert pooled is not None  # `embed` takes it from the features
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
-        if not bool(torch.isfinite(logits).all()):
-            raise ArgumentError("pooled: NaN or infinite values; extract the features of this video again")
-        return kept_frames(torch.sigmoid(logits), threshold=self.settings.distractor.threshold)
+        _check_finite("pooled", logits)
+        kept = every[torch.sigmoid(logits) > KEPT_CONFIDENCE]
+        return doubled(kept if len(kept) else every)
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise ArgumentError(f"{name}: NaN or infinite values; extract the features of this video again")
 
 
 def _video_vectors(frames: Tensor) -> Tensor:
