@@ -1,6 +1,6 @@
 """What every model family has: one way to embed videos, and one to compare embeddings.
 
-A family is a subclass of `VideoNetwork` with frozen settings that carry its name. `hapvr.model.families` lists them,
+A family is a subclass of `VideoNetwork` with frozen settings that carry its name. `hapvr.model.checkpoint` builds them,
 and `hapvr.train.families` says how each is trained. Everything else that uses a network knows this interface alone.
 """
 
@@ -44,17 +44,18 @@ class VideoNetwork(nn.Module, ABC):
     indexed, and matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools
     them in `pack` and `compare`.
 
-    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors and magnitudes, which the
-    features then carry behind the regions, see `hapvr.model.frame_extras`.
+    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors of extras_dims values and
+    magnitudes, which the features then carry behind the regions, see `hapvr.model.frame_extras`.
     """
 
     settings: AnyNetworkSettings
     dims: int
+    extras_dims: int = 0
     needs_extras: bool = False
 
     def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as JSON values; stored with the weights."""
-        return {"dims": self.dims, **self.settings.scoring()}
+        """Everything but the weights that decides a score, as JSON values."""
+        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.scoring()}
 
     @property
     @abstractmethod

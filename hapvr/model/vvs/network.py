@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,6 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import check_clips, clear_padding, pad_to_min_frames
-from hapvr.model.description import EXTRAS_DIMS_KEY
 from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
 from hapvr.model.frame_extras import split_extras
 from hapvr.model.layers import Comparator
@@ -122,10 +120,6 @@ class VvsNetwork(FrameVectorNetwork):
                 self.saliency = TemporalSaliency(settings.saliency)
             if settings.topic_guidance:
                 self.topic = TopicGuidance(settings.topic)
-
-    def scoring_settings(self) -> dict[str, Any]:
-        """With C, the size of pooled vectors."""
-        return super().scoring_settings() | {EXTRAS_DIMS_KEY: self.extras_dims}
 
     def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
