@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import check_clips, clear_padding, pad_to_min_frames
+from hapvr.model.clips import Mask, pad_to_min_frames
 from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
 from hapvr.model.frame_extras import split_extras
 from hapvr.model.layers import Comparator
@@ -90,9 +90,9 @@ class VvsNetwork(FrameVectorNetwork):
     An embedding holds weighted frame vectors [T, 1, D], whose sum points where the vector of the video does; those of frames
     that were left out are 0.
 
-    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor
-    discrimination is off. generator: draws the weights and leaves
-    torch's global generator alone; None draws from the global one. Raises ArgumentError where pooled vectors are missing.
+    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off.
+    generator: draws the weights and leaves torch's global generator alone; None draws from the global one. Raises
+    ArgumentError where pooled vectors are missing.
     """
 
     settings: VvsSettings
@@ -121,41 +121,28 @@ class VvsNetwork(FrameVectorNetwork):
             if settings.topic_guidance:
                 self.topic = TopicGuidance(settings.topic)
 
-    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
 
-        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T], real frames
-        first and one or more per video; None: all are real. dtype: of the result. Returns [..., T, 1, D], 0 at padding. Raises
-        ArgumentError as `frame_vectors` does.
+        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T]. dtype:
+        of the result. Returns [..., T, 1, D], 0 at padding. Raises ArgumentError as `frame_vectors` does.
         """
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
         for number, video in enumerate(videos):
             length = len(video) if mask is None else int(mask.reshape(len(videos), -1)[number].sum())
-            vectors[number, :length] = self.frame_vectors(*self._split(video[:length]))
+            regions, pooled = video[:length], None
+            if self.needs_extras:
+                regions, extras = split_extras(regions, extras_dims=self.extras_dims)
+                pooled = extras.pooled
+            vectors[number, :length] = self.frame_vectors(regions, pooled)
         shaped = vectors.reshape(*features.shape[:-2], 1, self.dims)
         return shaped if dtype is None else shaped.to(dtype)
 
-    def compare(
-        self,
-        query: Tensor,
-        reference: Tensor,
-        *,
-        query_mask: Tensor | None = None,
-        reference_mask: Tensor | None = None,
-    ) -> Similarities:
-        """Products of the videos' vectors, and cosines of their frames' vectors.
-
-        query: [Q, T, 1, D]; reference: [N, T', 1, D]; masks: bool [Q, T] and [N, T'], real frames first. Raises ArgumentError
-        for values that are not finite.
-        """
-        clips = []
-        for name, video, mask in (("query", query, query_mask), ("reference", reference, reference_mask)):
-            check_clips(name, video, mask)
-            clips.append(clear_padding(video, mask)[:, :, 0].float())
-        first, second = (F.normalize(clip, dim=-1) for clip in clips)
-        frame = torch.einsum("qtd,nsd->qnts", first, second)
-        video = _video_vectors(clips[0]) @ _video_vectors(clips[1]).T
+    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        first, second = query[:, :, 0].float(), reference[:, :, 0].float()
+        frame = torch.einsum("qtd,nsd->qnts", F.normalize(first, dim=-1), F.normalize(second, dim=-1))
+        video = _video_vectors(first) @ _video_vectors(second).T
         return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
 
     def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
@@ -169,7 +156,7 @@ class VvsNetwork(FrameVectorNetwork):
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
         distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
-        values that are not finite, missing pooled vectors, and a network in training mode.
+        values that are not finite.
         """
         order = self._kept(regions, pooled)
         starts = range(0, len(order), CHUNK_FRAMES)
@@ -214,16 +201,10 @@ class VvsNetwork(FrameVectorNetwork):
         assert self.comparator is not None  # temporal saliency has one
         pairs = zip(anchors, others, strict=True)
         maps = torch.cat([frame_similarity(a.unsqueeze(0), b.unsqueeze(0), rate=0) for a, b in pairs])
-        maps, _ = pad_to_min_frames(maps, None, dim=2, min_frames=COMPARATOR_STEP)
-        maps, _ = pad_to_min_frames(maps, None, dim=3, min_frames=COMPARATOR_STEP)
+        for dim in (2, 3):
+            maps, _ = pad_to_min_frames(maps, None, dim=dim, min_frames=COMPARATOR_STEP)
         raw: Tensor = self.comparator(maps.squeeze(1))
         return raw
-
-    def _split(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        if not self.needs_extras:
-            return features, None
-        regions, extras = split_extras(features, extras_dims=self.extras_dims)
-        return regions, extras.pooled
 
     def _vectors(self, means: Tensor, saliency: Tensor | None) -> Tensor:
         weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)
