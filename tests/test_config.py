@@ -31,7 +31,6 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
             {"train": {"network": {"spatial_rate": 1.5}}},
             "train.network.spatial_rate: Input should be less than or equal to 1",
         ),
-        ({"views": {"augment": {"weak_crop_scale": [0.9, 0.1]}}}, "wanted 0 < low"),
         (
             {"features": {"pooled": True}, "backbone": {"descriptor": "imac"}},
             "features.pooled is made from the nine regions of a frame, and backbone.descriptor is imac",

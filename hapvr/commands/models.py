@@ -67,7 +67,7 @@ def import_(
     else:
         network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
         save_network(network, out, metadata={"import": report.as_metadata()})
-        result = {"folder": str(out), **report.as_metadata()}
+        result = {"folder": str(out), "settings": network.scoring_settings(), **report.as_metadata()}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 

@@ -9,6 +9,9 @@ from torch.nn import functional as F
 from hapvr.losses.rows import check_positive, mean_where
 from hapvr.model.similarity import chamfer
 
+WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
+"""Of the losses in the total."""
+
 
 def video_triplet(positive: Tensor, negative: Tensor, *, margin: float = 0.5) -> Tensor:
     """L_vi: mean over anchors of max(0, s- - s+ + margin).

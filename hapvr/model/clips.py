@@ -7,14 +7,17 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError
 
+Mask = Tensor | None
+"""Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
+
 MapMask = tuple[Tensor, Tensor]
 """The real rows, bool [P, t], and the real columns, bool [P, t'], of P maps."""
 
 
-def check_clips(name: str, clips: Tensor, mask: Tensor | None) -> None:
-    """Raise ArgumentError unless real frames of clips [N, T, R, D] are finite and stand before the padding.
+def check_clips(name: str, clips: Tensor, mask: Mask) -> Tensor:
+    """Clips [N, T, R, D] with zeros as padding, which may hold anything before.
 
-    mask: bool [N, T] with at least one real frame per clip, or None. Padding may hold anything.
+    Raises ArgumentError unless real frames are finite and stand before the padding.
     """
     finite = torch.isfinite(clips).flatten(2).all(-1)
     if mask is not None:
@@ -27,16 +30,10 @@ def check_clips(name: str, clips: Tensor, mask: Tensor | None) -> None:
             f"{name}: NaN or infinite values in {int((~finite).sum())} frames, first in video {video} frame {frame}; "
             "wanted finite features: extract them again, or keep them in float32 if half precision overflowed"
         )
-
-
-def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:
-    """The clips with zeros as padding, so that no other value can spread. clips: [N, T, R, D]; mask: bool [N, T]."""
     return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 
-def pad_to_min_frames(
-    similarity: Tensor, mask: Tensor | None, *, dim: int, min_frames: int
-) -> tuple[Tensor, Tensor | None]:
+def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: int) -> tuple[Tensor, Mask]:
     """Double clips of fewer real frames until they have `min_frames`; with 4, clips of 1, 2, 3 frames get 4, 4, 6.
 
     similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask

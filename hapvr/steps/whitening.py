@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.errors import DamagedError, DataError
-from hapvr.model.archive import read_archive
 from hapvr.model.published import import_pca
-from hapvr.model.vvs.published import is_vvs
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.networks.settings import WhiteningConfig
@@ -95,12 +93,11 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     another file.
     Raises DataError for a file that holds something else, ArgumentError for more dims than it has.
     """
-    if dims is None and not is_vvs(read_archive(file).content):
-        dims = WhiteningConfig().dims
     pca = import_pca(file, dims=dims)
-    whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues)
-    if pca.eps is not None:
-        whitening = replace(whitening, eps=pca.eps)
+    if dims is None and pca.eps is None:
+        pca = import_pca(file, dims=WhiteningConfig().dims)
+    eps = WhiteningConfig().eps if pca.eps is None else pca.eps
+    whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues, eps=eps)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
     counts = {"num_regions": "0", "num_shards": "0"}
     save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))

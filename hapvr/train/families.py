@@ -7,7 +7,7 @@ from pathlib import Path
 from hapvr.config import TrainConfig
 from hapvr.errors import ConfigError, DataError
 from hapvr.losses.objective import Objective
-from hapvr.model.families import build_family
+from hapvr.model.checkpoint import build_family
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_published

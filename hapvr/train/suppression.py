@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hapvr.config import TrainConfig
-from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
+from hapvr.losses.suppression import WEIGHTS, distractor_loss, frame_loss, saliency_loss, video_triplet
 from hapvr.model.clips import check_clips
 from hapvr.model.frame_extras import FrameExtras, split_extras
 from hapvr.model.vvs.injection import draw_injection
@@ -16,6 +16,9 @@ from hapvr.seeding import numpy_rng
 from hapvr.train.batch import Batch, ClipRoles
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
 from hapvr.train.gather import Gather
+
+EASY_RATE = 0.09
+"""Without a limit on the magnitude, this part of a batch's frames counts as distractors."""
 
 
 class SuppressionTraining(FamilyTraining):
@@ -60,9 +63,8 @@ class SuppressionTraining(FamilyTraining):
         usable = has_negative[place]
         positive = positive_of_pair[usable]
         terms = self._terms(anchors, regions, vectors, injected, place[usable], positive, negative[place[usable]])
-        weights = self.network.settings.objective.weights()
         nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
-        total = sum((weights[name] * term for name, term in terms.items()), start=nothing)
+        total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
         every = vectors.detach()
         if self._gather is not None:
@@ -78,10 +80,9 @@ class SuppressionTraining(FamilyTraining):
         rows = self._roles.is_anchor(len(regions), regions.device).nonzero().flatten()
         if extras is None:
             return self.network.anchors(regions[rows], None), None
-        rules = self.network.settings.injection
         parts = (self._settings.seed, "injection", batch_number, first_row)
-        injection = draw_injection(regions.shape[1], rules, numpy_rng(*parts))
-        easy = easy_frames(extras.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
+        injection = draw_injection(regions.shape[1], self.network.settings.injected_rates, numpy_rng(*parts))
+        easy = easy_frames(extras.magnitude, max_magnitude=self.network.settings.max_magnitude)
         chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int(injection.inserted.sum()))
         clips = injection.apply(regions[rows], regions.flatten(0, 1)[chosen])
         pooled = injection.apply(extras.pooled[rows], extras.pooled.flatten(0, 1)[chosen])
@@ -99,24 +100,20 @@ class SuppressionTraining(FamilyTraining):
         positive: Tensor,
         negative: Tensor,
     ) -> dict[str, Tensor]:
-        """The losses whose weights are above 0, unweighted; those of triplets where there is a triplet."""
-        objective, margin = self.network.settings.objective, self.network.settings.objective.margin
+        """The losses that are trained, unweighted; those of triplets where there is a triplet."""
         terms: dict[str, Tensor] = {}
-        if len(anchor) and self.network.topic is not None and objective.video_weight:
+        if len(anchor) and self.network.topic is not None:
             similar = [(anchors.vectors[anchor] * vectors[other]).sum(-1) for other in (positive, negative)]
-            terms["video"] = video_triplet(similar[0], similar[1], margin=margin)
+            terms["video"] = video_triplet(similar[0], similar[1])
         if len(anchor) and anchors.saliency is not None:
             clips = anchors.regions[anchor]
             maps = self.network.refined_maps(clips, regions[positive])
-            if objective.frame_weight:
-                others = self.network.refined_maps(clips, regions[negative])
-                weight = objective.regularization_weight
-                terms["frame"] = frame_loss(maps, others, margin=margin, regularization_weight=weight)
-            if objective.saliency_weight:
-                rule = self.network.settings.saliency.label_rule
-                salient = saliency_labels(maps, num_frames=clips.shape[1], rule=rule)
-                terms["saliency"] = saliency_loss(anchors.saliency[anchor], salient)
-        if injected is not None and anchors.confidence_logits is not None and objective.distractor_weight:
+            if self.network.settings.frame_loss:
+                terms["frame"] = frame_loss(maps, self.network.refined_maps(clips, regions[negative]))
+            rule = self.network.settings.saliency.label_rule
+            salient = saliency_labels(maps, num_frames=clips.shape[1], rule=rule)
+            terms["saliency"] = saliency_loss(anchors.saliency[anchor], salient)
+        if injected is not None and anchors.confidence_logits is not None:
             terms["distractor"] = distractor_loss(anchors.confidence_logits, injected)
         return terms
 
@@ -133,7 +130,7 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
 
 
 @torch.no_grad()
-def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: float) -> Tensor:
+def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: float = EASY_RATE) -> Tensor:
     """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
 
     max_magnitude: the limit; None: the quantile of `easy_rate` of these frames.

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import DataError
-from hapvr.model.checkpoint import save_network
-from hapvr.model.families import build_family
+from hapvr.model.checkpoint import build_family, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
