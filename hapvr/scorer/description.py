@@ -45,7 +45,7 @@ class BackboneRecord(BaseModel, extra="allow"):
     """What determines the regions of a crop; further keys are settings of the backbone that differ from defaults."""
 
     architecture: str
-    source: Literal["pretrained", "file", "random", "torchscript"]
+    source: Literal["pretrained", "packaged", "file", "random", "torchscript"]
     sha256: str
     precision: Precision = "float32"
 
@@ -75,7 +75,6 @@ class Description(BaseModel):
     hapvr_version: str
     backbone: BackboneRecord
     crop_px: Annotated[int, Field(ge=1, le=1024)]
-    batch_frames: Annotated[int, Field(ge=1)]
     sampling: SamplingConfig
     serving: ServingConfig
     warning: str

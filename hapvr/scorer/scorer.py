@@ -104,7 +104,6 @@ class VideoScorer:
         self._reader = VideoReader(
             networks.regions,
             crop_px=description.crop_px,
-            batch_frames=description.batch_frames,
             sampling=description.sampling,
             limits=limits,
             computing=self._computing,

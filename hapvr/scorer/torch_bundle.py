@@ -99,7 +99,6 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         "sampling": parts.sampling.model_dump(mode="json"),
         "backbone": backbone.settings,
         "crop_px": backbone.crop_px,
-        "batch_frames": backbone.batch_frames,
         "provenance": dict(parts.provenance),
         "warning": parts.warning or random_weights_warning([backbone.identity.source]),
         "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
@@ -166,9 +165,7 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
     identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
     try:
         weights = _torchscript_weights(folder) if identity.source == TORCHSCRIPT else {"source": "random"}
-        config = BackboneConfig.model_validate(
-            stated | {"weights": weights, "crop_px": description.crop_px, "batch_frames": description.batch_frames}
-        )
+        config = BackboneConfig.model_validate(stated | {"weights": weights, "crop_px": description.crop_px})
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
     if identity.source == TORCHSCRIPT:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
 from hapvr.installed import FULL_HINT, is_installed
+from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.scorer.access import Access
 from hapvr.scorer.deadline import ComputeLock, Deadline
 from hapvr.scorer.pictures import read_picture
@@ -86,14 +87,12 @@ class VideoReader:
         embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
         *,
         crop_px: int,
-        batch_frames: int,
         sampling: SamplingConfig,
         limits: ServingConfig,
         computing: ComputeLock,
     ) -> None:
         self._embed = embed
         self._crop_px = crop_px
-        self._batch_frames = batch_frames
         self._sampling = sampling
         self._cache_bytes = limits.cache_bytes
         self._decoding = threading.BoundedSemaphore(limits.max_decoding_requests)
@@ -168,11 +167,10 @@ class VideoReader:
                 yield path, self._features(video, deadline)
 
     def _features(self, video: SampledVideo, deadline: Deadline) -> Outcome:
-        size = self._batch_frames
         parts = []
         try:
-            for start in range(0, len(video.jpegs), size):
-                frames = center_crop(decode_jpegs(video.jpegs[start : start + size]), self._crop_px)
+            for start in range(0, len(video.jpegs), BATCH_FRAMES):
+                frames = center_crop(decode_jpegs(video.jpegs[start : start + BATCH_FRAMES]), self._crop_px)
                 with self._computing.hold(deadline):
                     parts.append(self._embed(frames))
         except VideoError as error:

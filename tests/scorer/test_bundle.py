@@ -40,7 +40,7 @@ def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
         {"format_version": 9},
         {"sampling": good["sampling"] | {"zoom": 2}},
         {"backbone": good["backbone"] | {"precision": "float8"}},
-        *({name: value} for name in ("crop_px", "batch_frames", "sampling", "serving", "backbone", "onnx")
+        *({name: value} for name in ("crop_px", "sampling", "serving", "backbone", "onnx")
           for value in ([], "x", -1, math.inf, math.nan, [[1]])),
     ]  # fmt: skip
     for values in wrong:
