@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.scorer.pictures import is_picture, read_picture
+from hapvr.scorer.videos import is_picture, read_picture
 
 
 def read(path: Path, **changes: int) -> tuple[int, ...]:
