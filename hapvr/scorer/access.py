@@ -55,11 +55,11 @@ class Access:
         """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be fetched from."""
         try:
             address = urlsplit(url)
-            host = (address.hostname or "").lower()
-        except ValueError as error:
-            raise VideoError("not_allowed", f"video: {url!r} is not a URL ({error})") from error
-        if address.scheme.lower() not in ("http", "https"):
-            raise VideoError("not_allowed", f"video: {url}: wanted a path or an http(s) URL")
+            host, scheme = (address.hostname or "").lower(), address.scheme.lower()
+        except ValueError:
+            host = scheme = ""
+        if scheme not in ("http", "https"):
+            raise VideoError("not_allowed", f"video: {url!r}: wanted a path or an http(s) URL")
         if ANY_HOST not in self.hosts and host not in self.hosts:
             raise VideoError(
                 "not_allowed",

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError
-from hapvr.networks.engine import CompiledNetwork, EngineError
+from hapvr.networks.engine import CompiledNetwork
 from hapvr.networks.settings import Precision
 from hapvr.provenance import file_sha256
 from hapvr.scorer.description import HINT, ONNX_FOLDER, ONNXName, ONNXRecord
@@ -122,16 +122,10 @@ class ONNXNetworks:
 
     def _run(self, name: ONNXName, *inputs: NDArray[Any]) -> Floats:
         with self._loading:
-            try:
-                if name not in self._loaded:
-                    precision: Precision = self._precision if name == "backbone.onnx" else "float32"
-                    self._loaded[name] = CompiledNetwork(self._folder / name, precision=precision)
-            except EngineError as error:
-                raise DamagedError(f"model: {self._folder / name}: {error}; {HINT}") from error
-        try:
-            return self._loaded[name](*inputs)
-        except EngineError as error:
-            raise DamagedError(f"model: the files in {self._folder} do not go together ({error}); {HINT}") from error
+            if name not in self._loaded:
+                precision: Precision = self._precision if name == "backbone.onnx" else "float32"
+                self._loaded[name] = CompiledNetwork(self._folder / name, precision=precision)
+        return self._loaded[name](*inputs)
 
 
 def topk_mean(values: Floats, rate: float) -> Floats:

@@ -120,7 +120,8 @@ class VideoReader:
 
     def picture(self, path: Path, *, limits: ServingConfig, deadline: Deadline) -> SampledFeatures:
         """Features of a still picture, one frame at 0 s. Raises VideoError."""
-        frame = read_picture(path, short_side_px=self._sampling.short_side_px, max_bytes=limits.max_bytes)
+        _state(path, limits)
+        frame = read_picture(path, short_side_px=self._sampling.short_side_px)
         with self._computing.hold(deadline):
             regions = self._embed(center_crop(frame, self._crop_px))
         return SampledFeatures(regions, FrameTimes((0.0,)))
@@ -235,8 +236,6 @@ class RequestVideos(contextlib.ExitStack):
         return found
 
     def _local(self, name: str) -> Path:
-        if not name:
-            raise VideoError("missing_file", "video: no name is given; wanted a path or an http(s) URL")
         if "://" not in name:
             return self._access.local_path(name)
         self._access.check_url(name)
@@ -259,7 +258,7 @@ class RequestVideos(contextlib.ExitStack):
 
 
 def _state(path: Path, limits: ServingConfig) -> FileState:
-    """The state of a file now. Raises VideoError for a file that is not there, empty, or too large."""
+    """The state of a file now. Raises VideoError: missing_file, empty_file, not_video, too_large."""
     try:
         check_file(path)
         found = path.stat()
@@ -283,25 +282,20 @@ def is_picture(name: str) -> bool:
     return Path(name).suffix.lower() in PICTURE_SUFFIXES
 
 
-def read_picture(path: Path, *, short_side_px: int, max_bytes: int) -> NDArray[np.uint8]:
+def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
     """A picture as one frame, [1, 3, H, W] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says.
 
-    Raises VideoError: missing_file, empty_file, not_video for another format, too_large, decode_error.
+    Raises VideoError: not_video for another format, too_large, decode_error.
     """
-    check_file(path)
-    if path.stat().st_size > max_bytes:
-        raise VideoError("too_large", f"picture: {path.name} has more than {max_bytes} bytes; see serving.max_bytes")
     try:
         with Image.open(path, formats=PICTURE_FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
+            scale = short_side_px / min(image.size)
+            if image.width * image.height * max(scale, 1) ** 2 > MAX_PIXELS:
                 raise VideoError(
-                    "too_large", f"picture: {path.name} has {image.width} x {image.height} pixels; shrink it"
+                    "too_large", f"picture: {path.name} is {image.width} x {image.height}; shrink or crop it"
                 )
             upright = ImageOps.exif_transpose(image).convert("RGB")
-            scale = short_side_px / min(upright.size)
             width, height = (max(short_side_px, round(side * scale)) for side in upright.size)
-            if width * height > MAX_PIXELS:
-                raise VideoError("too_large", f"picture: {path.name} is {image.width} x {image.height}; crop it")
             pixels = np.asarray(upright.resize((width, height), Image.Resampling.BILINEAR))
     except UnidentifiedImageError as error:
         raise VideoError(
