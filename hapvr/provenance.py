@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -124,8 +124,8 @@ def tensors_sha256(tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> st
     return digest.hexdigest()
 
 
-def safetensors_sha256(data: bytes, *, names: Container[str] | None = None) -> str:
-    """`tensors_sha256` of the content of a safetensors file, or of the tensors of these names in it, without torch.
+def safetensors_sha256(data: bytes) -> str:
+    """`tensors_sha256` of the content of a safetensors file, without torch.
 
     Raises SafetensorError for a damaged file.
     """
@@ -134,7 +134,6 @@ def safetensors_sha256(data: bytes, *, names: Container[str] | None = None) -> s
     return tensors_sha256(
         (name, TORCH_TYPES[tensor["dtype"]], tensor["shape"], tensor["data"])
         for name, tensor in deserialize(data)  # type: ignore[no-untyped-call]
-        if names is None or name in names
     )
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from hapvr.config_file import dump_config, load_config, parse_config, read_mapping
 from hapvr.errors import ConfigError
-from hapvr.networks.settings import FileWeights, PretrainedWeights, RandomWeights
+from hapvr.networks.settings import Weights
 from tests.conftest import CHECKOUT
 
 MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}]}
@@ -23,8 +23,9 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
         (
             {"backbone": {"weights": {"source": "file", "pth": "x"}}},
-            "weights.file.pth: unknown key; allowed here: path",
+            "weights.pth: unknown key; allowed here: path, seed, source",
         ),
+        ({"teacher": {"weights": {"source": "torchscript"}}}, "source torchscript needs a `path`"),
         ({"sampling": {"fps": 0}}, "sampling.fps: Input should be greater than 0"),
         ({"pseudo_labels": {"top_rate": 0.7, "bottom_rate": 0.5}}, "must be at most 1, got 1.2"),
         (
@@ -92,7 +93,7 @@ def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> No
     """Sections are merged key by key through several files; lists and sections of another source are replaced."""
     first = MINIMAL | {
         "train": {"steps": 7, "objective": {"temperature": 0.5}},
-        "backbone": {"weights": {"source": "pretrained", "fallback": "random"}},
+        "backbone": {"weights": {"source": "file", "path": "network.safetensors"}},
     }
     write(tmp_path / "first.yaml", first)
     write(tmp_path / "rows" / "second.yaml", {"extends": "../first.yaml", "train": {"batch_videos": 6}})
@@ -105,7 +106,7 @@ def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> No
     config = load_config(write(tmp_path / "rows" / "last.yaml", last), overrides={"train.steps": 8})
     assert (config.train.steps, config.train.batch_videos) == (8, 6)
     assert (config.train.objective.temperature, config.train.objective.frame_ap_weight) == (0.5, 0)
-    assert config.backbone.weights == RandomWeights(source="random", seed=3)
+    assert config.backbone.weights == Weights(source="random", seed=3)
     assert [source.name for source in config.sources] == ["b"]
 
 
@@ -136,7 +137,6 @@ def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: py
         load_config(path)
     monkeypatch.setenv("HAPVR_TEST_WEIGHTS", "/models")
     weights = load_config(path).backbone.weights
-    assert isinstance(weights, FileWeights)
     assert weights.path == Path("/models/network.safetensors")
 
 
@@ -152,14 +152,14 @@ def test_shipped_backbones_extend_any_configuration(
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
-def test_shipped_configurations_are_valid_and_only_the_demos_may_fall_back(
+def test_shipped_configurations_are_valid_and_only_the_demos_have_random_weights(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every configuration under configs/ loads; random weights may replace published ones in the demos alone."""
+    """Every configuration under configs/ loads; the weights are random in the demos alone."""
     monkeypatch.setenv("HAPVR_MEASURE", "/measure")
     monkeypatch.setenv("HAPVR_DATA_ROOT", "/data")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     config = load_config(path)
     for weights in (config.backbone.weights, config.teacher.weights):
-        if isinstance(weights, PretrainedWeights) and weights.fallback == "random":
+        if weights.source == "random":
             assert path.name in ("demo.yaml", "demo_own_videos.yaml")

@@ -18,13 +18,7 @@ from torch.nn import functional as F
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.model.frame_extras import FrameExtras
 from hapvr.networks.descriptors import imac, l3_irmac
-from hapvr.networks.settings import (
-    NUM_REGIONS,
-    BackboneConfig,
-    Precision,
-    TorchScriptWeights,
-    region_kernel,
-)
+from hapvr.networks.settings import NUM_REGIONS, BackboneConfig, Precision
 from hapvr.networks.weights import (
     WeightsIdentity,
     create_embedding_network,
@@ -40,6 +34,8 @@ from hapvr.video.jpeg import decode_jpegs
 
 GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)
+REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
+"""Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,6 @@ class Backbone:
     std: tuple[float, ...]
     precision: Precision = "float32"
     descriptor: str = "regions"
-    batch_frames: int = 32
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
@@ -118,8 +113,9 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
-    if isinstance(config.weights, TorchScriptWeights):
-        scripted, identity = load_torchscript(config.weights)
+    if config.weights.source == "torchscript":
+        assert config.weights.path is not None
+        scripted, identity = load_torchscript(config.weights.path)
         network: nn.Module = WindowVectors(scripted)
     else:
         network, identity = _timm_backbone(config)
@@ -127,9 +123,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity)
     settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
-    backbone = Backbone(
-        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor, config.batch_frames
-    )
+    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
     _require_regions(backbone, config)
     return backbone
 
@@ -208,6 +202,12 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
             )
         pooled.append(regions.float())
     return pooled
+
+
+def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
+    """Side and stride of the max pooling that makes regions of a map of this side."""
+    kernel = max(1, round(REGION_KERNEL_RATES[stage] * side_px))
+    return kernel, (kernel + 1) // 2
 
 
 def average_regions(tokens: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
-from hapvr.networks.settings import Precision, TeacherConfig, TorchScriptWeights
+from hapvr.networks.settings import Precision, TeacherConfig
 from hapvr.networks.weights import (
     WeightsIdentity,
     create_embedding_network,
@@ -67,8 +67,9 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     Raises WeightsUnavailableError for weights that cannot be had or do not
     fit, ConfigError for an architecture that timm does not know or that gives no single vector.
     """
-    if isinstance(config.weights, TorchScriptWeights):
-        network, identity = load_torchscript(config.weights)
+    if config.weights.source == "torchscript":
+        assert config.weights.path is not None
+        network, identity = load_torchscript(config.weights.path)
     else:
         network, identity = create_embedding_network(config)
     network.to(memory_format=torch.channels_last)

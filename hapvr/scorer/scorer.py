@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.networks.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.access import Access
+from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.calibration import Calibration, frame_threshold
-from hapvr.scorer.deadline import ComputeLock, Deadline
 from hapvr.scorer.description import Description
 from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
@@ -104,7 +103,6 @@ class VideoScorer:
         self._reader = VideoReader(
             networks.regions,
             crop_px=description.crop_px,
-            batch_frames=description.batch_frames,
             sampling=description.sampling,
             limits=limits,
             computing=self._computing,
@@ -259,5 +257,5 @@ class VideoScorer:
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]
         if isinstance(outcome, VideoError):
-            raise VideoError(outcome.reason, str(outcome))
+            raise outcome
         return outcome

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hapvr.errors import DataError, VideoError
-from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.access import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment
 from hapvr.search.descriptors import frame_descriptors, video_descriptor

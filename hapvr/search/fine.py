@@ -11,7 +11,7 @@ import numpy as np
 
 from hapvr.errors import DataError
 from hapvr.model.settings import COMPARATOR_STEP
-from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.access import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.votes import Candidate

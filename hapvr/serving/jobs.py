@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.access import Deadline
 from hapvr.search.match import SearchAnswer
 from hapvr.search.query import Query
 from hapvr.serving.refusals import Refusal

@@ -17,8 +17,7 @@ from starlette.responses import FileResponse, JSONResponse
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
 from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
-from hapvr.scorer.deadline import Deadline
+from hapvr.scorer.access import Access, Deadline, access_from_environment, limits_from_environment
 from hapvr.search import query as search_query
 from hapvr.search.current import current_index
 from hapvr.search.marks import mark_pair, read_marks, unmark_pair

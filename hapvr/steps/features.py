@@ -94,7 +94,7 @@ def _extract(
                 times.append(video.timestamps_s)
                 yield video_id, crops(video.jpegs, backbone.crop_px)
 
-    for video_id, values in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
+    for video_id, values in embed_in_batches(clips(), embed):
         yield video_id, values, times.popleft()
 
 

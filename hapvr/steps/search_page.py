@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 
 from hapvr.data.frames import VideoFrames, thumbnail
-from hapvr.scorer.pictures import is_picture
 from hapvr.scorer.segments import Segment, clock
+from hapvr.scorer.videos import is_picture
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.match import Match, SearchAnswer
 from hapvr.steps.pictures import StoredPictures, nearest

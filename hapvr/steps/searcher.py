@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
 from hapvr.provenance import Provenance, file_sha256
-from hapvr.scorer.access import Access
+from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.deadline import Deadline
-from hapvr.scorer.pictures import is_picture
+from hapvr.scorer.description import read_description
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import Segment
 from hapvr.scorer.settings import ServingConfig
-from hapvr.scorer.similarity_model import bundle_features
+from hapvr.scorer.videos import is_picture
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.current import CurrentIndex, current_index, read_blank
@@ -102,7 +102,10 @@ class Searcher:
         index = current.open(root, settings)
         shard_of = index.videos()
         collection = SearchableCollection(
-            root, shard_of, require=bundle_features(folder).require, extras=scorer.networks.needs_extras
+            root,
+            shard_of,
+            require=partial(read_description(folder).require_features, folder),
+            extras=scorer.networks.needs_extras,
         )
         engine = SearchEngine(
             scorer=scorer,

@@ -37,7 +37,6 @@ from hapvr.errors import DataError
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import (
     Embedder,
-    FrameNetwork,
     choose_device,
     embed_by_networks,
     region_embedder,
@@ -63,7 +62,6 @@ class _Output:
 
     recipe: ShardRecipe
     embed: Embedder
-    batch_frames: int
     extras_dims: int = 0
 
 
@@ -138,7 +136,7 @@ def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Outp
         columns=view_fields("regions", shape=shape, extras_dims=extras_dims),
         made_with=embed.environment,
     )
-    return _Output(recipe, embed, project.config.backbone.batch_frames, extras_dims)
+    return _Output(recipe, embed, extras_dims)
 
 
 def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
@@ -151,7 +149,7 @@ def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _O
         columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
         made_with=embed.environment,
     )
-    return _Output(recipe, embed, project.config.teacher.batch_frames)
+    return _Output(recipe, embed)
 
 
 def _view_settings(project: Project) -> dict[str, Any]:
@@ -177,8 +175,7 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
             described[video_id] = [row for row, _ in views]
             yield video_id, torch.cat([view.frames for _, view in views])
 
-    networks = [FrameNetwork(output.embed, output.batch_frames) for output in outputs]
-    for video_id, results in embed_by_networks(clips(), networks):
+    for video_id, results in embed_by_networks(clips(), [output.embed for output in outputs]):
         rows = described.pop(video_id)
         entries = []
         for output, values in zip(outputs, results, strict=True):

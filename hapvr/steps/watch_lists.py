@@ -22,7 +22,7 @@ from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
 from hapvr.files import require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
-from hapvr.scorer.pictures import is_picture
+from hapvr.scorer.videos import is_picture
 from hapvr.search.current import CURRENT, current_index
 from hapvr.search.marks import read_marks
 from hapvr.search.query import printable

@@ -79,7 +79,7 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
                 shards = [key for key in shards if key in found.inputs]
                 inputs = {key: inputs[key] for key in shards}
     regions = _sample_regions(project, shards, backbone, progress)
-    whitening = fit_whitening(regions, dims=config.whitening.dims, eps=config.whitening.eps)
+    whitening = fit_whitening(regions, dims=config.whitening.dims)
     environment_ = environment() | {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
     provenance = Provenance(STAGE, settings, inputs, environment_)
     save_whitening(project.root, whitening, provenance)
@@ -137,7 +137,7 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
             "whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos"
         )
     wanted = min(len(places), -(-config.whitening.max_regions // config.backbone.num_regions))
-    rng = numpy_rng(config.whitening.seed, STAGE)
+    rng = numpy_rng(0, STAGE)
     chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
 
     def clips() -> Iterator[tuple[str, Tensor]]:
@@ -151,7 +151,7 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
     embed = region_embedder(backbone, None, choose_device(config.device))
     regions: list[Tensor] = []
     num_done = 0
-    for _, values in embed_in_batches(clips(), embed, batch_frames=config.backbone.batch_frames):
+    for _, values in embed_in_batches(clips(), embed):
         regions.append(values.flatten(0, 1))
         num_done += len(values)
         progress(num_done, wanted)

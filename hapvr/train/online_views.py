@@ -18,6 +18,7 @@ from hapvr.model.settings import needs_extras
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
 from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
@@ -146,9 +147,9 @@ class OnlineViews(BatchSource):
     @torch.inference_mode()
     def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Regions [b, T, R, D] and teacher embeddings [b, T, D'] of clips, in the half precision that is stored."""
-        flat, config = frames.flatten(0, 1), self._config
-        regions = [self._embed_regions(part) for part in torch.split(flat, config.backbone.batch_frames)]
-        embeddings = [self._embed_frames(part) for part in torch.split(flat, config.teacher.batch_frames)]
+        flat = frames.flatten(0, 1)
+        regions = [self._embed_regions(part) for part in torch.split(flat, BATCH_FRAMES)]
+        embeddings = [self._embed_frames(part) for part in torch.split(flat, BATCH_FRAMES)]
         return _of_clips(regions, frames), _of_clips(embeddings, frames)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -21,8 +21,6 @@ def folder_settings(videos: Path, data_root: Path | str, **changes: Any) -> dict
     """The whole chain on one folder of training videos, as small as it goes."""
     settings = small_settings(videos, Path("unused")) | {"data_root": str(data_root)}
     settings["sources"] = [{"kind": "folder", "name": "in", "path": str(videos)}]
-    settings["backbone"] |= {"batch_frames": 8}
-    settings["teacher"] |= {"batch_frames": 8}
     settings["whitening"] = {"dims": 8, "max_regions": 60}
     return settings | changes
 
