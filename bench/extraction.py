@@ -24,7 +24,7 @@ from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.features import crops
-from hapvr.video.pool import encode_jpeg
+from hapvr.video.frames import encode_jpeg
 
 DIMS = 512
 ARCHITECTURES = ("resnet50.tv_in1k", "mobilenetv2_100", "vit_small_patch16_224")
