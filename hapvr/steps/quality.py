@@ -51,7 +51,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
             index,
             limits.max_unavailable_rate,
             "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
-            "download.proxy, then materialise the shard again; or raise quality.max_unavailable_rate.",
+            "the proxy of the environment, then materialise the shard again; or raise quality.max_unavailable_rate.",
         ),
         _share(
             "failed_videos",

@@ -97,20 +97,15 @@ class SamplingConfig(Settings):
 
 
 class DownloadConfig(Settings):
-    """How remote videos are fetched (yt-dlp)."""
+    """How remote videos are fetched (yt-dlp, by the proxy that the environment names, if any)."""
 
     max_height_px: Annotated[int, Field(ge=144)] = 480
     max_bytes: Annotated[int, Field(ge=1)] = 500_000_000
     rate_limit_bytes_s: Annotated[int, Field(ge=1)] | None = None
     retries: Annotated[int, Field(ge=0)] = 3
-    backoff_s: Annotated[float, Field(ge=0)] = Field(default=2.0, description="first wait before a retry; it doubles")
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     cookies_file: Path | None = None
-    proxy: str | None = None
     workers: Annotated[int, Field(ge=1, le=64)] = Field(default=4, description="videos of a shard fetched at once")
-    quota_bytes: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="disk space for all downloads together; what does not fit fails and can be retried"
-    )
     folder: Path | None = Field(
         default=None,
         description="where files are kept, if not in `downloads` of the data root; needed where that is an object store",
