@@ -84,7 +84,7 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     rates = (
         index.filter(pl.col("status") == STATUS_OK)
         .join(before.select("video_id", "duration_s"), on="video_id")
-        .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
+        .filter(pl.col("duration_s") * sampling.fps >= 1)
     )
     off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > limits.max_frame_rate_error * expected)
     unstored = Finding("stored_bytes", True, "error", {"state": "not stored"})

@@ -19,6 +19,9 @@ TOLERANCE_S = 6e-4
 MAX_ASPECT = 8
 """Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a giant picture."""
 
+JPEG_QUALITY = 95
+"""Of stored frames."""
+
 
 def advance_time(*, raw_s: float | None, previous_raw_s: float | None, previous_s: float, interval_s: float) -> float:
     """Time of the next frame on a clock that starts at 0 and never runs backwards.
@@ -100,10 +103,10 @@ def display_frame(
     return np.asarray(picture)
 
 
-def encode_jpeg(frame: NDArray[np.uint8], *, quality: int) -> bytes:
+def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
     """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give equal bytes."""
     buffer = io.BytesIO()
-    Image.fromarray(frame).save(buffer, format="JPEG", quality=quality, subsampling=0)
+    Image.fromarray(frame).save(buffer, format="JPEG", quality=JPEG_QUALITY, subsampling=0)
     return buffer.getvalue()
 
 

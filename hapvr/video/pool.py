@@ -165,7 +165,7 @@ def _sample(
             path,
             fps=config.fps,
             short_side_px=config.short_side_px,
-            keep=functools.partial(encode_jpeg, quality=config.jpeg_quality),
+            keep=encode_jpeg,
             max_frames=config.max_frames,
             decoder=decoder,
         )
