@@ -24,7 +24,7 @@ from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.features import crops
-from hapvr.video.pool import encode_jpeg
+from hapvr.video.frames import encode_jpeg
 
 DIMS = 512
 ARCHITECTURES = ("resnet50.tv_in1k", "mobilenetv2_100", "vit_small_patch16_224")
@@ -43,7 +43,7 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     embed = region_embedder(backbone, Whitening(torch.zeros(channels), projection, torch.ones(dims)), options.device)
     noise = numpy_rng(0, "frames").integers(0, 255, (16, 28, 3), dtype=np.uint8)
     picture = np.kron(noise, np.ones((16, 16, 1), np.uint8))
-    jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1), quality=95) for number in range(options.frames)]
+    jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1)) for number in range(options.frames)]
     frames = crops(jpegs, backbone.crop_px).repeat(options.videos, 1, 1, 1).to(options.device)
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
 

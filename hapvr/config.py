@@ -36,9 +36,7 @@ class OptimizerConfig(Settings):
     learning_rate: Annotated[float, Field(gt=0)] = 4e-5
     weight_decay: Annotated[float, Field(ge=0)] = 1e-2
     warmup_steps: Annotated[int, Field(ge=0)] = 1000
-    warmup_start_rate: Rate = Field(default=0.01, description="first learning rate as a part of `learning_rate`")
     floor_rate: Rate = Field(default=0.1, description="last learning rate as a part of `learning_rate`")
-    gradient_clip_norm: Annotated[float, Field(gt=0)] | None = None
 
 
 class LabelledPairsConfig(Settings):
@@ -58,7 +56,7 @@ class LabelledPairsConfig(Settings):
 
 SECTION_FAMILIES = {"objective": "similarity", "contrast": "tca"}
 """The sections of `train` that only one family reads."""
-EXECUTION_KEYS = frozenset({"data_workers", "log_every_steps", "checkpoint_every_steps"})
+EXECUTION_KEYS = frozenset({"data_workers"})
 """Keys of `train` that say how the work is done and do not determine the weights."""
 
 
@@ -81,16 +79,14 @@ class TrainConfig(Settings):
         "`labelled_pairs`: clips of the features of videos that `labelled_pairs` says show the same",
     )
     labelled_pairs: LabelledPairsConfig | None = None
-    weak_views: Annotated[int, Field(ge=1)] = Field(default=1, description="weak views of each video in a batch")
-    strong_views: Annotated[int, Field(ge=1)] = Field(default=1, description="strong views of each video in a batch")
     repeat_short_clips: bool = Field(
         default=True,
         description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
         "with the video, and the rest is masked",
     )
-    log_every_steps: Annotated[int, Field(ge=1)] = 20
-    validate_every_steps: Annotated[int, Field(ge=1)] = 1000
-    checkpoint_every_steps: Annotated[int, Field(ge=1)] = 500
+    validate_every_steps: Annotated[int, Field(ge=1)] = Field(
+        default=1000, description="between two validations, each with a checkpoint"
+    )
     network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
     contrast: ContrastSettings = ContrastSettings()
@@ -306,14 +302,6 @@ class Config(Settings):
         lists = [one.name for one in self.watch.lists]
         if len(set(lists)) < len(lists):
             raise ValueError(f"watch.lists: names must differ, found {', '.join(lists)}")
-        for name in ("weak", "strong"):
-            wanted, stored = getattr(self.train, f"{name}_views"), getattr(self.views, f"num_{name}")
-            if self.train.source == "cached_views" and wanted > stored // self.views.num_windows:
-                raise ValueError(
-                    f"train.{name}_views {wanted} is more than the cached views of one window: views.num_{name} {stored} "
-                    f"in {self.views.num_windows} windows; raise views.num_{name}, lower views.windows, or set "
-                    f"train.source to online"
-                )
         network = self.train.network
         if isinstance(network, VvsSettings):
             if network.distractor_discrimination and not self.features.pooled:

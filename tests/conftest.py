@@ -96,9 +96,7 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
             "steps": 8,
             "batch_videos": 4,
             "data_workers": 0,
-            "log_every_steps": 2,
             "validate_every_steps": 4,
-            "checkpoint_every_steps": 2,
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
         },
         # 8 steps may end below the untrained baseline, and the gate would then leave no champion

@@ -18,7 +18,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": {"stpes": 10}}, "train.stpes: unknown key; allowed here: batch_videos, checkpoint_every_steps"),
+        ({"train": {"stpes": 10}}, "train.stpes: unknown key; allowed here: batch_videos, contrast, data_workers"),
         ({"train": {"device": "tpu"}}, "train.device: unknown key"),
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
         (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from hapvr.settings import Rate, Settings
+
+WINDOWS = 4
+"""Stretches of a video that its cached views are cut from in turn; the views of one training item are of one stretch."""
 
 
 class AugmentConfig(Settings):
@@ -29,18 +32,14 @@ class ViewsConfig(Settings):
     num_frames: Annotated[int, Field(ge=4)] = 28
     num_weak: Annotated[int, Field(ge=1)] = 4
     num_strong: Annotated[int, Field(ge=1)] = 8
-    windows: Annotated[int, Field(ge=1)] = Field(
-        default=4,
-        description="stretches of a video that its cached views are cut from in turn, at most `num_weak` and `num_strong`; "
-        "the views of one training item are of one stretch. Online views have a new stretch in every batch",
-    )
-    seed: int = 0
+    seed: ClassVar[int] = 0
+    """Seeds windows, augmentations and donors."""
     augment: AugmentConfig = AugmentConfig()
 
     @property
     def num_windows(self) -> int:
         """Windows of the cached views of a video; each has a weak and a strong view at least."""
-        return min(self.windows, self.num_weak, self.num_strong)
+        return min(WINDOWS, self.num_weak, self.num_strong)
 
     def window_of(self, index: int) -> int:
         """The number of the window that a cached view is cut from; weak views have the first indices."""

@@ -18,6 +18,7 @@ from hapvr.video.settings import OwnVideosSource
 MIN_CLIPS = 4
 _MIN_TRAIN = 2
 _BORROWED = 8
+_SEED = 0
 
 
 def split_user_videos(
@@ -31,8 +32,8 @@ def split_user_videos(
     """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
 
     scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part, and each other clip is a scene
-    of its own. The assignment depends on a clip's content (of a named scene, on its name) and the source's seed, so it
-    stays when clips are added; only where a part would lack its minimum (one scene to validate, one to test, two to train)
+    of its own. The assignment depends on a clip's content (of a named scene, on its name), so it stays when
+    clips are added; only where a part would lack its minimum (one scene to validate, one to test, two to train)
     are the nearest scenes moved. A held-out part of a single clip borrows training clips as distractors. The edits that
     combine two videos show a clip that is held out in the other part: it is neither a query of this part nor trained on.
 
@@ -40,7 +41,7 @@ def split_user_videos(
     different scenes that can be decoded.
     """
     groups, unusable = find_clips(videos, out=out, name=source.name)
-    units = _scenes(groups, scenes or {}, source.seed)
+    units = _scenes(groups, scenes or {}, _SEED)
     if len(units) < MIN_CLIPS:
         raise DataError(
             f"own videos: {len(units)} different decodable clips or scenes in {videos} ({len(unusable)} unusable files); "
@@ -61,7 +62,7 @@ def split_user_videos(
             queries=held_out,
             distractors=train[:_BORROWED] if len(held_out) == 1 else [],
             donors=[group[0] for group in other],
-            copies=Copies(edits=source.edits, seed=source.seed),
+            copies=Copies(edits=source.edits, seed=_SEED),
             progress=progress,
         )
         unusable |= failed

@@ -30,7 +30,7 @@ from hapvr.networks.weights import (
     state_sha256,
     stated_settings,
 )
-from hapvr.video.jpeg import decode_jpegs
+from hapvr.video.frames import decode_jpegs
 
 GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)

@@ -25,7 +25,7 @@ from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.settings import ServingConfig
 from hapvr.video.container import MAX_PIXELS, check_file
-from hapvr.video.jpeg import decode_jpegs
+from hapvr.video.frames import decode_jpegs
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.settings import DownloadConfig, SamplingConfig
 from hapvr.video.sources import ManifestEntry

@@ -92,9 +92,6 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
             f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
             f"recorded is {file_sha256[:16]}...; run the steps videos and frames again"
         )
-    elif not reason and num_frames < sampling.min_frames:
-        reason = "too_short"
-        message = f"{num_frames} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
     if reason:
         columns = {"file_sha256": file_sha256, **NO_FRAMES}
         return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **columns))

@@ -56,7 +56,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
             index,
             limits.max_unavailable_rate,
             "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
-            "download.proxy, then materialise the shard again; or raise quality.max_unavailable_rate.",
+            "the proxy of the environment, then materialise the shard again; or raise quality.max_unavailable_rate.",
         ),
         _share(
             "failed_videos",
@@ -89,7 +89,7 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     rates = (
         index.filter(pl.col("status") == STATUS_OK)
         .join(before.select("video_id", "duration_s"), on="video_id")
-        .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
+        .filter(pl.col("duration_s") * sampling.fps >= 1)
     )
     off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > MAX_FRAME_RATE_ERROR * expected)
     return [

@@ -17,7 +17,7 @@ from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
 from hapvr.steps.project import Project
-from hapvr.video.settings import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
+from hapvr.video.settings import DemoCorpusSource, OwnVideosSource
 from hapvr.video.sources import (
     ManifestEntry,
     entries_of_files,
@@ -43,12 +43,12 @@ class ResolvedSource:
 def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:
     """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
-        if isinstance(source, FolderSource):
+        if source.kind == "folder":
             yield _folder(source.name, source.split, project.path(source.path))
-        elif isinstance(source, ListSource):
+        elif source.kind == "list":
             yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
-        elif isinstance(source, BenchmarkSource):
-            yield ResolvedSource(source.name, source.split, _benchmark_videos(source.name))
+        elif source.kind == "benchmark":
+            yield ResolvedSource(source.name, "test", _benchmark_videos(source.name))
         else:
             yield from _labelled(project, source, progress)
 
@@ -75,14 +75,14 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     unsettled: list[Path] = []
     now = time.time()
     for source in project.config.sources:
-        if isinstance(source, FolderSource | OwnVideosSource):
+        if source.kind in ("folder", "own_videos"):
             entries = scan_folder(project.path(source.path), source=source.name).entries
             state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
             for entry in entries:
                 path = path_of_text(entry.uri)
                 if path.is_file() and abs(now - path.stat().st_mtime) < settle_s:
                     unsettled.append(Path(entry.uri))
-        elif isinstance(source, ListSource):
+        elif source.kind == "list":
             try:
                 state[source.name] = file_sha256(project.path(source.path))
             except OSError as error:
@@ -106,9 +106,7 @@ def _labelled(
     folder = project.root.local_path(CORPUS_FOLDER)
     train = f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
-        make_demo_corpus(
-            folder, name=source.name, num_incidents=source.num_incidents, seed=source.seed, progress=progress
-        )
+        make_demo_corpus(folder, name=source.name, progress=progress)
         yield _folder(train, "train", folder / train / "videos")
     else:
         videos = project.path(source.path)

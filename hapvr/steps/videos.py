@@ -20,7 +20,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER
-from hapvr.video.download import DiskQuota, Downloader, DownloadResult, fetched_file
+from hapvr.video.download import Downloader, DownloadResult, fetched_file
 from hapvr.video.pool import RETRYABLE, InspectedVideo, inspect_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
@@ -101,9 +101,8 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
     # All processes start with the first download, and each takes a second of the processor for that.
     config = config.model_copy(update={"workers": max(1, min(config.workers, len(remote)))})
     top = _download_folder(project) if remote else Path()
-    quota = DiskQuota(top, config.quota_bytes if remote else None)
     # the downloader is closed first: threads that still wait for their process then end
-    with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config, quota=quota) as downloader:
+    with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config) as downloader:
 
         def fetch(row: ManifestRow) -> DownloadResult:
             entry = ManifestEntry(row.video_id, row.uri)

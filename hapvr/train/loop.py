@@ -39,6 +39,8 @@ from hapvr.train.run_folder import CHECKPOINTS, NETWORK, newest_checkpoint, save
 from hapvr.train.schedule import build_optimizer, build_scheduler
 
 LOCK_TIMEOUT_S = 30
+LOG_EVERY_STEPS = 20
+"""At most; a short training logs a hundred steps, or all."""
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory")
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
@@ -124,7 +126,7 @@ class Trainer:
             settings,
             self.network,
             num_videos=self._source.num_videos,
-            batch_videos=self._source.batch_videos,
+            batch_videos=self._source.sampler.batch_videos,
             gather=gather_of(fabric),
         )
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
@@ -149,21 +151,23 @@ class Trainer:
                 for text in messages:
                     self._logger.message(text)
             throughput, items = Throughput(), self._items(first_step)
+            log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
             for step in range(first_step, settings.steps):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
                 batch, output, norm = self._step(step, items, throughput)
                 is_last = done == settings.steps
-                if self._logger and (done % settings.log_every_steps == 0 or is_last):
+                if self._logger and (done % log_every == 0 or is_last):
                     measured = _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | throughput.rates()
                     self._logger.metrics(step, measured)
-                if self._validate and (done % settings.validate_every_steps == 0 or is_last):
+                validates = done % settings.validate_every_steps == 0 or is_last
+                if validates and self._validate:
                     self.validate(step)
                     if self._logger:
                         similarity = output[3].float().cpu()
                         report = BatchReport(similarity, batch.labels, batch.video_ids, batch.view_index)
                         self._logger.batch(step, report)
                 stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
-                if done % settings.checkpoint_every_steps == 0 or is_last or stop:
+                if validates or stop:
                     self.save(done)
                 if stop and not is_last:
                     raise TrainingStoppedError(
@@ -221,9 +225,9 @@ class Trainer:
             self._scheduler.load_state_dict(values["scheduler"])
             self._best = Best(**values["best"])
             self._training.load_extra_state(values["family"])
-        if self._source.batch_videos != settings.batch_videos:
+        if self._source.sampler.batch_videos != settings.batch_videos:
             messages.append(
-                f"batches hold {self._source.batch_videos} videos, as there are no more; train.batch_videos is "
+                f"batches hold {self._source.sampler.batch_videos} videos, as there are no more; train.batch_videos is "
                 f"{settings.batch_videos}"
             )
         if settings.num_processes > 1 and self._training.apart:
@@ -256,14 +260,13 @@ class Trainer:
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                f"training: step {step}: out of memory with batches of {self._source.batch_videos} videos "
+                f"training: step {step}: out of memory with batches of {self._source.sampler.batch_videos} videos "
                 f"({first_line(error)}). Lower train.batch_videos or views.num_frames; on a GPU set train.precision to "
                 "bf16-mixed"
             ) from error
         throughput.count(batch)
-        max_norm = self._settings.optimizer.gradient_clip_norm or float("inf")
-        norm = self._fabric.clip_gradients(
-            self._module, self._fabric_optimizer, max_norm=max_norm, error_if_nonfinite=False
+        norm = self._fabric.clip_gradients(  # only measures it
+            self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
         )
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
@@ -287,7 +290,7 @@ class Trainer:
         dump.write_text(json.dumps(clips, indent=1), encoding="utf-8")
         return TrainingError(
             f"training: step {step}: {reason}; the videos of its batch are listed in {dump}. "
-            f"Lower train.optimizer.learning_rate, or set train.optimizer.gradient_clip_norm"
+            f"Lower train.optimizer.learning_rate"
         )
 
     def _finish(self, first_step: int, throughput: Throughput) -> TrainingResult:

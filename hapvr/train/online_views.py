@@ -14,7 +14,6 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import FrameFile, frames_digest
 from hapvr.data.shards import Shard
-from hapvr.model.settings import needs_extras
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
 from hapvr.networks.pseudo import pseudo_labels
@@ -23,8 +22,11 @@ from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
-from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
+from hapvr.train.batch import Batch, BatchClip, BatchSource
 from hapvr.train.gather import Gather
+
+STRENGTHS: tuple[Strength, ...] = ("weak", "strong")
+"""Of the views of a video in a batch."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,8 @@ class OnlineViews(BatchSource):
         world_size: int = 1,
         gather: Gather | None = None,
     ) -> None:
-        settings = config.train
-        self._root = root
-        self._shard_keys = tuple(shard_keys)
-        self._config = config
-        weak: list[Strength] = ["weak"] * settings.weak_views
-        self._strengths: list[Strength] = weak + ["strong"] * settings.strong_views
-        self._device = device
-        self._gather = gather
+        super().__init__(root, shard_keys, config, rank=rank, world_size=world_size)
+        self._device, self._gather = device, gather
         self._shard_of: dict[str, int] = {}
         self._video_frames: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
@@ -69,19 +65,11 @@ class OnlineViews(BatchSource):
             frames.require({"sampling": config.sampling.identity_fields()})
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
-        sampler = BatchSampler(
-            self._shard_of,
-            batch_videos=settings.batch_videos,
-            seed=settings.seed,
-            rank=rank,
-            world_size=world_size,
-        )
-        super().__init__(sampler, self._shard_of, repeat_short_clips=settings.repeat_short_clips)
+        self._start(self._shard_of, video_ids=self._shard_of)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        extras = needs_extras(settings.network)
-        self.extras_dims = len(whitening.mean) if extras else 0
-        self._embed_regions = region_embedder(backbone, whitening, device, extras=extras)
+        self.extras_dims = len(whitening.mean) if self._extras else 0
+        self._embed_regions = region_embedder(backbone, whitening, device, extras=self._extras)
         self._embed_frames = teacher_embedder(teacher, device)
         self._networks = {
             "backbone": _network_identity(backbone.settings),
@@ -99,13 +87,13 @@ class OnlineViews(BatchSource):
     def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
         """The views of a batch, and which of them are this rank's."""
         videos, own = self.sampler.videos(number), self.sampler.rank_slice()
-        seed, count = self._config.train.seed, len(self._strengths)
+        seed, count = self._seed, len(STRENGTHS)
         window = derive_seed(seed, "window", number)
         indices = [derive_seed(seed, "view", number, place) for place in range(count)]
         plans = []
         for video_id in videos:
             others = [other for other in videos if other != video_id]
-            for index, strength in zip(indices, self._strengths, strict=True):
+            for index, strength in zip(indices, STRENGTHS, strict=True):
                 donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
         return plans, slice(own.start * count, own.stop * count)

@@ -12,6 +12,9 @@ from hapvr.config import OptimizerConfig
 from hapvr.errors import ConfigError
 from hapvr.model.family import VideoNetwork
 
+WARMUP_START_RATE = 0.01
+"""First learning rate as a part of the full one."""
+
 
 def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:
     """AdamW over all trained parameters, or Adam with the decay in the gradient. Raises ConfigError where there are none."""
@@ -29,6 +32,5 @@ def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int
     )
     if not warmup:
         return cosine
-    start = max(config.warmup_start_rate, 1e-8)  # LinearLR refuses exactly 0
-    linear = LinearLR(optimizer, start_factor=start, total_iters=warmup)
+    linear = LinearLR(optimizer, start_factor=WARMUP_START_RATE, total_iters=warmup)
     return SequentialLR(optimizer, [linear, cosine], milestones=[warmup])

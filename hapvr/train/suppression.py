@@ -13,7 +13,7 @@ from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.networks.saliency import saliency_labels
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch, ClipRoles
+from hapvr.train.batch import Batch, clips_per_item
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
 from hapvr.train.gather import Gather
 
@@ -24,8 +24,8 @@ EASY_RATE = 0.09
 class SuppressionTraining(FamilyTraining):
     """Clips to the four losses of VVS.
 
-    The anchors are the weak views; each meets every strong view of its video. Of labelled pairs they are the one video and
-    the other. The negative of an anchor is the clip of the batch with the most similar vector that shares no video and no
+    The anchor is the weak view of a video and the positive its strong view; of labelled pairs they are the two videos. The
+    negative of an anchor is the clip of the batch with the most similar vector that shares no video and no
     donor with it, and that no pairs join to it. The distractor frames are those of a small magnitude of other videos in the
     batch, so no list of them is kept; number and places of insertions are drawn once per batch, and batch normalisation sees
     the maps of all anchors of a process at once.
@@ -42,27 +42,25 @@ class SuppressionTraining(FamilyTraining):
         super().__init__(network)
         self._settings = settings
         self._gather = gather
-        self._roles = ClipRoles.of(settings)
+        self._num_clips = clips_per_item(settings)
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
-        settings, roles, regions = self._settings, self._roles, batch.regions
+        settings, regions = self._settings, batch.regions
         check_clips("clips", regions, None)
         own = slice(batch.first_row, batch.first_row + len(regions))
         labels = batch.labels[own, own]
         extras = None
         if self.network.needs_extras:
             regions, extras = split_extras(regions, extras_dims=self.network.extras_dims)
-        anchor_of_pair, positive_of_pair = roles.pairs(len(regions), regions.device)
+        anchor_rows = torch.arange(0, len(regions), self._num_clips, device=regions.device)
         with drawing_by(settings.seed, "dropout", batch_number, batch.first_row, device=regions.device):
-            anchors, injected = self._anchors(regions, extras, labels, batch_number, batch.first_row)
+            anchors, injected = self._anchors(anchor_rows, regions, extras, labels, batch_number, batch.first_row)
             vectors = self.network.vectors(regions)
-        anchor_rows = anchor_of_pair[:: roles.positives]
         negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
-        place = torch.arange(len(anchor_rows), device=regions.device).repeat_interleave(roles.positives)
-        usable = has_negative[place]
-        positive = positive_of_pair[usable]
-        terms = self._terms(anchors, regions, vectors, injected, place[usable], positive, negative[place[usable]])
+        usable = has_negative.nonzero().flatten()
+        positive = anchor_rows[usable] + 1
+        terms = self._terms(anchors, regions, vectors, injected, usable, positive, negative[usable])
         nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
         total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
@@ -74,10 +72,15 @@ class SuppressionTraining(FamilyTraining):
         return total, {name: term.detach() for name, term in terms.items()}, counts, every @ every.T
 
     def _anchors(
-        self, regions: Tensor, extras: FrameExtras | None, labels: Tensor, batch_number: int, first_row: int
+        self,
+        rows: Tensor,
+        regions: Tensor,
+        extras: FrameExtras | None,
+        labels: Tensor,
+        batch_number: int,
+        first_row: int,
     ) -> tuple[Anchors, Tensor | None]:
-        """The anchors with distractors in them, and the label of each of their frames; None without discrimination."""
-        rows = self._roles.is_anchor(len(regions), regions.device).nonzero().flatten()
+        """The anchors, clips at `rows`, with distractors in them, and the label of each of their frames; None without discrimination."""
         if extras is None:
             return self.network.anchors(regions[rows], None), None
         parts = (self._settings.seed, "injection", batch_number, first_row)

@@ -5,7 +5,7 @@ codecs. The only module that imports decord.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,17 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
-from hapvr.video.container import (
-    MAX_PIXELS,
-    StreamMetadata,
-    TimedFrame,
-    VideoProbe,
-    iter_frames,
-    open_video,
-    read_metadata,
-)
-from hapvr.video.geometry import display_frame
-from hapvr.video.sampling import TOLERANCE_S, check_sampling, frames_due, sampling_times, shown_frames
+from hapvr.video.container import StreamMetadata, VideoProbe, iter_frames, open_video, read_metadata
+from hapvr.video.frames import TOLERANCE_S, display_frame, frames_due, sampling_times, shown_frames
 from hapvr.video.selection import CODEC as SELECTED_CODEC
 from hapvr.video.selection import IncompleteSelectionError, Packets, iter_selected, read_packets
 
@@ -50,103 +41,12 @@ _TIMED_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
 _DECORD_CODECS = frozenset({"vp8", "vp9"})
 
 
-@dataclass(frozen=True)
-class SampledFrames:
-    """Frames on display at timestamps_s.
-
-    frames: [N, H, W, 3] uint8 RGB, N >= 1. timestamps_s: [N]. warning: "" or what seems to be missing from the file.
-    """
-
-    frames: NDArray[np.uint8]
-    timestamps_s: NDArray[np.float64]
-    decoder: str
-    warning: str
-
-
-@dataclass(frozen=True)
-class Sample(Generic[Kept]):
-    """What was kept of each sampled frame, with the frames' size in pixels."""
-
-    kept: tuple[Kept, ...]
-    timestamps_s: tuple[float, ...]
-    width_px: int
-    height_px: int
-    decoder: str
-    warning: str
-    probe: VideoProbe
-
-
-def probe_video(path: Path, *, max_pixels: int = MAX_PIXELS) -> VideoProbe:
-    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
-
-    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
-    """
-    return read_metadata(path, max_pixels=max_pixels).probe
-
-
-def sample_frames(
-    path: Path,
-    *,
-    fps: float,
-    short_side_px: int | None,
-    max_frames: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    decoder: Decoder = "auto",
-) -> SampledFrames:
-    """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
-
-    short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
-    shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file
-    is read only up to the last of these frames. Raises ArgumentError, and VideoError as `probe_video` does.
-    """
-    sample = sample_video(
-        path,
-        fps=fps,
-        short_side_px=short_side_px,
-        keep=lambda frame: frame,
-        max_frames=max_frames,
-        max_pixels=max_pixels,
-        decoder=decoder,
-    )
-    return SampledFrames(
-        frames=np.stack(sample.kept),
-        timestamps_s=np.array(sample.timestamps_s),
-        decoder=sample.decoder,
-        warning=sample.warning,
-    )
-
-
-def sample_video(
-    path: Path,
-    *,
-    fps: float,
-    short_side_px: int | None,
-    keep: Callable[[NDArray[np.uint8]], Kept],
-    max_frames: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    decoder: Decoder = "auto",
-) -> Sample[Kept]:
-    """Do as `sample_frames`, but keep `keep(frame)` of each frame: memory then holds one decoded frame at a time.
-
-    keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
-    """
-    check_sampling(fps=fps, max_frames=max_frames)
-    metadata = read_metadata(path, max_pixels=max_pixels)
-    samples = _Samples(path, metadata, fps, short_side_px, max_frames, keep)
-    selects = metadata.probe.codec == SELECTED_CODEC
-    timed = decoder == "auto" and bool(metadata.formats & _TIMED_FORMATS) and (selects or _decord_reads(metadata))
-    packets = read_packets(path, until_s=math.inf if max_frames is None else max_frames / fps) if timed else None
-    if packets is not None and (selects or packets.whole):
-        try:
-            return _sample_packets(samples, packets)
-        except (IncompleteSelectionError, RuntimeError, IndexError):
-            samples = _Samples(path, metadata, fps, short_side_px, max_frames, keep)
-    return _sample_all(samples, max_pixels)  # if the file is at fault, this says so
-
-
 @dataclass
-class _Samples(Generic[Kept]):
-    """What is sampled of a file, and what was kept of it so far."""
+class Sample(Generic[Kept]):
+    """What was kept of the frames on display at 0, 1/fps, 2/fps ... seconds.
+
+    size_px: width and height of all frames, that of the first. warning: "" or what seems to be missing from the file.
+    """
 
     path: Path
     metadata: StreamMetadata
@@ -156,9 +56,15 @@ class _Samples(Generic[Kept]):
     keep: Callable[[NDArray[np.uint8]], Kept]
     kept: list[Kept] = field(default_factory=list)
     size_px: tuple[int, int] | None = None
+    decoder: str = ""
+    warning: str = ""
+
+    @property
+    def timestamps_s(self) -> tuple[float, ...]:
+        return tuple(k / self.fps for k in range(len(self.kept)))
 
     def add(self, stored: NDArray[np.uint8], count: int) -> None:
-        """The next frame, on display at this many sampling times; all have the size of the first."""
+        """The next frame, on display at this many sampling times."""
         frame = display_frame(
             stored,
             pixel_aspect=self.metadata.pixel_aspect,
@@ -171,13 +77,73 @@ class _Samples(Generic[Kept]):
 
     def finish(self, decoder: str, *, end_s: float | None) -> Sample[Kept]:
         """end_s: time of the file's last frame; None if reading stopped before it."""
-        if self.size_px is None:
-            raise VideoError("no_frames", f"video: {self.path.name}: no frame was sampled; fetch the file again")
-        probe, warning = self.metadata.probe, ""
+        self.decoder, probe = decoder, self.metadata.probe
         if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
-            warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
-        times_s = tuple(k / self.fps for k in range(len(self.kept)))
-        return Sample(tuple(self.kept), times_s, *self.size_px, decoder, warning, probe)
+            self.warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
+        return self
+
+
+@dataclass(frozen=True)
+class SampledFrames:
+    """frames: [N, H, W, 3] uint8 RGB, N >= 1, on display at timestamps_s [N]. warning: as of `Sample`."""
+
+    frames: NDArray[np.uint8]
+    timestamps_s: NDArray[np.float64]
+    decoder: str
+    warning: str
+
+
+def probe_video(path: Path) -> VideoProbe:
+    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
+
+    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
+    """
+    return read_metadata(path).probe
+
+
+def sample_frames(
+    path: Path,
+    *,
+    fps: float,
+    short_side_px: int | None,
+    max_frames: int | None = None,
+    decoder: Decoder = "auto",
+) -> SampledFrames:
+    """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
+
+    short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
+    shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file
+    is read only up to the last of these frames. Raises VideoError as `probe_video` does.
+    """
+    sample = sample_video(
+        path, fps=fps, short_side_px=short_side_px, keep=lambda frame: frame, max_frames=max_frames, decoder=decoder
+    )
+    return SampledFrames(np.stack(sample.kept), np.array(sample.timestamps_s), sample.decoder, sample.warning)
+
+
+def sample_video(
+    path: Path,
+    *,
+    fps: float,
+    short_side_px: int | None,
+    keep: Callable[[NDArray[np.uint8]], Kept],
+    max_frames: int | None = None,
+    decoder: Decoder = "auto",
+) -> Sample[Kept]:
+    """Do as `sample_frames`, but keep `keep(frame)` of each frame: memory then holds one decoded frame at a time.
+
+    keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
+    """
+    metadata = read_metadata(path)
+    selects = metadata.probe.codec == SELECTED_CODEC
+    timed = decoder == "auto" and bool(metadata.formats & _TIMED_FORMATS) and (selects or _decord_reads(metadata))
+    packets = read_packets(path, until_s=math.inf if max_frames is None else max_frames / fps) if timed else None
+    if packets is not None and (selects or packets.whole):
+        try:
+            return _sample_packets(Sample(path, metadata, fps, short_side_px, max_frames, keep), packets)
+        except (IncompleteSelectionError, RuntimeError, IndexError):
+            pass  # if the file is at fault, decoding all of it says so
+    return _sample_all(Sample(path, metadata, fps, short_side_px, max_frames, keep))
 
 
 def _decord_reads(metadata: StreamMetadata) -> bool:
@@ -190,27 +156,26 @@ def _decord_reads(metadata: StreamMetadata) -> bool:
     )
 
 
-def _sample_packets(samples: _Samples[Kept], packets: Packets) -> Sample[Kept]:
+def _sample_packets(sample: Sample[Kept], packets: Packets) -> Sample[Kept]:
     """Decode the frames on display at the sampling times, each once."""
     end_s = packets.times_s[-1]
-    times_s = sampling_times(fps=samples.fps, end_s=end_s, max_frames=samples.max_frames)
+    times_s = sampling_times(fps=sample.fps, end_s=end_s, max_frames=sample.max_frames)
     indices, counts = np.unique(shown_frames(np.array(packets.times_s), times_s), return_counts=True)
-    selects = samples.metadata.probe.codec == SELECTED_CODEC
-    frames = (_selected_frames if selects else _decord_frames)(samples.path, packets, indices.tolist())
-    width_px, height_px = samples.metadata.stored_px
+    selects = sample.metadata.probe.codec == SELECTED_CODEC
+    if selects:
+        wanted = [packets.pts[index] for index in indices.tolist()]
+        frames = (_rgb(frame, sample.path) for frame in iter_selected(sample.path, packets, wanted))
+    else:
+        frames = _decord_frames(sample.path, packets, indices.tolist())
+    width_px, height_px = sample.metadata.stored_px
     for stored, count in zip(frames, counts.tolist(), strict=True):
         if stored.shape != (height_px, width_px, 3):
             raise IncompleteSelectionError
-        samples.add(stored, count)
-    return samples.finish(PYAV_SELECTED if selects else DECORD, end_s=end_s if packets.whole else None)
+        sample.add(stored, count)
+    return sample.finish(PYAV_SELECTED if selects else DECORD, end_s=end_s if packets.whole else None)
 
 
-def _selected_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
-    for frame in iter_selected(path, packets, [packets.pts[index] for index in indices]):
-        yield _rgb(frame, path)
-
-
-def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
+def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Generator[NDArray[np.uint8], None, None]:
     import decord as untyped  # only where it is installed, and a file needs it
 
     decord: Any = untyped
@@ -225,23 +190,23 @@ def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator
         raise IncompleteSelectionError from error
 
 
-def _sample_all(samples: _Samples[Kept], max_pixels: int) -> Sample[Kept]:
+def _sample_all(sample: Sample[Kept]) -> Sample[Kept]:
     """Decode all frames, up to the last one that is wanted."""
-    with open_video(samples.path) as (container, stream):
-        timed = iter_frames(samples.path, container, stream, max_pixels=max_pixels)
-        current: TimedFrame = next(timed)
+    with open_video(sample.path) as (container, stream):
+        timed = iter_frames(sample.path, container, stream)
+        time_s, frame = next(timed)
         while True:
             following = next(timed, None)
             # a frame is shown until the next one starts; the last one at its own time only
-            until_s = current.time_s + 2 * TOLERANCE_S if following is None else following.time_s
-            count = frames_due(fps=samples.fps, until_s=until_s, max_frames=samples.max_frames) - len(samples.kept)
+            until_s = time_s + 2 * TOLERANCE_S if following is None else following[0]
+            count = frames_due(fps=sample.fps, until_s=until_s, max_frames=sample.max_frames) - len(sample.kept)
             if count > 0:
-                samples.add(_rgb(current.frame, samples.path), count)
-            if len(samples.kept) == samples.max_frames:
-                return samples.finish(PYAV, end_s=None)
+                sample.add(_rgb(frame, sample.path), count)
+            if len(sample.kept) == sample.max_frames:
+                return sample.finish(PYAV, end_s=None)
             if following is None:
-                return samples.finish(PYAV, end_s=current.time_s)
-            current = following
+                return sample.finish(PYAV, end_s=time_s)
+            time_s, frame = following
 
 
 def _rgb(frame: av.VideoFrame, path: Path) -> NDArray[np.uint8]:

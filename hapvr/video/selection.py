@@ -16,7 +16,7 @@ import av
 from av.video.frame import VideoFrame
 
 from hapvr.video.container import iter_packets, open_video
-from hapvr.video.sampling import MAX_GAP_S
+from hapvr.video.frames import MAX_GAP_S
 
 CODEC = "h264"
 
