@@ -51,7 +51,7 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
 def read_value(text: str, *, what: str) -> Any:
     """One value as YAML. `what` names it in messages. Raises ConfigError; quotes make text of anything."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+        return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise ConfigError(f"{what} {text!r:.120}: not a YAML value ({problem}); put quotes around text") from error
@@ -63,7 +63,9 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     try:
         config = Config.model_validate(_with_environment(dict(data), (), variables))
     except KeyError as error:
-        raise ConfigError(f"config: {origin}: the environment variable {error.args[0]} is not set; set it first") from None
+        raise ConfigError(
+            f"config: {origin}: the environment variable {error.args[0]} is not set; set it first"
+        ) from None
     except ValidationError as error:
         raise ConfigError(f"config: {origin} is not valid: {explain(error)}") from error
     config.set_variables(variables)
@@ -97,7 +99,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer")
     try:
         require_regular(path)
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  # a SafeLoader
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]
         raise ConfigError(

@@ -78,7 +78,7 @@ def test_load_config_applies_overrides(tmp_path: Path) -> None:
     config = load_config(path, overrides={"sources.0.path": "other", "train.steps": 3})
     assert config.train.steps == 3
     assert str(config.sources[0].path) == "other"  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="override 'sources.7.path': there is no such place"):
+    with pytest.raises(ConfigError, match=r"override 'sources.7.path': there is no such place"):
         load_config(path, overrides={"sources.7.path": "x"})
 
 
