@@ -21,14 +21,18 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 FAMILY_KEY = "train.network.family"
 MAX_FILES = 32
 """Files that one configuration may extend, each counted as often as it is named."""
+MAX_ALIASES = 16
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases: a page of them can stand for 2^100 values, or for itself."""
+    """YAML with few aliases: a page of them can stand for 2^100 values."""
+
+    aliases = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*) are not supported; write the value out")
+        self.aliases += self.check_event(yaml.AliasEvent)  # type: ignore[no-untyped-call]
+        if self.aliases > MAX_ALIASES:
+            raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases (*); write the values out")
         return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
 
 
@@ -66,6 +70,8 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
         raise ConfigError(
             f"config: {origin}: the environment variable {error.args[0]} is not set; set it first"
         ) from None
+    except RecursionError:
+        raise ConfigError(f"config: {origin} is nested too deeply; see configs/demo.yaml for the usual form") from None
     except ValidationError as error:
         raise ConfigError(f"config: {origin} is not valid: {explain(error)}") from error
     config.set_variables(variables)
