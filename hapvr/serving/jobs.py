@@ -19,6 +19,7 @@ from hapvr.serving.refusals import Refusal
 SEARCH_TIMEOUT_S = 300.0
 """Limit for one search, not counting its time in the queue."""
 
+SEARCHES_AT_ONCE = 2
 MAX_WAITING = 32
 """Searches that wait, uploads that are being received included; more are refused."""
 
@@ -56,9 +57,8 @@ class Job:
 class SearchJobs:
     """Runs searches. Any thread may ask."""
 
-    def __init__(self, *, at_once: int) -> None:
-        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="search")
-        self._num_places = at_once + MAX_WAITING
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(SEARCHES_AT_ONCE, thread_name_prefix="search")
         self._guard = threading.Lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self.busy = 0
@@ -68,7 +68,7 @@ class SearchJobs:
     def place(self) -> Iterator[None]:
         """A place among those that run and wait. Raises Refusal `busy` where all are taken."""
         with self._guard:
-            if self.busy >= self._num_places:
+            if self.busy >= SEARCHES_AT_ONCE + MAX_WAITING:
                 sentence = f"search: {self.busy} searches run or wait, and no more are taken; try again in {RETRY_S} s"
                 raise Refusal(503, "busy", sentence, {"retry-after": str(RETRY_S)})
             self.busy += 1

@@ -70,7 +70,7 @@ class Service:
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
-        self.jobs = SearchJobs(at_once=project.config.service.searches_at_once)
+        self.jobs = SearchJobs()
         self.duplicates = StoredDuplicates()
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
