@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hapvr.serving.uploads import LOCK, PREFIX, upload_folder
+from hapvr.serving.requests import LOCK, PREFIX, upload_folder
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
 from tests.steps.search_projects import LONG, copied
