@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
-from assets import metadata
 from assets.partitions import GPU_POOL, SHARDS
 from assets.project import ProjectResource
 from hapvr.chain import CHAIN
@@ -43,11 +42,10 @@ def step_asset(
     kinds: set[str],
     owner: str,
     description: str,
-    columns: dict[str, str] | None = None,
     checks: Sequence[dg.AssetCheckSpec] = (),
     options: Callable[[dg.AssetExecutionContext], dict[str, Any]] = lambda _: {},
 ) -> dg.AssetsDefinition:
-    """The asset of a step. show: what a materialisation says of what was made; columns: of its table; options: of `Step.run`."""
+    """The asset of a step. show: what a materialisation says of what was made; options: of `Step.run`."""
     step = CHAIN[name]
 
     @dg.asset(
@@ -58,7 +56,6 @@ def step_asset(
         pool=GPU_POOL if step.gpu else None,
         partitions_def=SHARDS if step.per_shard else None,
         deps=dependencies(name),
-        metadata=metadata.columns(columns) if columns else None,
         check_specs=list(checks),
         description=description,
     )

@@ -36,13 +36,6 @@ video_manifest = step_asset(
     group="ingest",
     kinds={"parquet"},
     owner=DATA_TEAM,
-    columns={
-        "video_id": "string: `<source>/<path>`, unique",
-        "source": "string: name of the source in the configuration",
-        "split": "string: train, validation or test",
-        "shard": "string: the partition that holds the video",
-        "uri": "string: path, http(s) URL or youtube:<id>",
-    },
     description="One row per video of all sources, assigned to shards of a fixed size; append-only. Registers the shards as partitions.",
 )
 
@@ -60,17 +53,6 @@ videos = step_asset(
     group="ingest",
     kinds={"parquet"},
     owner=DATA_TEAM,
-    columns=metadata.INDEX
-    | {
-        "path": "string: of the file, under the data root or where the source has it",
-        "num_bytes": "int64",
-        "sha256": "string: of the file's bytes",
-        "duration_s": "double: as the file states it",
-        "fps": "double: as the file states it",
-        "width_px": "int32",
-        "height_px": "int32",
-        "codec": "string",
-    },
     checks=checks.specs("videos", checks.VIDEOS),
     description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
     options=lambda _: {"retry_failed": True},
@@ -95,12 +77,6 @@ frames = step_asset(
     group="ingest",
     kinds={"parquet"},
     owner=DATA_TEAM,
-    columns={
-        "video_id": "string: rows of a video are contiguous, in time order",
-        "frame_index": "int32: from 0",
-        "timestamp_s": "double: presentation time in the video",
-        "jpeg": "binary: the frame, short side at sampling.short_side_px",
-    },
     checks=checks.specs("frames", checks.FRAMES),
     description="Frames at the configured rate as JPEG with their timestamps; a video that cannot be decoded is a row with a reason.",
     options=lambda _: {"retry_failed": True},

@@ -24,24 +24,6 @@ WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts th
     deps=dependencies("watch_matches"),
     owners=[DATA_TEAM],
     check_specs=checks.specs("watch_matches", CHECKS),
-    metadata=metadata.columns(
-        {
-            "watch_list": "string: its name in the configuration",
-            "query": "string: a file, or a video of the collection",
-            "video_id": "string: of the shard",
-            "query_sha256": "string: of the query's file",
-            "video_sha256": "string: of the video's file",
-            "similarity": "double: of the network, in [-1, 1]",
-            "probability": "double: of a match",
-            "query_start_s": "double: begin of the surest common part; null if none could be aligned",
-            "query_end_s": "double: its end",
-            "video_start_s": "double: begin of the surest common part",
-            "video_end_s": "double: its end",
-            "query_covered": "double: part of the query that the video shows",
-            "video_covered": "double: part of the video that the query shows",
-            "since": "string: when the pair was found first, ISO 8601, UTC",
-        }
-    ),
     description="The queries of all watch lists, compared with the shard; matches are posted to the webhook if there is one.",
 )
 def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
@@ -56,7 +38,7 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
     progress = ProgressLines(context.log.info, "comparing queries")
     made = make_watch_matches(opened, Searcher.open(opened), context.partition_key, progress=progress)
     delivery = deliver_alerts(opened)
-    digest = opened.root.sha256(made.place)
+    stored = metadata.stored(opened.root, made.place)
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(made.table),
@@ -64,11 +46,10 @@ def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -
                 pl.DataFrame(made.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
             ),
             "new_alerts": made.announced,
-            "path": dg.MetadataValue.path(f"{opened.root.url}/{made.place}"),
-            "digest": digest,
+            **stored,
             "was_finished": not made.done,
         },
-        data_version=dg.DataVersion(digest),
+        data_version=dg.DataVersion(stored["digest"]),
         check_results=[
             checks.warning(USABLE, passed=not made.failed, hint=REPLACE, failed=made.failed),
             checks.warning(
