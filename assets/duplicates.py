@@ -3,8 +3,7 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import dependencies
-from assets.partitions import GPU_POOL, SHARDS
+from assets.factory import asset_options
 from assets.project import DATA_TEAM, ProjectResource
 
 CALIBRATED = "calibrated"
@@ -17,17 +16,17 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
 
 
 @dg.asset(
-    group_name="search",
-    kinds={"pytorch", "parquet"},
-    pool=GPU_POOL,
-    partitions_def=SHARDS,
-    deps=dependencies("duplicate_pairs"),
-    owners=[DATA_TEAM],
-    check_specs=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
-    description=(
-        "Every video of the shard is searched for in the whole collection. A new shard finds its pairs with all older ones, so "
-        "these stand; a shard is searched again when it was made again, or when model or search settings change."
-    ),
+    **asset_options(
+        "duplicate_pairs",
+        group="search",
+        kinds={"pytorch", "parquet"},
+        owner=DATA_TEAM,
+        checks=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
+        description=(
+            "Every video of the shard is searched for in the whole collection. A new shard finds its pairs with all older ones, so "
+            "these stand; a shard is searched again when it was made again, or when model or search settings change."
+        ),
+    )
 )
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl
@@ -65,17 +64,19 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 
 
 @dg.asset(
-    group_name="search",
-    kinds={"parquet"},
-    deps=dependencies("duplicate_groups"),
-    owners=[DATA_TEAM],
-    check_specs=checks.specs(
-        "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
-    ),
-    description=(
-        "Copies, grouped around medoids so that no chain of look-alikes ties strangers together, and which copy to keep and why. "
-        "Marks of people decide over the model."
-    ),
+    **asset_options(
+        "duplicate_groups",
+        group="search",
+        kinds={"parquet"},
+        owner=DATA_TEAM,
+        checks=checks.specs(
+            "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
+        ),
+        description=(
+            "Copies, grouped around medoids so that no chain of look-alikes ties strangers together, and which copy to keep and why. "
+            "Marks of people decide over the model."
+        ),
+    )
 )
 def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl

@@ -65,5 +65,5 @@ benchmark_scores = step_asset(
     kinds={"pytorch", "mlflow"},
     owner=MODEL_TEAM,
     description="mAP and micro-AP of every task of every benchmark, of the trained model and of the untrained baseline, with plots.",
-    options=lambda context: {"run": training_key(context.run)},
+    arguments=lambda context: {"run": training_key(context.run)},
 )

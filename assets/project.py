@@ -12,6 +12,10 @@ from hapvr.registry.client import model_page, runs_page
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
+SHARDS = dg.DynamicPartitionsDefinition(name="shards")
+"""The one set of partitions: shards of videos."""
+GPU_POOL = "gpu"
+"""Runs with an asset of this pool follow each other: dagster.yaml gives the pool one run at a time."""
 PROCESS_TAG = "hapvr/process"
 DATA_TEAM = "team:data"
 MODEL_TEAM = "team:models"

@@ -4,16 +4,17 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
-from assets.partitions import synchronize
-from assets.project import DATA_TEAM
+from assets.project import DATA_TEAM, SHARDS
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:
     from hapvr.data.manifest import MANIFEST_STAGE, read_manifest
 
     result, root = made.result, made.project.root
-    synchronize(made.context.instance, list(result.shards))
-    manifest = read_manifest(root)
+    manifest, instance, name = read_manifest(root), made.context.instance, str(SHARDS.name)
+    for stale in set(instance.get_dynamic_partitions(name)) - set(result.shards):  # of another configuration
+        instance.delete_dynamic_partition(name, stale)
+    instance.add_dynamic_partitions(name, list(result.shards))
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(manifest),
@@ -55,7 +56,7 @@ videos = step_asset(
     owner=DATA_TEAM,
     checks=checks.specs("videos", checks.VIDEOS),
     description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
-    options=lambda _: {"retry_failed": True},
+    arguments=lambda _: {"retry_failed": True},
 )
 
 
@@ -79,5 +80,5 @@ frames = step_asset(
     owner=DATA_TEAM,
     checks=checks.specs("frames", checks.FRAMES),
     description="Frames at the configured rate as JPEG with their timestamps; a video that cannot be decoded is a row with a reason.",
-    options=lambda _: {"retry_failed": True},
+    arguments=lambda _: {"retry_failed": True},
 )

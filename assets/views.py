@@ -7,8 +7,7 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import dependencies
-from assets.partitions import GPU_POOL, SHARDS
-from assets.project import DATA_TEAM, ProjectResource
+from assets.project import DATA_TEAM, GPU_POOL, SHARDS, ProjectResource
 
 if TYPE_CHECKING:
     from hapvr.data.shard_build import StageResult

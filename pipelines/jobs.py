@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.partitions import SHARDS
+from assets.project import SHARDS
 from hapvr.chain import JOBS
 from pipelines.resources import automation_settings
 
