@@ -25,13 +25,6 @@ frame_descriptors = step_asset(
     group="search",
     kinds={"pytorch", "parquet"},
     owner=DATA_TEAM,
-    columns={
-        "video_id": "string: rows of a video are contiguous, in time order",
-        "frame_index": "int32: from 0",
-        "timestamp_s": "double: presentation time in the video",
-        "reason": "string: why the frame cannot be found, blank or frozen; else empty",
-        "vector": "fixed_size_binary: [whitening.dims] float16, a unit vector; shape and dtype in the field's metadata",
-    },
     description="A vector per frame, from the regions that the champion weighs; another champion gets descriptors of its own.",
 )
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets import metadata
-from assets.factory import dependencies
-from assets.partitions import GPU_POOL
+from assets.factory import asset_options
 from assets.project import MODEL_TEAM, ProjectResource
 
 if TYPE_CHECKING:
@@ -40,12 +39,13 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
 
 
 @dg.asset(
-    group_name="training",
-    kinds={"pytorch", "mlflow"},
-    pool=GPU_POOL,
-    owners=[MODEL_TEAM],
-    deps=dependencies("similarity_model"),
-    description="Attention and comparator trained on the cached views; a retried run resumes from its last checkpoint.",
+    **asset_options(
+        "similarity_model",
+        group="training",
+        kinds={"pytorch", "mlflow"},
+        owner=MODEL_TEAM,
+        description="Attention and comparator trained on the cached views; a retried run resumes from its last checkpoint.",
+    )
 )
 def similarity_model(
     context: dg.AssetExecutionContext,

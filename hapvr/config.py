@@ -19,7 +19,6 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
 from hapvr.scorer.settings import ServingConfig
 from hapvr.search.settings import SearchSettings
-from hapvr.serving.settings import ServiceSettings
 from hapvr.settings import Rate, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
 
@@ -159,13 +158,6 @@ class EvaluationConfig(Settings):
     )
 
 
-class QualityConfig(Settings):
-    """Limits of the asset checks. A rate is a part of a shard's videos."""
-
-    max_unavailable_rate: Rate = 0.5
-    max_failed_rate: Rate = Field(default=0.2, description="could be had, but could not be decoded")
-
-
 Job = Literal[
     "find_videos",
     "ingest",
@@ -233,12 +225,6 @@ class AutomationConfig(Settings):
         default=False,
         description="with `enabled`, also look for duplicates; a new champion then searches for every video again",
     )
-    max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
-        default=2, description="of a failed run, from where it failed"
-    )
-    retry_wait_s: Annotated[float, Field(ge=0)] = Field(
-        default=60.0, description="before the first retry of `retrain`; it doubles with each"
-    )
     run_resources: dict[Job, dict[Literal["num_cpus", "num_gpus", "memory"], Annotated[float, Field(ge=0)]]] = Field(
         default={},
         description="by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes",
@@ -264,11 +250,9 @@ class Config(Settings):
     train: TrainConfig = TrainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
-    quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()
-    service: ServiceSettings = ServiceSettings()
     watch: WatchConfig = WatchConfig()
     _variables: dict[tuple[str | int, ...], str] = PrivateAttr(default_factory=dict)
 

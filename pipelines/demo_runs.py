@@ -12,7 +12,7 @@ from filelock import Timeout
 from rich.console import Console
 from rich.table import Table
 
-from assets.partitions import SHARDS
+from assets.project import SHARDS
 from hapvr import chain
 from hapvr.errors import HapvrError
 from hapvr.steps.project import Project

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.partitions import SHARDS
-from assets.project import RETRY_WAIT_TAG
+from assets.project import SHARDS
 from hapvr.chain import JOBS
 from pipelines.resources import automation_settings
 
@@ -31,6 +30,7 @@ DESCRIPTIONS = {
     "group": "Groups of copies over the pairs of all shards, and which copy to keep.",
     "watch": "The queries of all watch lists are compared with a shard; matches are rows, and posted to a webhook if there is one.",
 }
+MAX_RETRIES = "2"
 ON_REQUEST = ("duplicates", "group", "watch")
 EXCLUSIVE: dict[str, str] = {"find_videos": "manifest", "retrain": "training", "index": "index", "group": "group"}
 """Jobs of which one run at a time makes sense, with the value of their tag."""
@@ -39,7 +39,7 @@ EXCLUSIVE: dict[str, str] = {"find_videos": "manifest", "retrain": "training", "
 def run_tags(job: "Job") -> dict[str, str]:
     """Tags of the runs of a job: how they are retried, and what they ask of a Ray cluster if the configuration says so."""
     tags = {
-        "dagster/max_retries": str(SETTINGS.max_retries),
+        "dagster/max_retries": MAX_RETRIES,
         "dagster/retry_on_asset_or_op_failure": "true",
         "dagster/retry_strategy": "FROM_FAILURE",
     }
@@ -47,8 +47,6 @@ def run_tags(job: "Job") -> dict[str, str]:
         tags["dagster-ray/config"] = json.dumps(wanted)
     if job in EXCLUSIVE:
         tags[ONE_AT_A_TIME] = EXCLUSIVE[job]
-    if job == "retrain":
-        tags[RETRY_WAIT_TAG] = str(SETTINGS.retry_wait_s)
     return tags
 
 

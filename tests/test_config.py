@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hapvr.config_file import dump_config, load_config, parse_config, read_mapping
+from hapvr.config_file import dump_config, load_config, parse_config
 from hapvr.errors import ConfigError
 from hapvr.networks.settings import Weights
 from tests.conftest import CHECKOUT
@@ -18,19 +18,19 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": {"stpes": 10}}, "train.stpes: unknown key; allowed here: batch_videos, contrast, data_workers"),
-        ({"train": {"device": "tpu"}}, "train.device: unknown key"),
+        ({"train": {"stpes": 10}}, "train: unknown key 'stpes'; allowed here: batch_videos, contrast, data_workers"),
+        ({"train": {"device": "tpu"}}, "train: unknown key 'device'"),
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
         (
             {"backbone": {"weights": {"source": "file", "pth": "x"}}},
-            "weights.pth: unknown key; allowed here: path, seed, source",
+            "backbone.weights: unknown key 'pth'; allowed here: path, seed, source",
         ),
         ({"teacher": {"weights": {"source": "torchscript"}}}, "source torchscript needs a `path`"),
         ({"sampling": {"fps": 0}}, "sampling.fps: Input should be greater than 0"),
         ({"pseudo_labels": {"top_rate": 0.7, "bottom_rate": 0.5}}, "must be at most 1, got 1.2"),
         (
             {"train": {"network": {"spatial_rate": 1.5}}},
-            "train.network.spatial_rate: Input should be less than or equal to 1",
+            "train.network.similarity.spatial_rate: Input should be less than or equal to 1",
         ),
         (
             {"features": {"pooled": True}, "backbone": {"descriptor": "imac"}},
@@ -78,7 +78,7 @@ def test_load_config_applies_overrides(tmp_path: Path) -> None:
     config = load_config(path, overrides={"sources.0.path": "other", "train.steps": 3})
     assert config.train.steps == 3
     assert str(config.sources[0].path) == "other"  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="there is no '7'"):
+    with pytest.raises(ConfigError, match=r"override 'sources.7.path': there is no such place"):
         load_config(path, overrides={"sources.7.path": "x"})
 
 
@@ -113,10 +113,10 @@ def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("missing.yaml", r"missing\.yaml does not exist"),
+        ("missing.yaml", r"missing\.yaml' is not readable YAML"),
         (["c.yaml"] * 32, r"a\.yaml extends more than 32 files"),
-        ("b.yaml", r"in a circle: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"),
-        ({"b": "b.yaml"}, r"a\.yaml: extends: wanted a path relative to this file, or a list of paths"),
+        ("b.yaml", r"a\.yaml extends more than 32 files, or itself"),
+        ({"b": "b.yaml"}, r"a\.yaml must hold a mapping of sections, and extends in it a path relative to this file"),
     ],
 )
 def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: object, message: str) -> None:
@@ -148,7 +148,7 @@ def test_shipped_backbones_extend_any_configuration(
     monkeypatch.setenv("HAPVR_SSCD", "/models/sscd.torchscript.pt")
     own = MINIMAL | {"extends": str(path)}
     assert load_config(write(tmp_path / "own.yaml", own)).sources[0].name == "a"
-    assert read_mapping(path).keys() <= {"backbone", "teacher", "whitening"}
+    assert yaml.safe_load(path.read_text(encoding="utf-8")).keys() <= {"backbone", "teacher", "whitening"}
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)

@@ -104,7 +104,6 @@ class VideoScorer:
             networks.regions,
             crop_px=description.crop_px,
             sampling=description.sampling,
-            limits=limits,
             computing=self._computing,
         )
 

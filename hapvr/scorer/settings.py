@@ -30,6 +30,3 @@ class ServingConfig(Settings):
     request_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="for a whole request; none: as long as it takes, or as the model server allows"
     )
-    cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=256 * 2**20, description="memory for features of the videos seen last"
-    )

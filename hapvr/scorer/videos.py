@@ -44,6 +44,9 @@ MAX_DECODING_REQUESTS = 2
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 
+CACHE_BYTES = 256 * 2**20
+"""Memory for the features of the videos seen last."""
+
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
 
@@ -83,13 +86,11 @@ class VideoReader:
         *,
         crop_px: int,
         sampling: SamplingConfig,
-        limits: ServingConfig,
         computing: ComputeLock,
     ) -> None:
         self._embed = embed
         self._crop_px = crop_px
         self._sampling = sampling
-        self._cache_bytes = limits.cache_bytes
         self._decoding = threading.BoundedSemaphore(MAX_DECODING_REQUESTS)
         self._computing = computing
         self._cached: OrderedDict[FileState, SampledFeatures] = OrderedDict()
@@ -180,7 +181,7 @@ class VideoReader:
     def _keep(self, state: FileState, features: SampledFeatures) -> None:
         with self._guard:
             self._cached[state] = features
-            while sum(kept.regions.nbytes for kept in self._cached.values()) > self._cache_bytes:
+            while sum(kept.regions.nbytes for kept in self._cached.values()) > CACHE_BYTES:
                 self._cached.popitem(last=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import secrets
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,6 @@ from hapvr import __version__
 from hapvr.data.frames import thumbnail
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access, Deadline, access_from_environment, limits_from_environment
-from hapvr.search import query as search_query
 from hapvr.search.current import current_index
 from hapvr.search.marks import mark_pair, read_marks, unmark_pair
 from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
@@ -36,8 +36,11 @@ from hapvr.serving.requests import (
     Offset,
     PairOfVideos,
     UploadSearch,
+    is_json,
+    receive,
+    shown_name,
+    suffix_of,
 )
-from hapvr.serving.uploads import is_json, receive, shown_name, temporary_file
 from hapvr.steps.marking import is_digest
 from hapvr.steps.project import Project
 
@@ -69,7 +72,7 @@ class Service:
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
-        self.jobs = SearchJobs(at_once=project.config.service.searches_at_once)
+        self.jobs = SearchJobs()
         self.duplicates = StoredDuplicates()
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
@@ -132,7 +135,7 @@ def _begin_named(service: Service, asked: NamedSearch) -> Job:
             )
         return index.searcher.answer(job.query, wanted, deadline=job.deadline)
 
-    wanted, job = asked.wanted(), Job(asked.query, video_id=asked.id or "")
+    wanted, job = asked.options(), Job(asked.query, video_id=asked.id or "")
     with ExitStack() as held:
         held.enter_context(service.jobs.place())
         service.jobs.start(job, work, release=held.pop_all().close)
@@ -149,12 +152,12 @@ async def _begin_upload(request: Request, service: Service, asked: UploadSearch)
             raise VideoError(error.reason, said) from error
         return searcher.answer(job.query, wanted, deadline=job.deadline)
 
-    wanted, name = asked.wanted(), shown_name(asked.name)
-    job = Job(name)
+    wanted, name = asked.options(), shown_name(asked.name)
+    job, path = Job(name), service.uploads / (secrets.token_hex(8) + suffix_of(name))
     with ExitStack() as held:  # the place while the file arrives; file and place until the search has ended
         held.enter_context(service.jobs.place())
-        path = held.enter_context(temporary_file(service.uploads, name))
-        await receive(request, path, name=name)
+        held.callback(path.unlink, missing_ok=True)
+        await receive(request, path)
         service.jobs.start(job, work, release=held.pop_all().close)
     return job
 
@@ -171,7 +174,7 @@ async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(al
 async def cancel(service: ServiceOf, job_id: str) -> Any:
     """End a search that nobody waits for any more."""
     found = service.jobs.get(job_id)
-    service.jobs.cancel(found)
+    found.cancel()
     return service.shown(found)
 
 
@@ -327,7 +330,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
         first, name = digest(asked.query), asked.query
     else:
         job = service.jobs.get(asked.job or "")
-        first, name = job.sha256, job.name
+        first, name = "" if job.query is None else job.query.sha256, job.name
         if not first:
             raise ArgumentError(
                 "pairs: the query of this search has no file that a mark could be kept for; fetch it first"
@@ -343,7 +346,18 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
 @router.get("/pairs/matrix")
 async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Any:
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference."""
-    found = await _matrix(service, index, pair)
+    for video_id in filter(None, (pair.query, pair.reference)):
+        index.check(video_id)
+    job = service.jobs.get(pair.job) if pair.job is not None else None
+    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
+
+    def compared() -> FrameMatrix:
+        query = index.searcher.read_id(pair.query or "") if job is None else job.query
+        if query is None:
+            raise Refusal(410, "gone", "pairs: the query of this search could not be read; search again")
+        return index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
+
+    found = await anyio.to_thread.run_sync(compared, limiter=service.reading)
     return {
         "query_times_s": found.query_times_s,
         "reference_times_s": found.reference_times_s,
@@ -351,22 +365,3 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
         "segments": [asdict(segment) for segment in found.segments],
         "values": np.round(found.values, 3).tolist(),
     }
-
-
-async def _matrix(service: Service, index: OpenIndex, pair: PairOfVideos) -> FrameMatrix:
-    index.check(pair.reference)
-    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
-
-    def query() -> search_query.Query:
-        if pair.query is not None:
-            index.check(pair.query)
-            return index.searcher.read_id(pair.query)
-        found = service.jobs.get(pair.job or "").query
-        if found is None:
-            raise Refusal(410, "gone", "pairs: the query of this search is not kept any more; search again")
-        return found
-
-    def compared() -> FrameMatrix:
-        return index.searcher.matrix(query(), pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
-
-    return await anyio.to_thread.run_sync(compared, limiter=service.reading)

@@ -18,11 +18,12 @@ from hapvr.steps.project import Project
 from hapvr.steps.shard_check import check_shard
 
 MAX_NAMED = 10
+# A rate is a part of a shard's videos; failed: could be had, but could not be decoded; duplicate: bytes equal another video's.
+MAX_UNAVAILABLE_RATE = 0.5
+MAX_FAILED_RATE = 0.2
 MAX_DUPLICATE_RATE = 0.1
 MAX_FRAME_RATE_ERROR = 0.1
-"""How far frames per second of video may be off `sampling.fps`."""
 MAX_NORM_ERROR = 0.01
-"""How far the norm of a region vector may be off 1."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,6 @@ class Finding:
 
 def check_videos(project: Project, key: str) -> list[Finding]:
     """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all existing shards."""
-    limits = project.config.quality
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
@@ -54,15 +54,15 @@ def check_videos(project: Project, key: str) -> list[Finding]:
             "unavailable_videos",
             unavailable,
             index,
-            limits.max_unavailable_rate,
+            MAX_UNAVAILABLE_RATE,
             "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
-            "the proxy of the environment, then materialise the shard again; or raise quality.max_unavailable_rate.",
+            "the proxy of the environment, then materialise the shard again.",
         ),
         _share(
             "failed_videos",
             failed,
             index,
-            limits.max_failed_rate,
+            MAX_FAILED_RATE,
             "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or "
             "leave them out.",
         ),
@@ -79,7 +79,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
 
 def check_frames(project: Project, key: str) -> list[Finding]:
     """undecodable_videos, frame_rate and stored_bytes of a shard."""
-    limits, sampling = project.config.quality, project.config.sampling
+    sampling = project.config.sampling
     shard = project.shard(FRAMES_STAGE, key)
     index, before = shard.index(), project.shard(VIDEOS_STAGE, key).index()
     usable = before.filter(pl.col("status") == STATUS_OK)
@@ -97,7 +97,7 @@ def check_frames(project: Project, key: str) -> list[Finding]:
             "undecodable_videos",
             lost,
             index,
-            limits.max_failed_rate,
+            MAX_FAILED_RATE,
             "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
             "sampling.max_memory_bytes; the other files are damaged.",
         ),
@@ -105,7 +105,7 @@ def check_frames(project: Project, key: str) -> list[Finding]:
             "frame_rate",
             off,
             rates,
-            limits.max_failed_rate,
+            MAX_FAILED_RATE,
             "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
             "of them.",
         ),

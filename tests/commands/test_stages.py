@@ -17,11 +17,11 @@ from tests.conftest import BAD_FILES, small_settings, write_settings
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"nonsense": 1}, (), "nonsense: unknown key; allowed here: automation, backbone, "),
+        ({"nonsense": 1}, (), "unknown key 'nonsense'; allowed here: automation, backbone, "),
         ({"shard_videos": 0}, (), "shard_videos: Input should be greater than or equal to 1 (got 0)"),
         ({}, ("--set", "train.steps"), "--set 'train.steps': wanted KEY=VALUE, e.g. train.steps=50"),
         ({}, ("--set", "sampling.fps=fast"), "sampling.fps: Input should be a valid number"),
-        ({}, ("--set", "views.frames=2"), "views.frames: unknown key; allowed here: "),
+        ({}, ("--set", "views.frames=2"), "views: unknown key 'frames'; allowed here: "),
     ],
 )
 def test_wrong_configurations_are_wrong_calls(

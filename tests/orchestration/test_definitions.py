@@ -91,7 +91,6 @@ def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
         assert (job.partitions_def is not None) == (name in ("ingest", "extract", "describe", "duplicates", "watch")), (
             name
         )
-    assert "hapvr/retry_wait_s" in found["retrain"].tags
 
 
 def started(sensor: dg.SensorDefinition) -> str | list[str] | None:
@@ -131,11 +130,11 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
     """With `automation.enabled`, sensors and schedule start on, at the configured times."""
     settings = small_settings(tmp_path, tmp_path / "data")
     settings["automation"] = {
-        "enabled": True, "duplicates": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin", "max_retries": 5,
+        "enabled": True, "duplicates": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin",
     }  # fmt: skip
     code = (
         "from pipelines.definitions import defs; r = defs.get_repository_def(); (s,) = r.schedule_defs;"
-        "print(s.cron_schedule, s.execution_timezone, s.default_status.value, defs.resolve_job_def('retrain').tags['dagster/max_retries'],"
+        "print(s.cron_schedule, s.execution_timezone, s.default_status.value,"
         " {x.default_status.value for x in r.sensor_defs})"
     )
     environment = os.environ | {"HAPVR_CONFIG": str(write_settings(tmp_path / "config.yaml", settings))}
@@ -147,7 +146,7 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
         env=environment,
         check=True,
     )
-    assert done.stdout.split("\n")[0] == "30 1 * * 3 Europe/Berlin RUNNING 5 {'RUNNING'}"
+    assert done.stdout.split("\n")[0] == "30 1 * * 3 Europe/Berlin RUNNING {'RUNNING'}"
 
 
 def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> None:

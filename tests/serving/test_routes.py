@@ -154,7 +154,7 @@ def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch)
         ({"id": "in/absent.mp4"}, 404, "the index has no video 'in/absent.mp4'"),
         ({"id": "../../etc/passwd"}, 404, "the index has no video"),
         ({"path": "/absent/folder/x.mp4"}, 404, "x.mp4 does not exist"),
-        ({"url": "file:///etc/passwd"}, 400, "url"),
+        ({"url": "file:///etc/passwd"}, 403, "wanted a path or an http(s) URL"),
         ({"url": "http://127.0.0.1:9/x.mp4"}, 403, "HAPVR_ALLOWED_HOSTS"),
     ],
     ids=str,

@@ -111,7 +111,7 @@ def searchable_project(folder: Path) -> Project:
 
 
 def copied(made: Path, folder: Path, **settings: Any) -> Project:
-    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `service.port`."""
+    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `serving.max_bytes`."""
     shutil.copytree(made / "data", folder / "data")
     text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / "data"), str(folder / "data"))
     config = folder / "config.yaml"
