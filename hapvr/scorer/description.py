@@ -89,7 +89,7 @@ class Description(BaseModel):
         place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions
         is checked when they are scored.
         """
-        from hapvr.data.frame_extras import without_extras  # with pyarrow, which scoring does without
+        from hapvr.data.features import without_extras  # with pyarrow, which scoring does without
 
         if "imported" in settings:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -96,8 +96,9 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     pca = import_pca(file, dims=dims)
     if dims is None and pca.eps is None:
         pca = import_pca(file, dims=WhiteningConfig().dims)
-    eps = WhiteningConfig().eps if pca.eps is None else pca.eps
-    whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues, eps=eps)
+    whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues)
+    if pca.eps is not None:
+        whitening = replace(whitening, eps=pca.eps)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
     counts = {"num_regions": "0", "num_shards": "0"}
     save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))
