@@ -251,7 +251,7 @@ def make_feature_data(project: Project) -> list[str]:
     for key in manifest.shards:
         make_videos(project, key)
         make_frames(project, key)
-    make_whitening(project, list(manifest.training_shards))
+    make_whitening(project)
     for key in manifest.shards:
         make_features(project, key)
     return list(manifest.training_shards)

@@ -41,7 +41,7 @@ def run(config: Path, stage: str) -> None:
     if stage == "manifest":
         make_manifest(project)
     elif stage == "whitening":
-        make_whitening(project, shard_keys(project.root))
+        make_whitening(project)
     elif stage == "index":
         update_index(project, search_model(project, str(config.parent / "network-0")))
     else:

@@ -27,7 +27,7 @@ STAGES: tuple[Callable[[Project], object], ...] = (
     lambda project: make_manifest(project),
     lambda project: make_videos(project, KEY),
     lambda project: make_frames(project, KEY),
-    lambda project: make_whitening(project, [KEY]),
+    lambda project: make_whitening(project),
     lambda project: make_features(project, KEY),
     lambda project: make_views_and_labels(project, KEY),
 )

@@ -49,7 +49,7 @@ def extract(project: Project) -> None:
     make_manifest(project)
     make_videos(project, KEY)
     make_frames(project, KEY)
-    make_whitening(project, [KEY])
+    make_whitening(project)
     make_features(project, KEY)
     make_training_views(project, KEY)
     make_pseudo_labels(project, KEY)
