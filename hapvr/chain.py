@@ -63,7 +63,7 @@ _STEPS = (
         name="video_manifest",
         does="lists the videos of all sources in shards; it only grows",
         job="find_videos",
-        make="hapvr.steps.manifest:make_manifest",
+        make="hapvr.steps.sources:make_manifest",
         place="manifest/<shard>/",
     ),
     Step(

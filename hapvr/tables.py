@@ -22,6 +22,9 @@ from hapvr.files import require_regular
 if TYPE_CHECKING:
     import polars as pl
 
+
+from collections.abc import Sequence
+
 TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 """What reading a damaged table raises."""
 
@@ -155,3 +158,10 @@ def _checksum(schema: pa.Schema) -> str:
     metadata = {key: value for key, value in (schema.metadata or {}).items() if key != _CHECKSUM_KEY}
     fields = [(field.name, str(field.type), field.nullable) for field in schema]
     return f"{zlib.crc32(repr((fields, sorted(metadata.items()))).encode()):08x}"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table of these columns, as text without a last line end; bars within cells are escaped."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

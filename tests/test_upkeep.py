@@ -16,8 +16,8 @@ import pytest
 from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.frames import make_frames
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import close_training, finish_training, prepare_training, run_training
 from hapvr.steps.videos import make_videos
 from hapvr.upkeep import KINDS, FileCheck, repair, verify_root

@@ -1,20 +1,30 @@
-"""Stored features under the ids of a benchmark."""
+"""Stored features under the ids of a benchmark; retrieval on the validation benchmark during training, never on a test set."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import polars as pl
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.protocol import evaluate
+from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.config import EvaluationConfig
 from hapvr.data.features import STAGE, FeatureStore
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import source_of
+from hapvr.data.manifest import read_manifest, source_of
 from hapvr.data.shards import Shard
-from hapvr.errors import DataError
+from hapvr.errors import ConfigError, DataError
+from hapvr.model.family import VideoNetwork
 from hapvr.seeding import numpy_rng
+from hapvr.steps.project import Project
+from hapvr.steps.sources import benchmark_folder
 from hapvr.video.sources import VIDEO_SUFFIXES
 
 
@@ -106,3 +116,44 @@ def own_names(stored_id: str) -> Iterator[str]:
         yield candidate
         if PurePosixPath(candidate).suffix.lower() in VIDEO_SUFFIXES:
             yield candidate[: -len(PurePosixPath(candidate).suffix)]
+
+
+class Validator:
+    """Scores the validation benchmark with a network: {"mean": mean target metric, task: value, ...}."""
+
+    def __init__(self, project: Project, name: str, device: str) -> None:
+        """name: of the benchmark."""
+        self._definition = load_definition(str(benchmark_folder(project, name) or name))
+        self._features = BenchmarkFeatures(
+            FeatureStore(project.root, benchmark_shards(project, name)), self._definition
+        )
+        self._evaluation = project.config.evaluation
+        self._device = device
+
+    def __call__(self, network: VideoNetwork) -> dict[str, float]:
+        with tempfile.TemporaryDirectory(prefix="hapvr-validation-") as folder:
+            path = Path(folder) / "similarities.parquet"
+            score_benchmark(network, self._definition, self._features, path, device=self._device)
+            result = evaluate(self._definition, path, policy="strict", available=frozenset(self._features.available()))
+        values = {task.task: task.value for task in result.tasks}
+        return {"mean": target_mean(result, self._evaluation), **values}
+
+
+def benchmark_shards(project: Project, name: str) -> list[str]:
+    """Shards whose features a benchmark reads: those of the source of that name, or all that are not for training."""
+    manifest = read_manifest(project.root)
+    own = manifest.filter(pl.col("source") == name)
+    chosen = own if len(own) else manifest.filter(pl.col("split") != "train")
+    return chosen["shard"].unique().sort().to_list()
+
+
+def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:
+    """Mean of the target metrics that the benchmark has. Raises ConfigError if it has none of them."""
+    values = {task.task: task.value for task in result.tasks}
+    chosen = [values[name] for name in config.target_metrics if name in values]
+    if not chosen:
+        raise ConfigError(
+            f"evaluation.target_metrics: benchmark {result.benchmark} has none of {', '.join(config.target_metrics)}; "
+            f"it has {', '.join(values)}"
+        )
+    return sum(chosen) / len(chosen)

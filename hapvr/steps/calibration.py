@@ -24,13 +24,12 @@ from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
 from hapvr.scorer.segments import best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.benchmark_features import BenchmarkFeatures, benchmark_shards
 from hapvr.steps.evaluation import stored_similarities
 from hapvr.steps.marks_benchmark import marked_pairs, score_marks, similarities_of_marks
 from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun
-from hapvr.steps.validation import benchmark_shards
 from hapvr.tables import read_frame
 
 FRAME_PAIRS = 200

@@ -34,7 +34,7 @@ from hapvr.registry.versions import (
     version_tags,
 )
 from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.benchmark_features import BenchmarkFeatures, benchmark_shards
 from hapvr.steps.evaluation import (
     BASELINE,
     SIMILARITIES,
@@ -48,7 +48,6 @@ from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs, score_marks
 from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import MODELS, TrainingRun, tracker_of
-from hapvr.steps.validation import benchmark_shards
 from hapvr.tables import read_frame
 
 CHAMPION_TAG = "hapvr.gate.champion"

@@ -11,7 +11,6 @@ from hapvr.config import Config
 from hapvr.config_file import load_config
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import STATUS_OK
-from hapvr.markdown import markdown_table
 from hapvr.provenance import environment
 from hapvr.registry.runs import flat
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
@@ -22,6 +21,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.segment_scores import SegmentScores, segments_markdown
 from hapvr.steps.summary import video_status
 from hapvr.steps.training import TrainingRun
+from hapvr.tables import markdown_table
 from hapvr.train.run_folder import CONFIG_NAME, read_record
 
 DIGEST_CHARACTERS = 12

@@ -22,12 +22,11 @@ from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.segments import FrameTimes, align, relative_frame_matrix, timed_segments
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.benchmark_features import BenchmarkFeatures, benchmark_shards
 from hapvr.steps.evaluation import stored_similarities
 from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun
-from hapvr.steps.validation import benchmark_shards
 from hapvr.tables import read_frame
 from hapvr.video.settings import SamplingConfig
 
