@@ -38,7 +38,6 @@ _CHECKSUM_KEY = b"hapvr.checksum"
 
 def write_table(table: pa.Table, stream: Any) -> None:
     """Write a table with a CRC-32 of each page and one of its schema. stream: an open file."""
-    table = table.cast(pa.schema(map(_storable, table.schema), metadata=table.schema.metadata))
     metadata = {**(table.schema.metadata or {}), _CHECKSUM_KEY: f"{_checksum(table.schema)} {len(table)}".encode()}
     pq.write_table(table.replace_schema_metadata(metadata), stream, compression="zstd", write_page_checksum=True)
 
@@ -136,12 +135,6 @@ def export_table(table: pa.Table, path: Path, kind: str) -> None:
         path.write_text(csv_text(table), encoding="utf-8")
     else:
         path.write_text(json.dumps(table.to_pylist(), ensure_ascii=False), encoding="utf-8")
-
-
-def _storable(field: pa.Field) -> pa.Field:
-    """Parquet has no timestamps in seconds; written as such they come back as another type."""
-    kind = field.type
-    return field.with_type(pa.timestamp("ms", kind.tz)) if pa.types.is_timestamp(kind) and kind.unit == "s" else field
 
 
 def _check(schema: pa.Schema, *, num_rows: int | None = None) -> None:

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
-
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import digest
 from hapvr.data.manifest import (
     MANIFEST_STAGE,
     ManifestRow,
     read_manifest,
+    source_of,
     training_shard_keys,
     write_manifest_shard,
 )
@@ -49,18 +48,24 @@ class ResolvedSource:
     entries: tuple[ManifestEntry, ...]
     num_ignored: int = 0
 
+    @staticmethod
+    def of_folder(name: str, split: str, path: Path) -> ResolvedSource:
+        scan = scan_folder(path, source=name)
+        return ResolvedSource(name, split, scan.entries, len(scan.ignored))
+
 
 def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:
     """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
         if isinstance(source, FolderSource):
-            yield _folder(source.name, source.split, project.path(source.path))
+            yield ResolvedSource.of_folder(source.name, source.split, project.path(source.path))
         elif isinstance(source, ListSource):
             yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
         elif isinstance(source, BenchmarkSource):
-            yield ResolvedSource(source.name, source.split, _benchmark_videos(source.name))
+            entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
+            yield ResolvedSource(source.name, source.split, entries)
         else:
-            yield from _labelled(project, source, progress)
+            yield from _generated(project, source, progress)
 
 
 @dataclass(frozen=True)
@@ -110,38 +115,23 @@ def benchmark_folder(project: Project, name: str) -> Path | None:
     return folder if (folder / "benchmark.json").is_file() else None
 
 
-def _labelled(
+def _generated(
     project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
 ) -> Iterator[ResolvedSource]:
-    folder = project.root.local_path(CORPUS_FOLDER)
-    train = f"{source.name}-train"
+    folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
         make_demo_corpus(
             folder, name=source.name, num_incidents=source.num_incidents, seed=source.seed, progress=progress
         )
-        yield _folder(train, "train", folder / train / "videos")
+        yield ResolvedSource.of_folder(train, "train", folder / train / "videos")
     else:
         videos = project.path(source.path)
         scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
         files, _ = split_user_videos(videos, folder, source, scenes=scenes, progress=progress)
         yield ResolvedSource(train, "train", entries_of_files(files, root=videos, source=train))
     for part in ("validation", "test"):
-        yield _folder(f"{source.name}-{part}", part, folder / f"{source.name}-{part}" / "videos")
-
-
-def _benchmark_videos(name: str) -> tuple[ManifestEntry, ...]:
-    try:
-        return entries_of_youtube_ids(load_definition(name).video_ids, source=name)
-    except DataError as error:
-        raise DataError(
-            f"{error}. A source of kind `benchmark` fetches shipped benchmarks of YouTube ids; of another one, put the "
-            f"files into a folder and name a source of kind `folder` {name!r}"
-        ) from error
-
-
-def _folder(name: str, split: str, path: Path) -> ResolvedSource:
-    scan = scan_folder(path, source=name)
-    return ResolvedSource(name, split, scan.entries, len(scan.ignored))
+        name = f"{source.name}-{part}"
+        yield ResolvedSource.of_folder(name, part, folder / name / "videos")
 
 
 @dataclass(frozen=True)
@@ -166,31 +156,22 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
     offer = snapshot_sources(project, settle_s=0).digest
     with project.root.lock(MANIFEST_STAGE):
-        return _append(project, offer, progress)
-
-
-def _append(project: Project, offer: str, progress: Progress) -> ManifestResult:
-    manifest = read_manifest(project.root)
-    known_ids = set(manifest["video_id"])
-    next_number = Counter(manifest["shard"].unique().str.replace(r"-\d{5}$", "").to_list())
-    new_shards: dict[str, list[ManifestRow]] = {}
-    num_ignored = 0
-    for source in resolve_sources(project, progress=progress):
-        num_ignored += source.num_ignored
-        entries = [entry for entry in source.entries if entry.video_id not in known_ids]
-        known_ids.update(entry.video_id for entry in entries)
-        size = project.config.shard_videos
-        for start in range(0, len(entries), size):
-            key = f"{source.name}-{next_number[source.name]:05d}"
-            next_number[source.name] += 1
-            new_shards[key] = [
-                ManifestRow(entry.video_id, source.name, source.split, key, entry.uri)
-                for entry in entries[start : start + size]
-            ]
-            write_manifest_shard(project.root, key, new_shards[key])
-    if new_shards:
-        added = pl.DataFrame([row for rows in new_shards.values() for row in rows], schema=manifest.schema)
-        manifest = pl.concat([manifest, added]).sort("shard", maintain_order=True)
+        manifest = read_manifest(project.root)
+        known_ids = set(manifest["video_id"])
+        next_number = Counter(map(source_of, manifest["shard"].unique()))
+        new_shards, num_ignored = [], 0
+        for source in resolve_sources(project, progress=progress):
+            num_ignored += source.num_ignored
+            entries = [entry for entry in source.entries if entry.video_id not in known_ids]
+            known_ids.update(entry.video_id for entry in entries)
+            for start in range(0, len(entries), project.config.shard_videos):
+                some = entries[start : start + project.config.shard_videos]
+                key = f"{source.name}-{next_number[source.name]:05d}"
+                next_number[source.name] += 1
+                rows = [ManifestRow(entry.video_id, source.name, source.split, key, entry.uri) for entry in some]
+                write_manifest_shard(project.root, key, rows)
+                new_shards.append(key)
+        manifest = read_manifest(project.root)
     return ManifestResult(
         tuple(manifest["shard"].unique().sort().to_list()),
         tuple(training_shard_keys(manifest)),
