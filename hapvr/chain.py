@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hapvr.config import Job
 from hapvr.data.manifest import read_manifest, shard_keys, training_shard_keys
@@ -21,6 +21,7 @@ from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
     from hapvr.steps.search_model import SearchModel
+    from hapvr.steps.searcher import Searcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +29,9 @@ class Step:
     """One step of the chain.
 
     name: of the asset, and of the folder below the data root unless `place` says otherwise. does: in half a sentence. job:
-    the Dagster job that makes it. inputs: steps that it is made from. make: `module:function`, called with the project, for
-    a step per shard the shard's key, and `progress`. per_shard: made shard by shard; training_only: other shards get an empty
-    record. gpu: computes on a GPU where there is one.
+    the Dagster job that makes it. inputs: steps that it is made from. make: `module:function`, called with the project,
+    `progress`, and for a step per shard `key`; takes: what else it is called with, the champion or a searcher by it.
+    per_shard: made shard by shard; training_only: other shards get an empty record. gpu: computes on a GPU where there is one.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Step:
     job: Job
     make: str
     inputs: tuple[str, ...] = ()
+    takes: Literal["", "model", "searcher"] = ""
     place: str = ""
     per_shard: bool = False
     training_only: bool = False
@@ -46,8 +48,14 @@ class Step:
     def run(self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any) -> Any:
         """Make what this step lacks. key: of the shard; "" for a step without shards. Returns the result of its function."""
         module, _, function = self.make.partition(":")
-        arguments = (key,) if self.per_shard else ()
-        return getattr(import_module(module), function)(project, *arguments, progress=progress, **options)
+        if self.per_shard:
+            options["key"] = key
+        if self.takes:
+            from hapvr.steps.search_model import search_model
+            from hapvr.steps.searcher import Searcher
+
+            options[self.takes] = search_model(project) if self.takes == "model" else Searcher.open(project)
+        return getattr(import_module(module), function)(project, progress=progress, **options)
 
 
 _STEPS = (
@@ -55,7 +63,7 @@ _STEPS = (
         name="video_manifest",
         does="lists the videos of all sources in shards; it only grows",
         job="find_videos",
-        make="hapvr.steps.manifest:make_manifest",
+        make="hapvr.steps.sources:make_manifest",
         place="manifest/<shard>/",
     ),
     Step(
@@ -79,7 +87,7 @@ _STEPS = (
         name="whitening",
         does="fits PCA whitening on regions of training frames, once",
         job="whiten",
-        make="hapvr.chain:fit_whitening",
+        make="hapvr.steps.whitening:make_whitening",
         inputs=("frames",),
         gpu=True,
     ),
@@ -143,7 +151,8 @@ _STEPS = (
         name="frame_descriptors",
         does="computes one vector per frame with the champion's network",
         job="describe",
-        make="hapvr.chain:describe_frames",
+        make="hapvr.steps.descriptors:make_descriptors",
+        takes="model",
         inputs=("features", "registered_model"),
         place="search/<network>/descriptors/<shard>/",
         per_shard=True,
@@ -153,7 +162,8 @@ _STEPS = (
         name="search_index",
         does="builds the index that searches use",
         job="index",
-        make="hapvr.chain:index_frames",
+        make="hapvr.steps.search_index:update_index",
+        takes="model",
         inputs=("frame_descriptors",),
         place="search/<network>/index-<number>/, search/current.json",
     ),
@@ -161,7 +171,8 @@ _STEPS = (
         name="duplicate_pairs",
         does="finds pairs of the shard's videos with all others that share footage",
         job="duplicates",
-        make="hapvr.chain:pair_duplicates",
+        make="hapvr.steps.duplicates:make_duplicate_pairs",
+        takes="searcher",
         inputs=("search_index",),
         per_shard=True,
         gpu=True,
@@ -171,13 +182,15 @@ _STEPS = (
         does="groups copies and says which to keep",
         job="group",
         make="hapvr.chain:group_duplicates",
+        takes="searcher",
         inputs=("duplicate_pairs",),
     ),
     Step(
         name="watch_matches",
         does="compares the queries of watch lists with the shard, and posts matches on request",
         job="watch",
-        make="hapvr.chain:match_watch_lists",
+        make="hapvr.steps.watch_lists:make_watch_matches",
+        takes="searcher",
         inputs=("search_index",),
         place="watch_matches/<shard>/, watch/outbox.db",
         per_shard=True,
@@ -199,12 +212,6 @@ def shards_of(project: Project, step: Step) -> list[str]:
     if not step.per_shard:
         return [""]
     return training_shard_keys(read_manifest(project.root)) if step.training_only else shard_keys(project.root)
-
-
-def fit_whitening(project: Project, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.whitening import make_whitening
-
-    return make_whitening(project, training_shard_keys(read_manifest(project.root)), progress=progress)
 
 
 def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> Any:
@@ -239,40 +246,10 @@ def register_model(
     return make_registered_model(project, trained_run(project, run), tags=tags or {})
 
 
-def describe_frames(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.descriptors import make_descriptors
-    from hapvr.steps.search_model import search_model
-
-    return make_descriptors(project, key, search_model(project), progress=progress)
-
-
-def index_frames(project: Project, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.search_index import update_index
-    from hapvr.steps.search_model import search_model
-
-    return update_index(project, search_model(project), progress=progress)
-
-
-def pair_duplicates(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.duplicates import make_duplicate_pairs
-    from hapvr.steps.searcher import Searcher
-
-    return make_duplicate_pairs(project, Searcher.open(project), key, progress=progress)
-
-
-def group_duplicates(project: Project, *, progress: Progress = no_progress) -> Any:
+def group_duplicates(project: Project, *, searcher: Searcher, progress: Progress = no_progress) -> Any:
     from hapvr.steps.duplicates import make_duplicate_groups
-    from hapvr.steps.searcher import Searcher
 
-    least = project.config.search.duplicates.min_probability
-    return make_duplicate_groups(project, Searcher.open(project), min_probability=least)
-
-
-def match_watch_lists(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.searcher import Searcher
-    from hapvr.steps.watch_lists import make_watch_matches
-
-    return make_watch_matches(project, Searcher.open(project), key, progress=progress)
+    return make_duplicate_groups(project, searcher, min_probability=project.config.search.duplicates.min_probability)
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:

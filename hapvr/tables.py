@@ -22,6 +22,9 @@ from hapvr.files import require_regular
 if TYPE_CHECKING:
     import polars as pl
 
+
+from collections.abc import Sequence
+
 TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 """What reading a damaged table raises."""
 
@@ -35,7 +38,6 @@ _CHECKSUM_KEY = b"hapvr.checksum"
 
 def write_table(table: pa.Table, stream: Any) -> None:
     """Write a table with a CRC-32 of each page and one of its schema. stream: an open file."""
-    table = table.cast(pa.schema(map(_storable, table.schema), metadata=table.schema.metadata))
     metadata = {**(table.schema.metadata or {}), _CHECKSUM_KEY: f"{_checksum(table.schema)} {len(table)}".encode()}
     pq.write_table(table.replace_schema_metadata(metadata), stream, compression="zstd", write_page_checksum=True)
 
@@ -135,12 +137,6 @@ def export_table(table: pa.Table, path: Path, kind: str) -> None:
         path.write_text(json.dumps(table.to_pylist(), ensure_ascii=False), encoding="utf-8")
 
 
-def _storable(field: pa.Field) -> pa.Field:
-    """Parquet has no timestamps in seconds; written as such they come back as another type."""
-    kind = field.type
-    return field.with_type(pa.timestamp("ms", kind.tz)) if pa.types.is_timestamp(kind) and kind.unit == "s" else field
-
-
 def _check(schema: pa.Schema, *, num_rows: int | None = None) -> None:
     recorded = (schema.metadata or {}).get(_CHECKSUM_KEY, b"").decode()
     if not recorded:
@@ -155,3 +151,10 @@ def _checksum(schema: pa.Schema) -> str:
     metadata = {key: value for key, value in (schema.metadata or {}).items() if key != _CHECKSUM_KEY}
     fields = [(field.name, str(field.type), field.nullable) for field in schema]
     return f"{zlib.crc32(repr((fields, sorted(metadata.items()))).encode()):08x}"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table of these columns, as text without a last line end; bars within cells are escaped."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

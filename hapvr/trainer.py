@@ -17,8 +17,8 @@ from lightning_fabric import Fabric
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
+from hapvr.steps.benchmark_features import Validator
 from hapvr.steps.project import Project
-from hapvr.steps.validation import Validator
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
 from hapvr.train.report import History, Logger, Loggers

@@ -241,7 +241,7 @@ def make_feature_data(project: Project) -> list[str]:
     """All stages up to features; returns the shards of the training split."""
     from hapvr.steps.features import make_features
     from hapvr.steps.frames import make_frames
-    from hapvr.steps.manifest import make_manifest
+    from hapvr.steps.sources import make_manifest
     from hapvr.steps.videos import make_videos
     from hapvr.steps.whitening import make_whitening
 
@@ -249,7 +249,7 @@ def make_feature_data(project: Project) -> list[str]:
     for key in manifest.shards:
         make_videos(project, key)
         make_frames(project, key)
-    make_whitening(project, list(manifest.training_shards))
+    make_whitening(project)
     for key in manifest.shards:
         make_features(project, key)
     return list(manifest.training_shards)

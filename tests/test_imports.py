@@ -76,7 +76,6 @@ LAYERS = (
         "errors",
         "files",
         "installed",
-        "markdown",
         "seeding",
         "provenance",
         "tables",

@@ -34,7 +34,7 @@ def import_(
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
     from hapvr.benchmark.definitions.catalog import load_definition
-    from hapvr.steps.feature_import import import_features
+    from hapvr.steps.features import import_features
 
     root = data_root(out, config, option="--out")
     wanted = load_definition(benchmark).video_ids if benchmark is not None else ()

@@ -168,11 +168,10 @@ def verify(
     if repair and config is not None:
         with progress_bar("repairs") as progress:
             checks = make_again(_open(config, None), checks, progress=progress)
-    lines = []
-    for check in checks:
-        videos = f"{check.num_ok} videos, {check.num_failed} failed" if check.num_ok or check.num_failed else ""
-        said = check.message or videos
-        lines.append(f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {said}" if said else ""))
+    lines = [
+        f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {check.message}" if check.message else "")
+        for check in checks
+    ]
     show(
         {"data_root": opened.url, "files": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines)
     )

@@ -207,20 +207,14 @@ class DataRoot:
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process open as many files in addition to those already open; 1,024 in all is a usual limit.
-
-    Raises DataError if the system does not allow that.
-    """
+    """Let this process open as many files in addition to those already open, as far as the system allows; 1,024 in all is
+    a usual limit."""
     wanted = max(map(int, os.listdir("/dev/fd")), default=0) + count + SPARE_DESCRIPTORS
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
-        return
-    if most != resource.RLIM_INFINITY and most < wanted:
-        raise DataError(
-            f"storage: {count} files of shards have to be open at once, and the system allows {most}; raise that "
-            f"(`ulimit -Hn {wanted}` as root, or LimitNOFILE of a service), or make larger shards (shard_videos)"
+    if resource.RLIM_INFINITY != allowed < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

@@ -162,18 +162,13 @@ class Shard:
         """The rows of `index` as dicts. Raises as `read` does."""
         return self.read().rows()
 
-    def verify(self) -> tuple[int, int]:
-        """Read all of the shard; returns how many of its videos are ok and how many failed.
-
-        Raises DataError if it is unfinished, DamagedError if it is not what was written.
-        """
+    def verify(self) -> None:
+        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if it is not what was written."""
         index = self.read()
         if index.data_sha256 and (found := self.root.sha256(self.data_name)) != index.data_sha256:
             raise DamagedError(
                 f"{self.data_name} has SHA-256 {found[:16]}..., its index says {index.data_sha256[:16]}...; {self.hint}"
             )
-        statuses = index.table.column("status").to_pylist()
-        return statuses.count(STATUS_OK), len(statuses) - statuses.count(STATUS_OK)
 
     def open_data(self) -> pq.ParquetFile:
         """The data file. Raises as `read` does, and DamagedError if the file cannot be read."""

@@ -18,12 +18,16 @@ from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
 from hapvr.scorer.segments import best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.benchmark_features import (
+    BenchmarkFeatures,
+    open_benchmark,
+    project_benchmark,
+    score_stored,
+)
 from hapvr.steps.evaluation import stored_similarities
 from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
-from hapvr.steps.validation import open_benchmark, project_benchmark, score_stored
 
 FRAME_PAIRS = 200
 """Irrelevant pairs whose frame similarities are looked at."""

@@ -35,7 +35,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, stored_ids, target_mean
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.steps.thumbnails import thumbnails
 from hapvr.steps.training import (
@@ -46,7 +46,6 @@ from hapvr.steps.training import (
     run_training,
     tracker_of,
 )
-from hapvr.steps.validation import open_benchmark, target_mean
 from hapvr.tables import read_frame, write_frame
 from hapvr.train.report import read_history
 from hapvr.train.run_folder import read_record

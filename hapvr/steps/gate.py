@@ -32,7 +32,7 @@ from hapvr.registry.versions import (
 )
 from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, score_stored
 from hapvr.steps.evaluation import (
     BASELINE,
     SIMILARITIES,
@@ -45,7 +45,6 @@ from hapvr.steps.evaluation import (
 from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.training import MODELS, TrainingRun, tracker_of
-from hapvr.steps.validation import open_benchmark, score_stored
 from hapvr.tables import read_frame
 
 CHAMPION_TAG = "hapvr.gate.champion"

@@ -17,9 +17,8 @@ from hapvr.data.manifest import VIDEOS_STAGE, read_manifest
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import ConfigError, DataError
 from hapvr.provenance import file_sha256
-from hapvr.steps.benchmark_features import own_names, stored_ids
+from hapvr.steps.benchmark_features import own_names, project_benchmark, stored_ids
 from hapvr.steps.project import Project
-from hapvr.steps.validation import project_benchmark
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_pair_rows
 
 ROUNDING_S = 1.0

@@ -11,7 +11,6 @@ import polars as pl
 
 from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
-from hapvr.markdown import markdown_table
 from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
 from hapvr.scorer.calibration import CalibrationCheck
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
@@ -19,6 +18,7 @@ from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
 from hapvr.steps.segment_scores import SegmentScores, segments_markdown
 from hapvr.steps.training import TrainingRun, current_run, tracker_of
+from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
 
 DIGEST_CHARACTERS = 12

@@ -13,10 +13,10 @@ from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.manifest import read_manifest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError
+from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.labelled_pairs import labelled_file_sha256
 from hapvr.steps.project import Project
 from hapvr.steps.training import CURRENT_NAME, LABELLED_SHA256, current_run, has_training_data
-from hapvr.steps.validation import benchmark_shards
 from hapvr.train.run_folder import CONFIG_NAME, read_record
 
 

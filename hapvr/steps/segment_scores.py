@@ -13,18 +13,16 @@ import torch
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
 from hapvr.errors import DataError
-from hapvr.markdown import markdown_table
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.segments import FrameTimes, align, relative_frame_matrix, timed_segments
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark
 from hapvr.steps.evaluation import stored_similarities
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
-from hapvr.steps.validation import open_benchmark
-from hapvr.tables import read_frame
+from hapvr.tables import markdown_table, read_frame
 from hapvr.video.settings import SamplingConfig
 
 RETRIEVED = 20

@@ -15,6 +15,7 @@ from torch import Tensor
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
+from hapvr.data.manifest import read_manifest, training_shard_keys
 from hapvr.errors import DamagedError, DataError
 from hapvr.model.published import import_pca
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
@@ -46,14 +47,14 @@ class WhiteningResult:
     done: bool
 
 
-def make_whitening(project: Project, shards: list[str], *, progress: Progress = no_progress) -> WhiteningResult:
-    """Fit on regions of a seeded sample of the frames of `shards`; only one process at a time does.
+def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
+    """Fit on regions of a seeded sample of the frames of the training shards; only one process at a time does.
 
     An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
     later do not move it, since all features would have to be made again. Raises DataError without training frames.
     """
     with project.root.lock(STAGE):
-        return _make(project, shards, progress)
+        return _make(project, training_shard_keys(read_manifest(project.root)), progress)
 
 
 def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningResult:

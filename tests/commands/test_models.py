@@ -64,7 +64,7 @@ def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Proje
     project = Project(small_project.config, root, small_project.folder)
     for key in shard_keys(small_project.root):
         shutil.copytree(small_project.root.local_path(f"frames/{key}"), tmp_path / "data" / "frames" / key)
-    kept = make_whitening(project, shard_keys(small_project.root))
+    kept = make_whitening(project)
     assert not kept.done
     assert kept.whitening.sha256 == whitening.sha256
 

@@ -13,8 +13,8 @@ from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import Shard, index_row
 from hapvr.provenance import Provenance
 from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
+from hapvr.steps.sources import make_manifest
 from tests.conftest import small_settings, write_settings
 
 

@@ -11,8 +11,8 @@ import pytest
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import available_videos, read_availability
 from hapvr.steps.frames import make_frames
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project

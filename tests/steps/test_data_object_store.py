@@ -20,10 +20,10 @@ from hapvr.search.descriptors import frame_descriptors
 from hapvr.seeding import torch_rng
 from hapvr.steps.features import make_features
 from hapvr.steps.frames import make_frames
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
 from hapvr.steps.views import make_pseudo_labels, make_training_views
 from hapvr.steps.whitening import make_whitening
@@ -49,7 +49,7 @@ def extract(project: Project) -> None:
     make_manifest(project)
     make_videos(project, KEY)
     make_frames(project, KEY)
-    make_whitening(project, [KEY])
+    make_whitening(project)
     make_features(project, KEY)
     make_training_views(project, KEY)
     make_pseudo_labels(project, KEY)

@@ -20,8 +20,8 @@ from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.steps.frames import make_frames, open_frames
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
 from hapvr.steps.views import label_rates
 from tests.conftest import write_clip

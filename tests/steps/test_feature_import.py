@@ -13,7 +13,7 @@ from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
-from hapvr.steps.feature_import import import_features
+from hapvr.steps.features import import_features
 
 GOOD = ("a", "b/1_Y", "c", "d", "e")
 

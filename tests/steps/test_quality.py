@@ -12,9 +12,9 @@ from hapvr.data.features import STAGE, feature_columns, fields
 from hapvr.data.shards import index_row
 from hapvr.provenance import Provenance
 from hapvr.steps.frames import make_frames
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
 from hapvr.steps.quality import Finding, check_features, check_frames, check_videos
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
 from tests.conftest import small_settings, write_clip, write_settings
 

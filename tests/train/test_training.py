@@ -18,9 +18,9 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, tracker_of, training_shards
-from hapvr.steps.validation import benchmark_shards
 from hapvr.train.loop import TrainingError, is_out_of_memory
 from hapvr.train.report import read_history
 from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints
