@@ -27,12 +27,12 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.whitening import load_whitening
 from hapvr.provenance import Provenance, environment, git_revision
-from hapvr.registry.runs import PendingReports, Tracker
+from hapvr.registry.runs import BATCHES, Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.train.labelled_pairs import write_labelled_pairs
-from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult
+from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult, read_history
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_record
 
 MODELS = "models"
@@ -212,16 +212,16 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
-    result = training_result(run)
+    result, run_id = training_result(run), run.mlflow_run_id
     tracker = tracker_of(project)
-    PendingReports(run.folder).deliver(tracker, run.mlflow_run_id)
+    complete_metrics(tracker.client, run_id, read_history(run.folder))
+    if (run.folder / BATCHES).is_dir():
+        tracker.client.log_artifacts(run_id, str(run.folder / BATCHES), BATCHES)
     for name in (RUN_NAME, HISTORY_NAME):
-        tracker.client.log_artifact(run.mlflow_run_id, str(run.folder / name), "training")
-    tracker.metrics(
-        run.mlflow_run_id,
-        {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)},
-    )
-    tracker.client.set_terminated(run.mlflow_run_id)
+        tracker.client.log_artifact(run_id, str(run.folder / name), "training")
+    numbers = {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)}
+    tracker.metrics(run_id, numbers)
+    tracker.client.set_terminated(run_id)
     return result
 
 
