@@ -39,14 +39,13 @@ from hapvr.steps.training import (
     TrainingRun,
     close_training,
     prepare_training,
-    require_trained_backbone,
+    require_trained_on,
     run_training,
     tracker_of,
 )
 from hapvr.steps.validation import open_benchmark, target_mean
 from hapvr.tables import read_frame, write_frame
 from hapvr.train.report import read_history
-from hapvr.train.run_folder import read_record
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
@@ -75,7 +74,8 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
     """
     definition, features = open_benchmark(project, name)
-    _refuse_other_features(run, features.settings)
+    made = {part: features.settings[part] for part in ("backbone", "whitening")}
+    require_trained_on(run, made, what="the features were made")
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
@@ -154,17 +154,6 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
     if not path.is_file():
         raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
     return path
-
-
-def _refuse_other_features(run: TrainingRun, found: Mapping[str, Any]) -> None:
-    """The model must have been trained on views of the same features. found: what these were made with."""
-    trained_on = read_record(run.folder)["data_digests"]["whitening"]
-    if found["whitening"] != trained_on:
-        raise DataError(
-            f"evaluation: model {run.key} was trained with whitening {trained_on[:12]}, the features have "
-            f"{found['whitening'][:12]}; train again, or restore the features"
-        )
-    require_trained_backbone(run, found["backbone"], what="the features were made")
 
 
 def _figures(
