@@ -92,10 +92,8 @@ def expand(names: list[str]) -> list[str]:
     for name in names:
         try:
             inside = [name] if "://" in name else _inside(Path(name))
-        except (OSError, ValueError) as error:
-            raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from error
-        except RecursionError:
-            raise DataError(f"video: {name}: lists name each other in a circle; correct them") from None
+        except (OSError, ValueError, RecursionError) as error:  # of lists that name each other, too
+            raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from None
         if not inside:
             raise DataError(f"video: {name} holds no video; wanted files such as .mp4, or a .txt list of them")
         found += inside
@@ -105,7 +103,6 @@ def expand(names: list[str]) -> list[str]:
 
 
 def _inside(path: Path) -> list[str]:
-    from hapvr.errors import DataError
     from hapvr.video.sources import VIDEO_SUFFIXES
 
     if path.is_dir():
@@ -114,7 +111,7 @@ def _inside(path: Path) -> list[str]:
         lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
         return expand([line for line in lines if line and not line.startswith("#")])
     if not path.exists():
-        raise DataError(f"video: {path} does not exist; correct the path")
+        raise FileNotFoundError("no such file")
     return [str(path)]
 
 
@@ -131,21 +128,19 @@ def _pair(row: PairScore, calibration: Calibration | None, precision: float, pri
 
 def _header(model: str, scorer: VideoScorer, precision: float, prior: float | None) -> list[str]:
     """The model, what its verdicts rest on, and its warning."""
-    lines = [f"model    {model}"]
     calibration = scorer.calibration
     if calibration is None:
-        lines.append("verdicts none: this model has no calibration, so only similarities are shown")
+        verdicts = "none: this model has no calibration, so only similarities are shown"
     else:
         share = calibration.prior if prior is None else prior
-        lines.append(f"verdicts at precision {precision:g}, where {100 * share:.3g} % of the pairs match")
-        threshold = calibration.threshold(precision).similarity
+        verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
         if prior is None:
-            lines[-1] += (
-                "; no similarity reaches it"
-                if threshold is None
-                else f": a match is a similarity from {threshold:+.4f} on"
+            reached = calibration.threshold(precision).similarity
+            verdicts += (
+                "; no similarity reaches it" if reached is None else f": a match is a similarity from {reached:+.4f} on"
             )
-    return [*lines, f"warning  {scorer.warning}"] if scorer.warning else lines
+    warning = [f"warning  {scorer.warning}"] if scorer.warning else []
+    return [f"model    {model}", f"verdicts {verdicts}", *warning]
 
 
 def _lines(pair: dict[str, Any]) -> list[str]:
@@ -156,14 +151,13 @@ def _lines(pair: dict[str, Any]) -> list[str]:
     verdict = f"{pair['verdict'] or '-':<8}"
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
     lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}"]
-    if pair["verdict"] == "no match" or pair["segments"] is None:
-        return lines
-    lines += [
-        f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
-        f"{clock(part['reference_start_s'])}-{clock(part['reference_end_s'])}  (frame similarity {part['score']:.2f})"
-        for part in pair["segments"]
-    ]
-    return lines if pair["segments"] else [*lines, "         no matching segments"]
+    if pair["verdict"] != "no match" and pair["segments"] is not None:
+        lines += [
+            f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
+            f"{clock(part['reference_start_s'])}-{clock(part['reference_end_s'])}  (frame similarity {part['score']:.2f})"
+            for part in pair["segments"]
+        ] or ["         no matching segments"]
+    return lines
 
 
 def model_folder(model: str, tracking_uri: str) -> Path:

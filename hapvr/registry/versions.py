@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -81,17 +81,14 @@ def signature() -> ModelSignature:
     """
     inputs = [ColSpec(TEXT, "query"), ColSpec(TEXT, "reference", required=False)]
     inputs.append(ColSpec(AnyType(), "references", required=False))
-    columns = {"query": TEXT, "reference": TEXT, "similarity": NUMBER, "probability": NUMBER, "threshold": NUMBER}
+    texts, numbers = ("query", "reference", "error", "warning"), ("similarity", "probability", "threshold")
+    outputs = [ColSpec(TEXT if name in texts else NUMBER, name) for name in (*texts[:2], *numbers, *texts[2:])]
     segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
-    outputs = [ColSpec(kind, name) for name, kind in (columns | {"error": TEXT, "warning": TEXT}).items()]
-    limits = [ParamSpec(name, DataType.long, 0) for name in ("max_pairs", "max_bytes", "max_frames")]
-    limits += [ParamSpec(name, NUMBER, 0.0) for name in ("video_timeout_s", "request_timeout_s")]
-    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, SERVED_PRECISION), *limits]
-    return ModelSignature(
-        inputs=Schema(inputs),
-        outputs=Schema([*outputs, ColSpec(Array(segment), "segments", required=False)]),
-        params=ParamSchema(params),
-    )
+    outputs.append(ColSpec(Array(segment), "segments", required=False))
+    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, SERVED_PRECISION)]
+    params += [ParamSpec(name, DataType.long, 0) for name in ("max_pairs", "max_bytes", "max_frames")]
+    params += [ParamSpec(name, NUMBER, 0.0) for name in ("video_timeout_s", "request_timeout_s")]
+    return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs), params=ParamSchema(params))
 
 
 def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
@@ -220,13 +217,12 @@ def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
 
 def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
     """Give a version the alias champion, and write down when and why. Raises DataError if there is no such version."""
-    find_version(client, name, str(version))
+    number = str(find_version(client, name, str(version)).version)
     entries = [*history(client, name), ChampionEntry(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
-    client.set_registered_model_alias(name, CHAMPION, str(version))
-    rows = [[entry.version, entry.since, entry.how] for entry in entries[-MAX_HISTORY:]]
-    client.set_registered_model_tag(name, HISTORY_TAG, json.dumps(rows))
-    client.set_model_version_tag(name, str(version), DECISION_TAG, f"champion by {how}")
-    client.set_model_version_tag(name, str(version), REASON_TAG, reason[:MAX_CHARACTERS])
+    client.set_registered_model_alias(name, CHAMPION, number)
+    client.set_registered_model_tag(name, HISTORY_TAG, json.dumps([astuple(entry) for entry in entries[-MAX_HISTORY:]]))
+    client.set_model_version_tag(name, number, DECISION_TAG, f"champion by {how}")
+    client.set_model_version_tag(name, number, REASON_TAG, reason[:MAX_CHARACTERS])
 
 
 def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:

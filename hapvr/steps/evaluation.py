@@ -7,13 +7,11 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from matplotlib.figure import Figure
-from PIL.Image import Image
 from pydantic import BaseModel, Field
 
 from hapvr.benchmark.definition import BenchmarkDefinition
@@ -37,26 +35,22 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
 from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, stored_ids, target_mean
 from hapvr.steps.project import Project, full_disk_is_named
-from hapvr.steps.thumbnails import thumbnails
 from hapvr.steps.training import (
     TrainingRun,
     close_training,
     prepare_training,
-    require_trained_backbone,
+    require_trained_on,
     run_training,
     tracker_of,
 )
 from hapvr.tables import read_frame, write_frame
 from hapvr.train.report import read_history
-from hapvr.train.run_folder import read_record
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
 SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
 SEEDS_TAG = "hapvr.seeds"
 """Tag of the MLflow runs of several seeds that are compared with each other."""
-Pictures = Callable[..., dict[str, list[Image]]]
-"""`thumbnails` of one benchmark."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,8 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
     """
     definition, features = open_benchmark(project, name)
-    _refuse_other_features(run, features.settings)
+    made = {part: features.settings[part] for part in ("backbone", "whitening")}
+    require_trained_on(run, made, what="the features were made")
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
@@ -92,7 +87,6 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     )
     files = {row: folder / file for row, file in SIMILARITIES.items()}
     results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
-    shown = partial(thumbnails, project, definition, list(features.digests()))
     scores = BenchmarkScores(
         run=run,
         folder=folder,
@@ -100,7 +94,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
         figures={
             **_figures(definition, results, files[TRAINED]),
-            **_heat_maps(definition, trained, features, files[TRAINED], shown),
+            **_heat_maps(definition, trained, features, files[TRAINED]),
         },
         markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
         digest=definition_digest(definition),
@@ -128,13 +122,6 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 """A metric, which may be rounded."""
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class StoredTask(BaseModel, extra="allow"):
-    metric: str
-    num_queries: Count
-    num_relevant: Count
 
 
 class StoredResult(BaseModel, extra="allow"):
@@ -143,18 +130,13 @@ class StoredResult(BaseModel, extra="allow"):
     policy: str
     metrics: dict[str, Share]
     intervals: dict[str, tuple[Share, Share]]
-    tasks: dict[str, StoredTask]
+    tasks: dict[str, dict[str, Any]]
 
 
-class StoredDigest(BaseModel, extra="allow"):
-    """The edition of the benchmark that a scores.json belongs to, see `definition_digest`."""
+class StoredScores(BaseModel, extra="allow"):
+    """scores.json. digest: the edition of the benchmark, see `definition_digest`."""
 
     digest: str
-
-
-class StoredScores(StoredDigest):
-    """scores.json."""
-
     target_means: dict[str, Share]
     results: dict[str, StoredResult]
 
@@ -171,17 +153,6 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
     if not path.is_file():
         raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
     return path
-
-
-def _refuse_other_features(run: TrainingRun, found: Mapping[str, Any]) -> None:
-    """The model must have been trained on views of the same features. found: what these were made with."""
-    trained_on = read_record(run.folder)["data_digests"]["whitening"]
-    if found["whitening"] != trained_on:
-        raise DataError(
-            f"evaluation: model {run.key} was trained with whitening {trained_on[:12]}, the features have "
-            f"{found['whitening'][:12]}; train again, or restore the features"
-        )
-    require_trained_backbone(run, found["backbone"], what="the features were made")
 
 
 def _figures(
@@ -202,30 +173,20 @@ def _figures(
 
 
 def _heat_maps(
-    definition: BenchmarkDefinition,
-    network: VideoNetwork,
-    features: BenchmarkFeatures,
-    similarities: Path,
-    shown: Pictures,
+    definition: BenchmarkDefinition, network: VideoNetwork, features: BenchmarkFeatures, similarities: Path
 ) -> dict[str, Figure]:
     """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
     labelled = definition.labels.unique(["query_id", "reference_id"], keep="first", maintain_order=True)
     pairs = read_frame(similarities).join(labelled, on=["query_id", "reference_id"])
-    pairs = pairs.sort("similarity", "query_id", "reference_id")
+    pairs = pairs.sort("similarity", "query_id", "reference_id").select("query_id", "reference_id")
     figures = {}
-    for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
-        for query, reference in row.select("query_id", "reference_id").iter_rows():
+    for end, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
+        for query, reference in row.iter_rows():
             found = dict(features.read([query, reference], extras=network.needs_extras))
             with torch.inference_mode():
                 frame = network.frame_similarity(*(network.embed(found[video].float()) for video in (query, reference)))
-            pictures = shown([query, reference], count=6)
-            figures[f"frame-similarity-{title}-similar"] = similarity_matrix_figure(
-                frame,
-                query=query,
-                reference=reference,
-                title=f"{title} similar of the relevant pairs",
-                query_frames=pictures.get(query, ()),
-                reference_frames=pictures.get(reference, ()),
+            figures[f"frame-similarity-{end}-similar"] = similarity_matrix_figure(
+                frame, query=query, reference=reference, title=f"{end} similar of the relevant pairs"
             )
     return figures
 

@@ -37,7 +37,7 @@ from hapvr.steps.evaluation import (
     BASELINE,
     SIMILARITIES,
     TRAINED,
-    StoredDigest,
+    StoredScores,
     definition_digest,
     stored_scores,
     stored_similarities,
@@ -206,7 +206,7 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
     if scores is None:
         return None
     try:
-        stored = read_json_as(scores, StoredDigest, hint="the champion is scored again")
+        stored = read_json_as(scores, StoredScores, hint="the champion is scored again")
     except DamagedError as error:
         warnings.warn(str(error), stacklevel=2)
         return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hapvr.config import Config, digest
 from hapvr.config_file import load_config
@@ -48,32 +46,25 @@ def pending_data(project: Project) -> PendingData:
     Raises DataError where training needs a file of labelled pairs that is not there.
     """
     keys = training_shard_keys(read_manifest(project.root))
-    ready = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
-    awaited = tuple(key for key in _evaluation_shards(project) if not _has_features(project, key))
-    if not project.root.exists(CURRENT_NAME):
-        return PendingData(
-            tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited
-        )
-    try:
-        run = current_run(project)
-        record = read_record(run.folder)
-        seen = set(record["shards"])
-        changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
-        changed = changed or _are_labels_changed(project, record)
-    except (DamagedError, ConfigError) as error:
-        warnings.warn(f"{error}. It counts as no model", stacklevel=2)
-        return PendingData(
-            tuple(ready), _usable(project, ready), settings_changed=False, no_model=True, awaited=awaited
-        )
-    new = [key for key in ready if key not in seen]
-    return PendingData(tuple(new), _usable(project, new), settings_changed=changed, no_model=False, awaited=awaited)
-
-
-def _are_labels_changed(project: Project, record: Mapping[str, Any]) -> bool:
-    if project.config.train.source != "labelled_pairs":
-        return False
-    seen: Mapping[str, Any] = record.get("labelled_pairs", {})
-    return bool(seen.get(LABELLED_SHA256) != labelled_file_sha256(project))
+    new = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
+    no_model, changed = not project.root.exists(CURRENT_NAME), False
+    if not no_model:
+        try:
+            run = current_run(project)
+            record = read_record(run.folder)
+            changed = training_digest(load_config(run.folder / CONFIG_NAME)) != training_digest(project.config)
+            if project.config.train.source == "labelled_pairs":
+                changed |= record["labelled_pairs"].get(LABELLED_SHA256) != labelled_file_sha256(project)
+            new = [key for key in new if key not in record["shards"]]
+        except (DamagedError, ConfigError) as error:
+            warnings.warn(f"{error}. It counts as no model", stacklevel=2)
+            no_model, changed = True, False
+    num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
+    evaluation = project.config.evaluation
+    names = {*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}
+    read = sorted({key for name in names for key in benchmark_shards(project, name)})
+    awaited = tuple(key for key in read if not _has_features(project, key))
+    return PendingData(tuple(new), num_videos, changed, no_model, awaited)
 
 
 def training_digest(config: Config) -> str:
@@ -81,15 +72,5 @@ def training_digest(config: Config) -> str:
     return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
 
 
-def _evaluation_shards(project: Project) -> list[str]:
-    evaluation = project.config.evaluation
-    names = {*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}
-    return sorted({key for name in names for key in benchmark_shards(project, name)})
-
-
 def _has_features(project: Project, key: str) -> bool:
     return project.shard(FEATURES_STAGE, key).provenance() is not None
-
-
-def _usable(project: Project, shards: list[str]) -> int:
-    return sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in shards)

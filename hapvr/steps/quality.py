@@ -25,6 +25,32 @@ MAX_DUPLICATE_RATE = 0.1
 MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
+UNAVAILABLE_HINT = (
+    "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
+    "the proxy of the environment, then materialise the shard again."
+)
+FAILED_HINT = (
+    "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or leave "
+    "them out."
+)
+DUPLICATE_HINT = (
+    "Files with equal bytes under several names. In training they count as different videos, which teaches the model that "
+    "copies are negatives: remove all but one of each."
+)
+UNDECODABLE_HINT = (
+    "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
+    "sampling.max_memory_bytes; the other files are damaged."
+)
+FRAME_RATE_HINT = "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one of them."
+VALUES_HINT = (
+    "Features hold NaN, infinity or zero vectors. Weights or whitening are damaged, or half precision overflowed: delete the "
+    "shard's features and materialise them again; if it stays, fit the whitening again."
+)
+NORMS_HINT = (
+    "Region vectors are not of unit length, so similarities leave [-1, 1]: they were imported without normalisation, or are "
+    "damaged."
+)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -46,34 +72,12 @@ def check_videos(project: Project, key: str) -> list[Finding]:
     usable = index.filter(pl.col("status") == STATUS_OK)
     indexes = [project.shard(VIDEOS_STAGE, other).finished_index() for other in shard_keys(project.root)]
     everywhere = pl.concat([found[1].select("status", "sha256") for found in indexes if found is not None])
-    repeated = (
-        everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique("sha256")
-    )
+    repeated = everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique()
+    copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")
     return [
-        _share(
-            "unavailable_videos",
-            unavailable,
-            index,
-            MAX_UNAVAILABLE_RATE,
-            "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
-            "the proxy of the environment, then materialise the shard again.",
-        ),
-        _share(
-            "failed_videos",
-            failed,
-            index,
-            MAX_FAILED_RATE,
-            "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or "
-            "leave them out.",
-        ),
-        _share(
-            "duplicate_videos",
-            usable.join(repeated, on="sha256", how="semi").sort("video_id"),
-            usable,
-            MAX_DUPLICATE_RATE,
-            "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
-            "that copies are negatives: remove all but one of each.",
-        ),
+        _share("unavailable_videos", unavailable, index, MAX_UNAVAILABLE_RATE, UNAVAILABLE_HINT),
+        _share("failed_videos", failed, index, MAX_FAILED_RATE, FAILED_HINT),
+        _share("duplicate_videos", copies, usable, MAX_DUPLICATE_RATE, DUPLICATE_HINT),
     ]
 
 
@@ -93,22 +97,8 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     )
     off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > MAX_FRAME_RATE_ERROR * expected)
     return [
-        _share(
-            "undecodable_videos",
-            lost,
-            index,
-            MAX_FAILED_RATE,
-            "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
-            "sampling.max_memory_bytes; the other files are damaged.",
-        ),
-        _share(
-            "frame_rate",
-            off,
-            rates,
-            MAX_FAILED_RATE,
-            "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
-            "of them.",
-        ),
+        _share("undecodable_videos", lost, index, MAX_FAILED_RATE, UNDECODABLE_HINT),
+        _share("frame_rate", off, rates, MAX_FAILED_RATE, FRAME_RATE_HINT),
         check_stored(shard),
     ]
 
@@ -127,23 +117,11 @@ def check_features(project: Project, key: str) -> list[Finding]:
             worst = max(worst, error)
             if error > MAX_NORM_ERROR:
                 bad_norms.append(video_id)
+    values = {"videos": len(bad_values), "examples": bad_values[:MAX_NAMED]}
+    norms_found = {"videos": len(bad_norms), "largest_error": worst, "examples": bad_norms[:MAX_NAMED]}
     return [
-        Finding(
-            "feature_values",
-            not bad_values,
-            "error",
-            {"videos": len(bad_values), "examples": bad_values[:MAX_NAMED]},
-            "Features hold NaN, infinity or zero vectors. Weights or whitening are damaged, or half precision overflowed: "
-            "delete the shard's features and materialise them again; if it stays, fit the whitening again.",
-        ),
-        Finding(
-            "feature_norms",
-            not bad_norms,
-            "error",
-            {"videos": len(bad_norms), "largest_error": worst, "examples": bad_norms[:MAX_NAMED]},
-            "Region vectors are not of unit length, so similarities leave [-1, 1]: they were imported without "
-            "normalisation, or are damaged.",
-        ),
+        Finding("feature_values", not bad_values, "error", values, VALUES_HINT),
+        Finding("feature_norms", not bad_norms, "error", norms_found, NORMS_HINT),
         check_stored(shard),
     ]
 
@@ -158,12 +136,6 @@ def check_stored(shard: Shard) -> Finding:
 
 
 def _share(name: str, rows: pl.DataFrame, of: pl.DataFrame, limit: float, hint: str) -> Finding:
-    rate = len(rows) / max(len(of), 1)
-    values = {
-        "rate": rate,
-        "limit": limit,
-        "videos": len(rows),
-        "of": len(of),
-        "examples": rows["video_id"].head(MAX_NAMED).to_list(),
-    }
+    rate, examples = len(rows) / max(len(of), 1), rows["video_id"].head(MAX_NAMED).to_list()
+    values = {"rate": rate, "limit": limit, "videos": len(rows), "of": len(of), "examples": examples}
     return Finding(name, rate <= limit, "warn", values, hint)

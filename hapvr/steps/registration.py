@@ -30,7 +30,7 @@ from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.steps.segment_scores import segment_metrics, segments_of_benchmarks
-from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
+from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of
 from hapvr.train.run_folder import read_record
 
 CHECKED_VIDEOS = 4
@@ -67,7 +67,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     checks = held_out_checks(project, run, fitted) if fitted is not None else ()
     segments = segments_of_benchmarks(project, run, fitted)
     backbone = load_backbone(project.config.backbone)
-    require_trained_backbone(run, backbone.settings, what="the bundle would be made")
+    require_trained_on(run, {"backbone": backbone.settings}, what="the bundle would be made")
     record, tracker = read_record(run.folder), tracker_of(project)
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hapvr.registry.runs import PENDING_NAME, PendingReports, TrackedTraining, Tracker
+from hapvr.registry.runs import TrackedTraining, Tracker, complete_metrics
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     finish_training,
@@ -32,8 +32,8 @@ def start(tracker: Tracker, key: str) -> str:
     return tracker.start(key, name="run", params={}, tags={})
 
 
-def test_metrics_and_batches_reach_the_run(tracker: Tracker, tmp_path: Path) -> None:
-    """Metrics with their steps, heat maps and tables of batches as artifacts; nothing stays behind."""
+def test_metrics_reach_the_run_and_batches_the_folder(tracker: Tracker, tmp_path: Path) -> None:
+    """Metrics with their steps; heat maps and tables of batches."""
     run_id = start(tracker, "reached")
     said: list[str] = []
     with closing(TrackedTraining(lambda: tracker, run_id, tmp_path, say=said.append)) as tracked:
@@ -42,15 +42,13 @@ def test_metrics_and_batches_reach_the_run(tracker: Tracker, tmp_path: Path) -> 
         tracked.batch(1, REPORT)
     history = tracker.client.get_metric_history(run_id, "loss/total")
     assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
-    assert [file.path for file in tracker.client.list_artifacts(run_id, "batches")] == [
-        "batches/hardest-negatives-00000001.csv",
-        "batches/similarity-00000001.png",
-    ]
-    assert (PendingReports(tmp_path).metrics(), PendingReports(tmp_path).files(), said) == ([], [], [])
+    names = ["hardest-negatives-00000001.csv", "similarity-00000001.png"]
+    assert sorted(path.name for path in (tmp_path / "batches").iterdir()) == names
+    assert said == []
 
 
-def test_reports_wait_on_disk_until_the_server_answers(store: str, tmp_path: Path) -> None:
-    """Without a server nothing is raised; a later delivery takes all, once, and no other file of the machine."""
+def test_a_run_gets_what_it_lacks_of_the_history(tracker: Tracker, tmp_path: Path) -> None:
+    """Without a server nothing is raised; a later delivery takes each metric once."""
 
     def connect() -> Tracker:
         raise ConnectionError("nobody listens")
@@ -59,22 +57,16 @@ def test_reports_wait_on_disk_until_the_server_answers(store: str, tmp_path: Pat
     with closing(TrackedTraining(connect, "unknown", tmp_path, say=said.append)) as tracked:
         for step in range(3):
             tracked.metrics(step, {"loss/total": float(step)})
-        tracked.batch(1, REPORT)
     assert said[0] == "MLflow cannot be reached (nobody listens); training continues and keeps its metrics"
-    assert said[-1].startswith(f"MLflow: 5 entries of this run are not delivered; they are kept in {tmp_path}")
-    with (tmp_path / PENDING_NAME).open("a") as file:
-        file.write('{"file": "../secret", "folder": "batches"}\n{"file": "/etc/passwd"}\n{"step": 3, "time')
-    (tmp_path / "secret").write_text("secret")
-    (tmp_path / "batches" / "run.json").write_text("{}")
-    (tmp_path / "batches" / "similarity-00000009.png").symlink_to(tmp_path / "secret")
-    tracker = Tracker(store, "waiting")
+    assert said[-1].startswith("MLflow: 3 metrics of this run are not delivered; they are in the history below")
     run_id = start(tracker, "waiting")
-    with pytest.warns(UserWarning, match="it is skipped"):
-        assert PendingReports(tmp_path).deliver(tracker, run_id) == 5
-    assert [metric.step for metric in tracker.client.get_metric_history(run_id, "loss/total")] == [0, 1, 2]
-    names = [file.path for file in tracker.client.list_artifacts(run_id, "batches")]
-    assert names == ["batches/hardest-negatives-00000001.csv", "batches/similarity-00000001.png"]
-    assert PendingReports(tmp_path).deliver(tracker, run_id) == 0
+    tracker.client.log_metric(run_id, "loss/total", 1.0, step=1)
+    history = [{"step": step, "loss/total": float(step)} for step in range(3)] + [{"step": 2, "validation/mean": 0.5}]
+    for _ in range(2):
+        complete_metrics(tracker.client, run_id, history)
+        found = tracker.client.get_metric_history(run_id, "loss/total")
+        assert sorted((metric.step, metric.value) for metric in found) == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert len(tracker.client.get_metric_history(run_id, "validation/mean")) == 1
 
 
 def tracked_by(project: Project, address: str, **train: int) -> Project:
@@ -94,7 +86,8 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
         while not read_history_so_far(training.folder):
             assert process.poll() is None
             time.sleep(0.1)
-    while len(PendingReports(training.folder).metrics()) < 2:
+    tracked = len(read_history_so_far(training.folder))
+    while len(read_history_so_far(training.folder)) < tracked + 2:
         assert process.poll() is None, "training ended before metrics were kept"
         time.sleep(0.1)
     with mlflow_server(tmp_path, port) as address:
@@ -104,5 +97,4 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
         found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
         logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
         assert sorted({metric.step for metric in found}) == logged
-        assert len(logged) == 100
-        assert PendingReports(training.folder).metrics() == []
+        assert len(logged) == 48
