@@ -25,13 +25,12 @@ from hapvr.demo.edits import (
     NORMAL_CRF,
     NUM_CHANNELS,
     STRONG_EDITS,
+    Times,
     broadcast,
-    edit_rows,
-    edit_video,
+    true_times,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
 from hapvr.demo.scene import NUM_DRESSINGS, Camera, Pixels, Rng, Scene, film
-from hapvr.demo.timeline import Times, true_times
 from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
@@ -289,7 +288,7 @@ def _segment_table(clips: Sequence[Clip], *, name: str, seed: int) -> pl.DataFra
 def _copy_times(query: Clip, copy: Clip, *, seed: int) -> list[Times]:
     frames, donor = (max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S))
     kind = "low_bitrate" if copy.edit == "none" else copy.edit
-    drawn = edit_rows(kind, frames, num_donor=donor, fps=FPS, rng=_edit_rng(copy, seed=seed))
+    drawn = EDITS[kind].rows(frames, donor, FPS, _edit_rng(copy, seed=seed))
     starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
     return true_times(drawn, fps=FPS, original_start_s=starts[0], copy_start_s=starts[1])
 
@@ -320,7 +319,7 @@ def _edited(clip: Clip, frames: Pixels, *, donor: Pixels, seed: int) -> tuple[Pi
     edited, crf = frames, NORMAL_CRF
     for kind in (clip.edit, clip.touch_up):
         if kind is not None and kind != "none":
-            edited = edit_video(kind, edited, donor=donor, fps=FPS, rng=rng)
+            edited = EDITS[kind].apply(edited, donor, FPS, rng)
             crf = max(crf, EDITS[kind].crf)
     if clip.channel is not None:
         edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)

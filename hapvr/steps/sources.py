@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import digest
+from hapvr.demo.clips_benchmark import read_scenes, split_user_videos
 from hapvr.demo.corpus import make_demo_corpus
-from hapvr.demo.user_videos import read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
