@@ -19,10 +19,9 @@ from typing import Any
 
 import polars as pl
 
-from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA, BenchmarkDefinition
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.stored import is_complete, write_clips
-from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.demo.edits import (
     ALL_EDITS,
     HARD_EDITS,
@@ -174,10 +173,8 @@ def split_user_videos(
             f"own videos: {len(units)} different decodable clips or scenes in {videos} ({len(unusable)} unusable files); "
             f"wanted at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips"
         )
-    draws = [draw for draw, _ in units]
-    num_test, num_validation = held_out_counts(
-        draws, validation_rate=source.validation_rate, test_rate=source.test_rate
-    )
+    rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
+    num_test, num_validation = held_out_counts([draw for draw, _ in units], **rates)
     borders = (0, num_test, num_test + num_validation, len(units))
     test, validation, train = (
         [group for _, groups in units[start:end] for group in groups] for start, end in pairwise(borders)
@@ -255,16 +252,14 @@ def _build_benchmark(
     for query in queries:
         kinds = _kinds(query[0], edits=edits, per_clip=copies_per_clip, seed=seed, combine=bool(donors))
         donor = None
-        if any(
-            ALL_EDITS[kind].combines for kind in kinds
-        ):  # other donors leave the draw as it is, unless they are preferred
+        if any(ALL_EDITS[kind].combines for kind in kinds):
+            # other donors leave the draw as it is, unless they are preferred
             donor = min(donors, key=lambda one: numpy_rng(seed, "donor", query[0].sha256, one.sha256).uniform())
         tasks.append(CopyTask(query[0], donor, folder / "videos", kinds, seed))
     roles = {"query": queries, "distractor": distractors}
     files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
     files |= {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None}
-    settings = {"generator_version": GENERATOR_VERSION, "name": name, "seed": seed}
-    settings |= {"edits": edits, "copies_per_clip": copies_per_clip}
+    settings = {"version": GENERATOR_VERSION, "name": name, "seed": seed, "edits": edits, "per_clip": copies_per_clip}
     provenance = Provenance("copy_benchmark", settings, files, environment())
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
@@ -285,7 +280,18 @@ def _build_benchmark(
             )
         for clip in (clip for group in (*usable, *distractors) for clip in group):
             _place(clip, folder / "videos" / clip.original)
-        videos, labels, segments = _tables(usable, distractors, times, name=name)
+        videos, labels, segments = [], [], []
+        for first, *repeats in usable:
+            videos.append((first.original, "query", first.file, "none"))
+            whole = [(0.0, first.duration_s, 0.0, first.duration_s)] if first.duration_s else []
+            for file, edit, label, stretches in (
+                *((first.copy(kind), kind, ALL_EDITS[kind].label, shown) for kind, shown in times[first.file].items()),
+                *((repeat.original, "same_file", "ND", whole) for repeat in repeats),
+            ):
+                videos.append((file, "database", first.file, edit))
+                labels.append((first.original, file, label))
+                segments += [(first.original, file, *stretch) for stretch in stretches]
+        videos += [(clip.original, "database", clip.file, "none") for group in distractors for clip in group]
         metadata = {**json.loads(provenance.to_json()), "unusable": failures}
         write_clips(folder, name=name, videos=videos, labels=labels, segments=segments, provenance=metadata)
     definition = load_definition(folder)
@@ -377,32 +383,3 @@ def _place(clip: UserClip, target: Path) -> None:
             os.link(clip.path.resolve(), part)
         except OSError:
             shutil.copyfile(clip.path, part)
-
-
-def _tables(
-    queries: Sequence[Clips],
-    distractors: Sequence[Clips],
-    times: Mapping[str, Mapping[str, Sequence[Times]]],
-    *,
-    name: str,
-) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """videos.parquet, labels.parquet and segments.parquet of the benchmark."""
-    rows, labels, segments = [], [], []
-    for first, *repeats in queries:
-        query = f"{name}/{first.original}"
-        rows.append((query, f"videos/{first.original}", "query", first.file, "none"))
-        whole = [(0.0, first.duration_s, 0.0, first.duration_s)] if first.duration_s else []
-        for file, edit, label, stretches in (
-            *((first.copy(kind), kind, ALL_EDITS[kind].label, shown) for kind, shown in times[first.file].items()),
-            *((repeat.original, "same_file", "ND", whole) for repeat in repeats),
-        ):
-            rows.append((f"{name}/{file}", f"videos/{file}", "database", first.file, edit))
-            labels.append((query, f"{name}/{file}", label))
-            segments += [(query, f"{name}/{file}", *stretch) for stretch in stretches]
-    for clip in (clip for group in distractors for clip in group):
-        rows.append((f"{name}/{clip.original}", f"videos/{clip.original}", "database", clip.file, "none"))
-    return (
-        pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
-        pl.DataFrame(labels, schema=LABEL_SCHEMA, orient="row"),
-        pl.DataFrame(segments, schema=SEGMENT_SCHEMA, orient="row"),
-    )

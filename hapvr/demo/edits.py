@@ -51,15 +51,9 @@ NUM_CHANNELS = len(_CHANNELS)
 def overlay(frames: Pixels, layer: Image.Image) -> Pixels:
     """Lay one RGBA picture [H, W] over every frame of [N, H, W, 3]; returns a new array."""
     pixels = np.asarray(layer, dtype=np.uint16)
-    rows = np.flatnonzero(pixels[..., 3].any(axis=1))
-    result = frames.copy()
-    if len(rows) == 0:
-        return result
-    band = slice(int(rows[0]), int(rows[-1]) + 1)
-    opacity = pixels[band, :, 3:]
-    blended = frames[:, band].astype(np.uint16) * (255 - opacity) + pixels[band, :, :3] * opacity
-    result[:, band] = (blended + 127) // 255
-    return result
+    opacity = pixels[..., 3:]
+    ink = pixels[..., :3] * opacity + 127
+    return np.stack([((frame * (255 - opacity) + ink) // 255).astype(np.uint8) for frame in frames])
 
 
 def _blank(frames: Pixels) -> tuple[Image.Image, ImageDraw.ImageDraw, int, int]:
@@ -237,10 +231,6 @@ def _inset(frames: Pixels, donor: Pixels, fps: float, rng: Rng, *, low: float, h
     return result
 
 
-def _touch_up(frames: Pixels, rng: Rng) -> Pixels:
-    return EDITS[str(rng.choice(PART_TOUCHES))].change(frames, rng)
-
-
 def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
     """60 % of the area, hues turned by a sixth to a third of the circle, contrast one and a half times as strong."""
     turn = int(rng.uniform(1 / 6, 1 / 3) * 256)
@@ -262,8 +252,7 @@ def _grey_noise(frames: Pixels, rng: Rng) -> Pixels:
 def _pieces(count: int, fps: float) -> list[slice]:
     """The video cut into pieces of about two seconds; at least two pieces where there are two frames."""
     number = min(max(round(count / (2 * fps)), 2), count)
-    borders = [count * index // number for index in range(number + 1)]
-    return [slice(start, stop) for start, stop in pairwise(borders)]
+    return [slice(*ends) for ends in pairwise(count * index // number for index in range(number + 1))]
 
 
 def _dropped_pieces(count: int, fps: float, rng: Rng) -> list[slice]:
@@ -289,7 +278,6 @@ def _gap_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
 
 
 def _cut_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Dropped pieces are cut out."""
     rows = _gap_rows(count, num_donor, fps, rng)
     return np.asarray(rows[rows != NOTHING])
 
@@ -300,19 +288,11 @@ def _pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     return np.concatenate([np.arange(moment), np.full(max(round(3 * fps), 1), moment), np.arange(moment, count)])
 
 
-def _run_of(length: int, count: int, rng: Rng) -> Rows:
-    start = int(rng.integers(count - length + 1))
-    return np.arange(start, start + length)
-
-
-def _excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """A third to a half of it."""
-    return _run_of(max(int(count * rng.uniform(0.35, 0.5)), 1), count, rng)
-
-
-def _five_second_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Five seconds of it, or a third where that is shorter."""
-    return _run_of(max(min(round(5 * fps), count // 3), 1), count, rng)
+def _excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None) -> Rows:
+    """`length_s` seconds of it, or a third where that is shorter; for None a third to a half of it."""
+    length = count * rng.uniform(0.35, 0.5) if length_s is None else min(round(length_s * fps), count // 3)
+    start = int(rng.integers(count - max(int(length), 1) + 1))
+    return np.arange(start, start + max(int(length), 1))
 
 
 def _compilation_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
@@ -398,10 +378,15 @@ HARD_EDITS: dict[str, Edit] = {
     "flip_blur_pad": Edit("DS", lambda frames, rng: _letterbox(_blur(_flip(frames, rng), rng), rng)),
     "fast_grey_noise": Edit("DS", _grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)),
     "picture_in_picture": Edit("DS", combines=True, whole=partial(_inset, low=0.4, high=0.5)),
-    "five_seconds": Edit("DS", rows=_five_second_rows),
+    "five_seconds": Edit("DS", rows=partial(_excerpt_rows, length_s=5)),
 }
 PART_EDITS = {
-    f"part_{length_s}s": Edit("DS", _touch_up, combines=True, rows=partial(_part_rows, length_s=length_s))
+    f"part_{length_s}s": Edit(
+        "DS",
+        lambda frames, rng: EDITS[str(rng.choice(PART_TOUCHES))].change(frames, rng),
+        combines=True,
+        rows=partial(_part_rows, length_s=length_s),
+    )
     for length_s in PART_LENGTHS_S
 }
 ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS
