@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import polars as pl
 
-from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
 from hapvr.benchmark.definitions.stored import is_complete, write_clips
-from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.demo.edits import (
     EDITS,
     INTRO_S,
@@ -25,13 +22,12 @@ from hapvr.demo.edits import (
     NORMAL_CRF,
     NUM_CHANNELS,
     STRONG_EDITS,
+    Times,
     broadcast,
-    edit_rows,
-    edit_video,
+    true_times,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
 from hapvr.demo.scene import NUM_DRESSINGS, Camera, Pixels, Rng, Scene, film
-from hapvr.demo.timeline import Times, true_times
 from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
@@ -131,23 +127,10 @@ def pair_label(query: Clip, reference: Clip) -> str | None:
     return "ND" if reference.edit == "none" else EDITS[reference.edit].label
 
 
-def label_table(clips: Sequence[Clip], *, name: str) -> pl.DataFrame:
-    """The labels of all related pairs of a query and a database clip, as of LABEL_SCHEMA."""
-    rows = [
-        (f"{name}/{query.file}", f"{name}/{reference.file}", label)
-        for query, reference in _pairs(clips)
-        if (label := pair_label(query, reference)) is not None
-    ]
-    return pl.DataFrame(rows, schema=LABEL_SCHEMA, orient="row")
-
-
-def video_table(clips: Sequence[Clip], *, name: str) -> pl.DataFrame:
-    """The clips as of VIDEO_SCHEMA."""
-    rows = [
-        (f"{name}/{clip.file}", f"videos/{clip.file}", clip.role, clip.footage.incident, clip.edit_text)
-        for clip in clips
-    ]
-    return pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row")
+def labels_of(clips: Sequence[Clip]) -> list[tuple[str, str, str]]:
+    """Files and label of all related pairs of a query and a database clip."""
+    pairs = [(query, reference, pair_label(query, reference)) for query, reference in _pairs(clips)]
+    return [(query.file, reference.file, label) for query, reference, label in pairs if label is not None]
 
 
 def _pairs(clips: Sequence[Clip]) -> Iterator[tuple[Clip, Clip]]:
@@ -254,9 +237,14 @@ def make_demo_corpus(
             write_clips(
                 split_folder,
                 name=split_folder.name,
-                videos=video_table(plan, name=split_folder.name),
-                labels=label_table(plan, name=split_folder.name),
-                segments=_segment_table(plan, name=split_folder.name, seed=seed),
+                videos=[(clip.file, clip.role, clip.footage.incident, clip.edit_text) for clip in plan],
+                labels=labels_of(plan),
+                segments=[
+                    (query.file, copy.file, *times)
+                    for query, copy in _pairs(plan)
+                    if copy.footage == query.footage  # that of other cameras is not a copy
+                    for times in _copy_times(query, copy, seed=seed)
+                ],
                 provenance=json.loads(provenance.to_json()),
             )
     return tuple(plans)
@@ -275,21 +263,10 @@ def render_incident(task: IncidentTask) -> None:
             write_mp4(task.videos / clip.file, edited, fps=FPS, crf=crf)
 
 
-def _segment_table(clips: Sequence[Clip], *, name: str, seed: int) -> pl.DataFrame:
-    """The true times of what copies show of their queries; footage of other cameras is not a copy."""
-    rows = [
-        (f"{name}/{query.file}", f"{name}/{copy.file}", *times)
-        for query, copy in _pairs(clips)
-        if copy.footage == query.footage
-        for times in _copy_times(query, copy, seed=seed)
-    ]
-    return pl.DataFrame(rows, schema=SEGMENT_SCHEMA, orient="row")
-
-
 def _copy_times(query: Clip, copy: Clip, *, seed: int) -> list[Times]:
     frames, donor = (max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S))
     kind = "low_bitrate" if copy.edit == "none" else copy.edit
-    drawn = edit_rows(kind, frames, num_donor=donor, fps=FPS, rng=_edit_rng(copy, seed=seed))
+    drawn = EDITS[kind].rows(frames, donor, FPS, _edit_rng(copy, seed=seed))
     starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
     return true_times(drawn, fps=FPS, original_start_s=starts[0], copy_start_s=starts[1])
 
@@ -320,7 +297,7 @@ def _edited(clip: Clip, frames: Pixels, *, donor: Pixels, seed: int) -> tuple[Pi
     edited, crf = frames, NORMAL_CRF
     for kind in (clip.edit, clip.touch_up):
         if kind is not None and kind != "none":
-            edited = edit_video(kind, edited, donor=donor, fps=FPS, rng=rng)
+            edited = EDITS[kind].apply(edited, donor, FPS, rng)
             crf = max(crf, EDITS[kind].crf)
     if clip.channel is not None:
         edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)

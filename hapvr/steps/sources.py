@@ -20,8 +20,8 @@ from hapvr.data.manifest import (
     training_shard_keys,
     write_manifest_shard,
 )
+from hapvr.demo.clips_benchmark import read_scenes, split_user_videos
 from hapvr.demo.corpus import make_demo_corpus
-from hapvr.demo.user_videos import read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,17 +70,26 @@ def write_clips(
     folder: Path,
     *,
     name: str,
-    videos: pl.DataFrame,
-    labels: pl.DataFrame,
-    segments: pl.DataFrame,
+    videos: Iterable[tuple[str, str, str, str]],
+    labels: Iterable[tuple[str, str, str]],
+    segments: Iterable[tuple[str, str, float, float, float, float]],
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
     """Writes a `clips` definition next to the files that are already under folder/videos, and returns it.
 
-    videos: VIDEO_SCHEMA. labels: LABEL_SCHEMA. segments: SEGMENT_SCHEMA. Raises DataError for missing files, ids that do not
-    follow from the paths, unknown roles, repeated ids, and labels or segments of unknown videos.
+    videos: (file, role, group, edit), a file being the path below videos/. labels: (file of the query, file of the other
+    video, label). segments: the two files, begin and end in the query, begin and end in the other, in seconds. Raises
+    DataError for missing or repeated files, and labels or segments of other files.
     """
-    tables = {"videos": videos, "labels": labels, "segments": segments}
+    rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
+    pairs, stretches = (
+        [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table] for table in (labels, segments)
+    )
+    tables = {
+        "videos": pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
+        "labels": pl.DataFrame(pairs, schema=LABEL_SCHEMA, orient="row"),
+        "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
+    }
     definition = _definition(folder, CLIPS, name, tables, provenance)
     missing = [str(path) for path in definition.video_files().values() if not path.is_file()]
     if missing:
