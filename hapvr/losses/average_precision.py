@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from hapvr.losses.rows import (
-    check_positive,
     check_similarities,
     differences,
     mean_over_positives,
@@ -27,7 +26,6 @@ def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) 
 
     similarity: [..., N]; labels: same shape, ternary. Returns [] in [0, 1].
     """
-    check_positive("temperature", temperature)
 
     def row_loss(rows: Tensor, row_labels: Tensor) -> Tensor:
         above = torch.sigmoid(differences(rows) / temperature)
@@ -80,7 +78,6 @@ def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, ma
     negatives. strength is the paper's lambda, the size of the interpolation step. Ties rank in row order. Returns [] in
     [0, 1].
     """
-    check_positive("strength", strength)
     rows = check_similarities(similarity, labels)
     positive = labels > 0
     shifted = rows - labels.to(rows.dtype) * (margin / 2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.losses.rows import check_positive, check_similarities, mean_over_positives, mean_where
+from hapvr.losses.rows import check_similarities, mean_over_positives, mean_where
 
 
 def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
@@ -19,7 +19,6 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
     -log(e_i / (e_i + sum_{j negative} e_j)). Returns [], the mean over rows with a positive, as in the release; Eq. 2 is
     the mean over all positive pairs, which differs if rows have different numbers of positives.
     """
-    check_positive("temperature", temperature)
     logits = check_similarities(similarity, labels) / temperature
     positive, negative = labels > 0, labels < 0
     # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
@@ -34,7 +33,6 @@ def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) 
 
     similarity: [B, B] in [0, 1], clamped below at `floor`; labels: [B, B], read for its shape only. Returns [].
     """
-    check_positive("floor", floor)
     return -check_similarities(similarity, labels).diagonal().clamp(min=floor).log().mean()
 
 
@@ -44,7 +42,6 @@ def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) ->
     similarity: [..., N] in [0, 1], 1 - s clamped below at `floor`; labels: same shape, ternary. Rows without a
     negative are left out. Returns [].
     """
-    check_positive("floor", floor)
     rows = check_similarities(similarity, labels)
     negative = labels < 0
     valid = negative.any(-1)

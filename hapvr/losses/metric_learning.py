@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.losses.rows import (
-    check_positive,
     check_similarities,
     differences,
     mean_over_positives,
@@ -40,7 +39,6 @@ def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> T
     Returns [], half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives.
     With separate means, the many negatives do not outweigh the positives.
     """
-    check_positive("margin", margin)
     distance = 1 - check_similarities(similarity, labels)
     attract = mean_where(distance.square(), labels > 0)
     repel = mean_where((margin - distance).clamp(min=0).square(), labels < 0)
@@ -54,7 +52,6 @@ def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2, negative
     the positive (or the hardest, if none is below), "all" takes the mean over all. A row's loss is the mean over its
     positives. Rows without a positive are left out; rows without a negative have a loss of 0. Returns [].
     """
-    check_positive("margin", margin)
     if negatives not in ("hardest", "semi_hard", "all"):
         raise ArgumentError(f"negatives: got {negatives!r}, wanted 'hardest', 'semi_hard' or 'all'")
 
@@ -83,7 +80,6 @@ def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: f
     positives i, with a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin - s_i) taken as constants. The mean over
     rows with a positive and a negative. Returns [].
     """
-    check_positive("scale", scale)
     rows = check_similarities(similarity, labels)
     positive, negative = labels > 0, labels < 0
     constant = rows.detach()

@@ -40,16 +40,16 @@ def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: i
     [N, T']. Returns the longer similarity and mask. Whole repetitions, as in the releases, keep all frames equally
     frequent, and a clip's score does not depend on how far it was padded.
     """
-    size = similarity.shape[dim]
+    size = length = similarity.shape[dim]
     if mask is None:
-        if size >= min_frames:
-            return similarity, None
-        repeated = torch.arange(_doubled(size, min_frames), device=similarity.device) % size
-        return similarity.index_select(dim, repeated), None
-    lengths = mask.sum(1)
-    doubled = torch.tensor([_doubled(length, min_frames) for length in range(min_frames)], device=mask.device)
-    targets = torch.where(lengths < min_frames, doubled[lengths.clamp(max=min_frames - 1)], lengths)
-    if bool((targets == lengths).all()):
+        while length < min_frames:
+            length *= 2
+        repeated = torch.arange(length, device=similarity.device) % size
+        return similarity if length == size else similarity.index_select(dim, repeated), None
+    targets = lengths = mask.sum(1)
+    while bool((targets < min_frames).any()):
+        targets = torch.where(targets < min_frames, 2 * targets, targets)
+    if targets is lengths:
         return similarity, mask
     position = torch.arange(max(size, int(targets.max())), device=mask.device)
     source = torch.where(targets[:, None] > lengths[:, None], position % lengths[:, None], position)
@@ -58,12 +58,6 @@ def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: i
     index = source.clamp(max=size - 1)
     index = index[:, None, :, None] if dim == 2 else index[None, :, None, :]
     return similarity.gather(dim, index.expand(shape)), position < targets[:, None]
-
-
-def _doubled(length: int, min_frames: int) -> int:
-    while 0 < length < min_frames:
-        length *= 2
-    return length
 
 
 def halve_mask(mask: Tensor) -> Tensor:

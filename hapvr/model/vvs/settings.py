@@ -76,5 +76,6 @@ class VvsSettings(Settings):
 
     def scoring(self) -> dict[str, Any]:
         """The settings that decide an embedding, as values of JSON. What only training uses is left out."""
-        unused = {"injected_rates": True, "max_magnitude": True, "frame_loss": True, "distractor": {"dropout"}}
-        return self.model_dump(mode="json", exclude=unused | {"saliency": {"dropout", "label_rule"}})
+        unused: dict[str, Any] = {"distractor": {"dropout"}, "saliency": {"dropout", "label_rule"}}
+        unused |= {"injected_rates": True, "max_magnitude": True, "frame_loss": True}
+        return self.model_dump(mode="json", exclude=unused)
