@@ -129,4 +129,4 @@ def _benchmark_videos(name: str) -> tuple[ManifestEntry, ...]:
 
 def _folder(name: str, split: str, path: Path) -> ResolvedSource:
     scan = scan_folder(path, source=name)
-    return ResolvedSource(name, split, scan.entries, len(scan.ignored))
+    return ResolvedSource(name, split, scan.entries, scan.num_ignored)

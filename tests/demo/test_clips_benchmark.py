@@ -17,7 +17,7 @@ from hapvr.demo.edits import EDITS
 from hapvr.demo.user_videos import MIN_CLIPS, held_out_counts, read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
-from hapvr.video.decode import probe_video
+from hapvr.video.container import probe_video
 from hapvr.video.settings import OwnVideosSource
 
 
