@@ -96,7 +96,7 @@ def similarity_model(
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
     """What a finished training shows."""
     from hapvr.steps.training import training_result
-    from hapvr.train.plots import loss_figure, validation_figure
+    from hapvr.train.plots import history_figure
     from hapvr.train.report import read_history
 
     result, history = training_result(run), read_history(run.folder)
@@ -109,8 +109,8 @@ def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult
             "mlflow_run": link,
             "path": dg.MetadataValue.path(str(run.folder)),
             "digest": result["weights_sha256"],
-            "loss_curves": metadata.figure(loss_figure(history)),
-            "validation_curve": metadata.figure(validation_figure(history)),
+            "loss_curves": metadata.figure(history_figure(history, "loss/", title="loss terms (unweighted)")),
+            "validation_curve": metadata.figure(history_figure(history, "validation/", title="validation")),
         },
         data_version=dg.DataVersion(result["weights_sha256"]),
     )

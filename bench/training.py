@@ -177,7 +177,7 @@ def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
                 training_shards(project),
                 folder=folder,
                 fabric=Fabric(accelerator=torch.device(options.device).type, devices=1),
-                open_logger=lambda first_step, folder=folder: History(folder, first_step=first_step),
+                open_loggers=lambda first_step, folder=folder: [History(folder, first_step=first_step)],
             ).fit()
     per_step = {source: result.seconds / result.steps for source, result in results.items()}
     return [

@@ -21,7 +21,7 @@ from hapvr.steps.benchmark_features import Validator
 from hapvr.steps.project import Project
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
-from hapvr.train.report import History, Logger, Loggers
+from hapvr.train.report import History, Logger
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, read_record
 
 STOPPED = 3
@@ -89,7 +89,7 @@ def main() -> int:
     with ExitStack() as stack:
         progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
 
-        def open_logger(first_step: int) -> Logger:
+        def open_loggers(first_step: int) -> list[Logger]:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
             from hapvr.registry.runs import TrackedTraining
             from hapvr.steps.training import tracker_of
@@ -101,7 +101,7 @@ def main() -> int:
                 lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message
             )
             stack.enter_context(closing(tracked))
-            return Loggers([History(folder, first_step=first_step), tracked, progress])
+            return [History(folder, first_step=first_step), tracked, progress]
 
         try:
             with naming_full_disk(folder, hint="run again, and the training resumes from its last checkpoint"):
@@ -113,7 +113,7 @@ def main() -> int:
                     folder=folder,
                     fabric=fabric,
                     validate=validate,
-                    open_logger=open_logger,
+                    open_loggers=open_loggers,
                 ).fit()
         except HapvrError as error:
             if progress is not None:

@@ -40,7 +40,8 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.tables import TABLE_ERRORS, read_user_table
-from hapvr.video.decode import probe_video, sample_frames
+from hapvr.video.container import probe_video
+from hapvr.video.decode import sample_frames
 from hapvr.video.pool import in_workers, inspect_videos
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder

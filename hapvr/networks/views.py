@@ -24,7 +24,7 @@ GROUP_VIDEOS = 4
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """What determines a view, together with `views.seed`: equal plans give equal clips.
+    """What determines a view, together with the configuration: equal plans give equal clips.
 
     index: seeds the augmentations. window: seeds the stretch of 2T frames that the clip is cut from. window_part:
     (number, count), the stretch starts in this one of `count` equal parts of the video. donor_id: the video that is

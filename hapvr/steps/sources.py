@@ -51,7 +51,7 @@ class ResolvedSource:
     @staticmethod
     def of_folder(name: str, split: str, path: Path) -> ResolvedSource:
         scan = scan_folder(path, source=name)
-        return ResolvedSource(name, split, scan.entries, len(scan.ignored))
+        return ResolvedSource(name, split, scan.entries, scan.num_ignored)
 
 
 def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:

@@ -1,8 +1,8 @@
 """Steps 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
 
 The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
-through both networks. Each of the two can also be made alone, with the same result: a clip is determined by `views.seed`
-and its plan (`hapvr.networks.views`).
+through both networks. Each of the two can also be made alone, with the same result: a clip is determined by its plan and the
+settings of `views` (`hapvr.networks.views`).
 """
 
 from __future__ import annotations

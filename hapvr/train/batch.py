@@ -48,12 +48,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchClip:
-    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself."""
+    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself, from
+    `first` on where it is cut from stored features."""
 
     video_id: str
     view_index: int
     num_frames: int
     donor_id: str = ""
+    first: int = 0
 
 
 def clips_per_item(settings: TrainConfig) -> int:

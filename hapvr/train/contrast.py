@@ -16,8 +16,7 @@ from hapvr.model.clips import check_clips
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch, clips_per_item
-from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
-from hapvr.train.gather import Gather
+from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
 
 LARGEST_BANK = 4096
 

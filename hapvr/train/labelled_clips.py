@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,15 +22,6 @@ from hapvr.train.labelled_pairs import LabelledPairs
 
 SLACK_RATE = 0.25
 """Where both copies are longer than a clip: how far the two clips of a pair may be shifted, as a part of a clip."""
-
-
-@dataclass(frozen=True)
-class Clip:
-    """Consecutive frames of a video, `count` from `first` on."""
-
-    video_id: str
-    first: int
-    count: int
 
 
 class LabelledClips(BatchSource):
@@ -89,13 +79,13 @@ class LabelledClips(BatchSource):
         clips = [clip for pair in pairs for clip in self.clips(pair, number)]
         first = own.start * self._num_clips
         return self.build(
-            [BatchClip(clip.video_id, place % self._num_clips, clip.count) for place, clip in enumerate(clips)],
+            clips,
             torch.stack([self._read(clip) for clip in clips[first : own.stop * self._num_clips]]),
             first_row=first,
             frame_labels=None,
         )
 
-    def clips(self, pair: int, number: int) -> list[Clip]:
+    def clips(self, pair: int, number: int) -> list[BatchClip]:
         """The clips of a labelled pair in the batch of that number: anchor, positive, and distractors."""
         rng = numpy_rng(self._seed, "labelled pair", number, pair)
         one = self._labelled.pairs[pair]
@@ -108,7 +98,8 @@ class LabelledClips(BatchSource):
             drawn = rng.choice(len(others), size=count, replace=len(others) < count)
             chosen += [(others[index], self._anywhere(others[index], rng)) for index in drawn]
         return [
-            Clip(video_id, start, min(self._num_frames, self._length[video_id] - start)) for video_id, start in chosen
+            BatchClip(video_id, index, min(self._num_frames, self._length[video_id] - start), first=start)
+            for index, (video_id, start) in enumerate(chosen)
         ]
 
     def _draw_starts(self, pair: int, rng: np.random.Generator) -> list[int]:
@@ -140,9 +131,9 @@ class LabelledClips(BatchSource):
     def _anywhere(self, video_id: str, rng: np.random.Generator) -> int:
         return int(rng.integers(max(0, self._length[video_id] - self._num_frames) + 1))
 
-    def _read(self, clip: Clip) -> Tensor:
+    def _read(self, clip: BatchClip) -> Tensor:
         """[T, R, D] of a clip, which a short one fills by showing it again."""
-        regions = self._open(clip.video_id).regions(clip.video_id, clip.first, clip.first + clip.count)
+        regions = self._open(clip.video_id).regions(clip.video_id, clip.first, clip.first + clip.num_frames)
         return torch.from_numpy(regions[np.resize(np.arange(len(regions)), self._num_frames)])
 
     def _open(self, video_id: str) -> FeatureFile:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,14 +30,12 @@ from hapvr.provenance import Provenance
 from hapvr.settings import first_line
 from hapvr.train.batch import Batch, BatchSource
 from hapvr.train.cached_views import CachedViews
-from hapvr.train.families import build_network, build_training
-from hapvr.train.family import StepOutput
-from hapvr.train.gather import gather_of
+from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
+from hapvr.train.family import StepOutput, gather_of
 from hapvr.train.labelled_clips import LabelledClips
 from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.report import RESULT_NAME, BatchReport, Logger, TrainingResult
 from hapvr.train.run_folder import CHECKPOINTS, NETWORK, newest_checkpoint, save_checkpoint
-from hapvr.train.schedule import build_optimizer, build_scheduler
 
 LOCK_TIMEOUT_S = 30
 LOG_EVERY_STEPS = 20
@@ -63,39 +62,11 @@ class Best:
     weights: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Throughput:
-    """The time that this process trains, and the part of it in which it waits for data."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._waited = 0.0
-        self._clips = 0
-
-    def wait_for(self, items: Iterator[Any]) -> Any:
-        """The next item."""
-        asked = time.monotonic()
-        item = next(items)
-        self._waited += time.monotonic() - asked
-        return item
-
-    def count(self, batch: Batch) -> None:
-        self._clips += len(batch.regions)
-
-    @property
-    def seconds(self) -> float:
-        return max(time.monotonic() - self._start, 1e-9)
-
-    def rates(self) -> dict[str, float]:
-        """wait_rate: part of the time spent waiting for data; clips_per_s."""
-        seconds = self.seconds
-        return {"wait_rate": self._waited / seconds, "clips_per_s": self._clips / seconds}
-
-
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
     labelled: what `train.source: labelled_pairs` trains on. validate: network -> metrics, of which "mean" chooses the best
-    weights; without it the last ones are the result. open_logger: called on rank 0 with the first step; its logger gets
+    weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers get
     losses, learning rate, gradient norm, validation and batches. Raises DataError for unusable data.
     """
 
@@ -109,13 +80,15 @@ class Trainer:
         folder: Path,
         fabric: Fabric,
         validate: Validate | None = None,
-        open_logger: Callable[[int], Logger],
+        open_loggers: Callable[[int], Sequence[Logger]],
     ) -> None:
         settings = config.train
         self._config, self._settings = config, settings
         self._folder, self._fabric = folder, fabric
-        self._validate, self._open_logger = validate, open_logger
-        self._logger: Logger | None = None
+        self._validate, self._open_loggers = validate, open_loggers
+        self._loggers: Sequence[Logger] = ()
+        self._started = self._waited_s = 0.0
+        self._num_clips = 0
         self._source = open_source(config, root, shards, fabric, labelled=labelled)
         self.network = build_network(
             settings.network, dims=config.whitening.dims, seed=settings.seed, extras_dims=self._source.extras_dims
@@ -146,26 +119,24 @@ class Trainer:
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             first_step, messages = self._resume()
-            if fabric.is_global_zero:
-                self._logger = self._open_logger(first_step)
-                for text in messages:
-                    self._logger.message(text)
-            throughput, items = Throughput(), self._items(first_step)
+            self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
+            for logger, text in itertools.product(self._loggers, messages):
+                logger.message(text)
+            items = self._items(first_step)
             log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
+            self._started = time.monotonic()
             for step in range(first_step, settings.steps):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                batch, output, norm = self._step(step, items, throughput)
+                batch, output, norm = self._step(step, items)
                 is_last = done == settings.steps
-                if self._logger and (done % log_every == 0 or is_last):
-                    measured = _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | throughput.rates()
-                    self._logger.metrics(step, measured)
+                if self._loggers and (done % log_every == 0 or is_last):
+                    self._log(step, _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | self._rates())
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
-                    if self._logger:
-                        similarity = output[3].float().cpu()
-                        report = BatchReport(similarity, batch.labels, batch.video_ids, batch.view_index)
-                        self._logger.batch(step, report)
+                    report = BatchReport(output[3].float().cpu(), batch.labels, batch.video_ids, batch.view_index)
+                    for logger in self._loggers:
+                        logger.batch(step, report)
                 stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
                 if validates or stop:
                     self.save(done)
@@ -173,7 +144,7 @@ class Trainer:
                     raise TrainingStoppedError(
                         f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
                     )
-            return self._finish(first_step, throughput)
+            return self._finish(first_step)
 
     def validate(self, step: int) -> None:
         """Validate the weights after a step, and keep them if they are the best so far."""
@@ -182,8 +153,7 @@ class Trainer:
         with torch.no_grad():
             metrics = self._validate(self.network)
         self.network.train()
-        if self._logger:
-            self._logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
+        self._log(step, {f"validation/{name}": value for name, value in metrics.items()})
         if metrics["mean"] > self._best.value:
             weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
             self._best = Best(step=step, value=metrics["mean"], weights=weights)
@@ -249,9 +219,11 @@ class Trainer:
         )
         return iter(loader)
 
-    def _step(self, step: int, items: Iterator[Any], throughput: Throughput) -> tuple[Batch, StepOutput, float]:
+    def _step(self, step: int, items: Iterator[Any]) -> tuple[Batch, StepOutput, float]:
         """Change the weights once; returns the batch, what its loss was, and the norm of its gradient before clipping."""
-        item = throughput.wait_for(items)
+        asked = time.monotonic()
+        item = next(items)
+        self._waited_s += time.monotonic() - asked
         try:
             batch = self._source.finish(item)
             output = self._forward(step, batch)
@@ -264,7 +236,7 @@ class Trainer:
                 f"({first_line(error)}). Lower train.batch_videos or views.num_frames; on a GPU set train.precision to "
                 "bf16-mixed"
             ) from error
-        throughput.count(batch)
+        self._num_clips += len(batch.regions)
         norm = self._fabric.clip_gradients(  # only measures it
             self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
         )
@@ -293,7 +265,16 @@ class Trainer:
             f"Lower train.optimizer.learning_rate"
         )
 
-    def _finish(self, first_step: int, throughput: Throughput) -> TrainingResult:
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        for logger in self._loggers:
+            logger.metrics(step, values)
+
+    def _rates(self) -> dict[str, float]:
+        """wait_rate: part of the time spent waiting for data; clips_per_s."""
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        return {"wait_rate": self._waited_s / seconds, "clips_per_s": self._num_clips / seconds}
+
+    def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
         best, config = self._best, self._config
         result = TrainingResult(
@@ -302,8 +283,8 @@ class Trainer:
             best_step=best.step,
             best_value=best.value if best.step >= 0 else 0.0,
             num_videos=self._source.num_videos,
-            seconds=throughput.seconds,
-            **throughput.rates(),
+            seconds=time.monotonic() - self._started,
+            **self._rates(),
             weights_sha256=state_sha256(best.weights or dict(self.network.state_dict())),
         )
         if self._fabric.is_global_zero:
@@ -366,15 +347,10 @@ def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
 @contextmanager
 def stop_flag() -> Iterator[Callable[[], bool]]:
     """Yields a function that tells whether SIGTERM has arrived; the loop calls it between steps."""
-    asked = False
-
-    def remember(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-
-    before = signal.signal(signal.SIGTERM, remember)
+    asked = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     try:
-        yield lambda: asked
+        yield asked.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -23,7 +23,7 @@ from hapvr.networks.views import Strength, ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
 from hapvr.train.batch import Batch, BatchClip, BatchSource
-from hapvr.train.gather import Gather
+from hapvr.train.family import Gather
 
 STRENGTHS: tuple[Strength, ...] = ("weak", "strong")
 """Of the views of a video in a batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -78,25 +78,6 @@ class History(Logger):
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
-
-
-class Loggers(Logger):
-    """Passes everything on to several loggers."""
-
-    def __init__(self, loggers: Sequence[Logger]) -> None:
-        self._loggers = tuple(loggers)
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        for logger in self._loggers:
-            logger.metrics(step, values)
-
-    def batch(self, step: int, report: BatchReport) -> None:
-        for logger in self._loggers:
-            logger.batch(step, report)
-
-    def message(self, text: str) -> None:
-        for logger in self._loggers:
-            logger.message(text)
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel
@@ -23,37 +22,18 @@ RUN_NAME = "run.json"
 FAILURE_NAME = "failure.txt"
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
-NAME = re.compile(r"^step-(\d{8})\.pt$")
 DIGEST_BYTES = 32
 NUM_KEPT = 2
 """Checkpoints; the one before the last replaces a damaged one."""
 
 
-class _Network(BaseModel, extra="allow"):
-    architecture: str
-    source: str
-    sha256: str
-
-
-class _Weights(BaseModel, extra="allow"):
-    """The frozen networks; not all trainings have a teacher."""
-
-    __pydantic_extra__: dict[str, _Network]
-    backbone: _Network
-
-
-class _Digests(BaseModel, extra="allow"):
-    __pydantic_extra__: dict[str, str]
-    whitening: str
-
-
 class _Record(BaseModel, extra="allow"):
-    """What every RUN_NAME has."""
+    """What every RUN_NAME has. weights: of the frozen networks; not all trainings have a teacher."""
 
     mlflow_run_id: str
     shards: list[str]
-    data_digests: _Digests
-    weights: _Weights
+    data_digests: dict[str, str]
+    weights: dict[Literal["backbone", "teacher"], dict[str, str]]
     environment: dict[str, str]
     labelled_pairs: dict[str, Any] = {}
 
@@ -80,7 +60,7 @@ def save_checkpoint(folder: Path, values: dict[str, Any], *, step: int) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step-*.pt") if NAME.match(path.name))
+    return sorted(folder.glob("step-????????.pt"))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

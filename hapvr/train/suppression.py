@@ -14,8 +14,7 @@ from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.networks.saliency import saliency_labels
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import Batch, clips_per_item
-from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
-from hapvr.train.gather import Gather
+from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
 
 EASY_RATE = 0.09
 """Without a limit on the magnitude, this part of a batch's frames counts as distractors."""

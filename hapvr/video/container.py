@@ -39,9 +39,10 @@ _OPEN_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
 
 @dataclass(frozen=True)
 class VideoProbe:
-    """What a video's headers and first frame say. Sizes are those displayed: after rotation and pixel aspect.
+    """What a video's headers and first frame say. Headers may lie.
 
-    duration_s, fps: None where the file does not say. num_frames: 0 where the file does not say. Headers may lie.
+    duration_s, fps: None where the file does not say. num_frames: 0 where the file does not say. width_px, height_px: as
+    displayed, after rotation and pixel aspect; stored_px: before. rotation_deg: counter-clockwise.
     """
 
     duration_s: float | None
@@ -50,13 +51,6 @@ class VideoProbe:
     height_px: int
     codec: str
     num_frames: int
-
-
-@dataclass(frozen=True)
-class StreamMetadata:
-    """A probe with what is needed to show stored frames rightly. rotation_deg: counter-clockwise."""
-
-    probe: VideoProbe
     formats: frozenset[str]
     pixel_format: str
     pixel_aspect: float
@@ -108,10 +102,10 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
         yield container, stream
 
 
-def read_metadata(path: Path) -> StreamMetadata:
-    """Metadata of a file's main video stream. It reads and decodes packets up to the first good frame.
+def probe_video(path: Path) -> VideoProbe:
+    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
 
-    Raises VideoError: the reasons of `open_video`, no_frames, decode_error or too_large.
+    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
     """
     with open_video(path) as (container, stream):
         _check_size(path, stream.codec_context.width, stream.codec_context.height)
@@ -121,15 +115,13 @@ def read_metadata(path: Path) -> StreamMetadata:
         width_px, height_px = display_size(
             first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg, short_side_px=None
         )
-        return StreamMetadata(
-            probe=VideoProbe(
-                duration_s=_duration_s(container, stream),
-                fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
-                width_px=width_px,
-                height_px=height_px,
-                codec=stream.codec_context.name,
-                num_frames=max(0, stream.frames),
-            ),
+        return VideoProbe(
+            duration_s=_duration_s(container, stream),
+            fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
+            width_px=width_px,
+            height_px=height_px,
+            codec=stream.codec_context.name,
+            num_frames=max(0, stream.frames),
             formats=frozenset(container.format.name.split(",")),
             pixel_format=first.format.name,
             pixel_aspect=aspect,

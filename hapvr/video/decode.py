@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
-from hapvr.video.container import StreamMetadata, VideoProbe, iter_frames, open_video, read_metadata
+from hapvr.video.container import VideoProbe, iter_frames, open_video, probe_video
 from hapvr.video.frames import TOLERANCE_S, display_frame, frames_due, sampling_times, shown_frames
 from hapvr.video.selection import CODEC as SELECTED_CODEC
 from hapvr.video.selection import IncompleteSelectionError, Packets, iter_selected, read_packets
@@ -49,7 +49,7 @@ class Sample(Generic[Kept]):
     """
 
     path: Path
-    metadata: StreamMetadata
+    probe: VideoProbe
     fps: float
     short_side_px: int | None
     max_frames: int | None
@@ -67,8 +67,8 @@ class Sample(Generic[Kept]):
         """The next frame, on display at this many sampling times."""
         frame = display_frame(
             stored,
-            pixel_aspect=self.metadata.pixel_aspect,
-            rotation_deg=self.metadata.rotation_deg,
+            pixel_aspect=self.probe.pixel_aspect,
+            rotation_deg=self.probe.rotation_deg,
             short_side_px=self.short_side_px,
             size_px=self.size_px,
         )
@@ -77,7 +77,7 @@ class Sample(Generic[Kept]):
 
     def finish(self, decoder: str, *, end_s: float | None) -> Sample[Kept]:
         """end_s: time of the file's last frame; None if reading stopped before it."""
-        self.decoder, probe = decoder, self.metadata.probe
+        self.decoder, probe = decoder, self.probe
         if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
             self.warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
         return self
@@ -91,14 +91,6 @@ class SampledFrames:
     timestamps_s: NDArray[np.float64]
     decoder: str
     warning: str
-
-
-def probe_video(path: Path) -> VideoProbe:
-    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
-
-    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
-    """
-    return read_metadata(path).probe
 
 
 def sample_frames(
@@ -134,25 +126,25 @@ def sample_video(
 
     keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
     """
-    metadata = read_metadata(path)
-    selects = metadata.probe.codec == SELECTED_CODEC
-    timed = decoder == "auto" and bool(metadata.formats & _TIMED_FORMATS) and (selects or _decord_reads(metadata))
+    probe = probe_video(path)
+    selects = probe.codec == SELECTED_CODEC
+    timed = decoder == "auto" and bool(probe.formats & _TIMED_FORMATS) and (selects or _decord_reads(probe))
     packets = read_packets(path, until_s=math.inf if max_frames is None else max_frames / fps) if timed else None
     if packets is not None and (selects or packets.whole):
         try:
-            return _sample_packets(Sample(path, metadata, fps, short_side_px, max_frames, keep), packets)
+            return _sample_packets(Sample(path, probe, fps, short_side_px, max_frames, keep), packets)
         except (IncompleteSelectionError, RuntimeError, IndexError):
             pass  # if the file is at fault, decoding all of it says so
-    return _sample_all(Sample(path, metadata, fps, short_side_px, max_frames, keep))
+    return _sample_all(Sample(path, probe, fps, short_side_px, max_frames, keep))
 
 
-def _decord_reads(metadata: StreamMetadata) -> bool:
+def _decord_reads(probe: VideoProbe) -> bool:
     return (
         DECORD_VERSION is not None
-        and metadata.rotation_deg == 0
-        and metadata.num_video_streams == 1
-        and metadata.probe.codec in _DECORD_CODECS
-        and metadata.pixel_format == "yuv420p"
+        and probe.rotation_deg == 0
+        and probe.num_video_streams == 1
+        and probe.codec in _DECORD_CODECS
+        and probe.pixel_format == "yuv420p"
     )
 
 
@@ -161,13 +153,13 @@ def _sample_packets(sample: Sample[Kept], packets: Packets) -> Sample[Kept]:
     end_s = packets.times_s[-1]
     times_s = sampling_times(fps=sample.fps, end_s=end_s, max_frames=sample.max_frames)
     indices, counts = np.unique(shown_frames(np.array(packets.times_s), times_s), return_counts=True)
-    selects = sample.metadata.probe.codec == SELECTED_CODEC
+    selects = sample.probe.codec == SELECTED_CODEC
     if selects:
         wanted = [packets.pts[index] for index in indices.tolist()]
         frames = (_rgb(frame, sample.path) for frame in iter_selected(sample.path, packets, wanted))
     else:
         frames = _decord_frames(sample.path, packets, indices.tolist())
-    width_px, height_px = sample.metadata.stored_px
+    width_px, height_px = sample.probe.stored_px
     for stored, count in zip(frames, counts.tolist(), strict=True):
         if stored.shape != (height_px, width_px, 3):
             raise IncompleteSelectionError

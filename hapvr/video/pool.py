@@ -26,8 +26,8 @@ from pebble import ProcessFuture, ProcessPool
 
 from hapvr.errors import VideoError
 from hapvr.provenance import file_sha256
-from hapvr.video.container import VideoProbe, check_file
-from hapvr.video.decode import Decoder, probe_video, sample_video
+from hapvr.video.container import VideoProbe, check_file, probe_video
+from hapvr.video.decode import Decoder, sample_video
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.settings import SamplingConfig
 
@@ -132,7 +132,7 @@ def _sample(
         )
         sampled = SampledVideo(
             video_id,
-            sample.metadata.probe,
+            sample.probe,
             tuple(sample.kept),
             sample.timestamps_s,
             *(sample.size_px or (0, 0)),

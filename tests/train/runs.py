@@ -49,7 +49,7 @@ def run(
         folder=folder,
         fabric=Fabric(accelerator="cpu", devices=1),
         validate=validate,
-        open_logger=lambda first_step: History(folder, first_step=first_step),
+        open_loggers=lambda first_step: [History(folder, first_step=first_step)],
     ).fit()
 
 

@@ -21,10 +21,10 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, tracker_of, training_shards
+from hapvr.train.families import build_optimizer, build_scheduler
 from hapvr.train.loop import TrainingError, is_out_of_memory
 from hapvr.train.report import read_history
 from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints
-from hapvr.train.schedule import build_optimizer, build_scheduler
 from tests.train.runs import run, same_weights, with_train, without_times
 
 

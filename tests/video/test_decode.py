@@ -9,7 +9,8 @@ import pytest
 
 from hapvr.errors import VideoError
 from hapvr.video import container
-from hapvr.video.decode import PYAV, PYAV_SELECTED, probe_video, sample_frames
+from hapvr.video.container import probe_video
+from hapvr.video.decode import PYAV, PYAV_SELECTED, sample_frames
 from tests.video.conftest import numbered_frame, write_video
 
 
