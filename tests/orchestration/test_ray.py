@@ -21,8 +21,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from assets.project import SHARDS
-from assets.project import PROCESS_TAG
+from assets.project import PROCESS_TAG, SHARDS
 from hapvr.data.filesystem import DataRoot
 from hapvr.steps.project import Project
 from pipelines.ui import free_port
