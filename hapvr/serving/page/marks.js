@@ -5,12 +5,14 @@ import { element, markNames, notice, say } from "./dom.js";
 
 // Buttons for a verdict on a pair; a second press takes it back. Errors are shown in `state`; `decide` is for keys.
 export function verdicts(pair, match, state, label = "") {
-  let current = match?.mark || null;
+  let current = null;
   const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
     type: "button", class: `verdict ${verdict}`, "aria-label": label ? `${label}: ${text}` : null, onclick: () => decide(verdict),
   }, text[0].toUpperCase() + text.slice(1)));
-  const show = () => Object.keys(markNames).forEach((verdict, place) =>
-    buttons[place].setAttribute("aria-pressed", String(verdict === current)));
+  function show(verdict) {
+    current = verdict || null;
+    Object.keys(markNames).forEach((name, place) => buttons[place].setAttribute("aria-pressed", String(name === current)));
+  }
   async function decide(verdict) {
     const wanted = verdict === current ? null : verdict;
     try {
@@ -19,13 +21,12 @@ export function verdicts(pair, match, state, label = "") {
       state.replaceChildren(notice(error.message, "problem"));
       return;
     }
-    current = wanted;
+    show(wanted);
     if (match) match.mark = wanted ?? "";
     say(wanted ? `Marked as ${markNames[wanted]}` : "The mark was taken back");
-    show();
   }
-  show();
-  return { buttons, decide };
+  show(match?.mark);
+  return { buttons, decide, show };
 }
 
 export async function showMarks(place) {

@@ -10,7 +10,7 @@ import { answerOf, fileOf, knownJob, neighbours } from "./session.js";
 export async function showPair(place, values) {
   const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
   const around = neighbours(location.hash);
-  const match = around.pair?.match ?? await (job ? matchOf(job, reference) : knownMatch(query, reference));
+  const match = around.pair?.match ?? (job && await matchOf(job, reference));
   const name = query ?? around.pair?.name ?? knownJob(job)?.query ?? "query";
   const heading = element("h1", { class: "name" }, reference);
   const state = element("div", { role: "status" });
@@ -57,6 +57,7 @@ export async function showPair(place, values) {
   const answer = await get("pairs/matrix", pair).catch((error) => error);
   const missing = answer instanceof Error;
   if (missing) state.replaceChildren(notice(answer.message, "problem"));
+  else verdict.show(answer.mark);
   const segments = match?.segments?.length ? match.segments : (missing ? [] : answer.segments);
   let map = null;
   both = players({
@@ -93,13 +94,6 @@ export async function showPair(place, values) {
   both.compare(...(segments[0] ? [segments[0].query_start_s, segments[0].reference_start_s] : [0, 0]));
 
   return () => both.close();
-}
-
-// A stored pair of the collection, if there is one: an address that was kept says what was said, too.
-async function knownMatch(query, reference) {
-  const { matches } = await get(`videos/${encodeURIComponent(query)}/matches`, { rejected: true, limit: 1000 });
-  const found = matches.find((match) => match.reference === reference);
-  return found && { ...found, segments: [] };
 }
 
 async function matchOf(id, reference) {
