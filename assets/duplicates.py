@@ -22,10 +22,6 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
         kinds={"pytorch", "parquet"},
         owner=DATA_TEAM,
         checks=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
-        description=(
-            "Every video of the shard is searched for in the whole collection. A new shard finds its pairs with all older ones, so "
-            "these stand; a shard is searched again when it was made again, or when model or search settings change."
-        ),
     )
 )
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
@@ -41,7 +37,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     if searcher.scorer.calibration is None:
         return dg.MaterializeResult(
             metadata={"dagster/row_count": 0, "reason": UNCALIBRATED},
-            check_results=[checks.warning(CALIBRATED, passed=False, hint=CALIBRATE)],
+            check_results=[checks.result(CALIBRATED, False, CALIBRATE)],
         )
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
@@ -59,7 +55,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "was_finished": not made.done,
         },
         data_version=dg.DataVersion(stored["digest"]),
-        check_results=[checks.warning(CALIBRATED, passed=True, hint=CALIBRATE)],
+        check_results=[checks.result(CALIBRATED, True, CALIBRATE)],
     )
 
 
@@ -71,10 +67,6 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
         owner=DATA_TEAM,
         checks=checks.specs(
             "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
-        ),
-        description=(
-            "Copies, grouped around medoids so that no chain of look-alikes ties strangers together, and which copy to keep and why. "
-            "Marks of people decide over the model."
         ),
     )
 )
@@ -106,5 +98,5 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             **stored,
         },
         data_version=dg.DataVersion(stored["digest"]),
-        check_results=[checks.warning(COMPLETE, passed=not awaited, hint=COMPARE, awaited=awaited)],
+        check_results=[checks.result(COMPLETE, not awaited, COMPARE, awaited=awaited)],
     )

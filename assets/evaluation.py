@@ -64,6 +64,5 @@ benchmark_scores = step_asset(
     group="evaluation",
     kinds={"pytorch", "mlflow"},
     owner=MODEL_TEAM,
-    description="mAP and micro-AP of every task of every benchmark, of the trained model and of the untrained baseline, with plots.",
     arguments=lambda context: {"run": training_key(context.run)},
 )

@@ -33,13 +33,17 @@ def dependencies(name: str) -> list[dg.AssetDep]:
     ]
 
 
+def described(name: str) -> str:
+    """What a step does, as a sentence."""
+    return f"{CHAIN[name].does[0].upper()}{CHAIN[name].does[1:]}."
+
+
 def asset_options(
     name: str,
     *,
     group: str,
     kinds: set[str],
     owner: str,
-    description: str,
     checks: Sequence[dg.AssetCheckSpec] = (),
 ) -> dict[str, Any]:
     """Arguments of `dg.asset` for a step."""
@@ -53,7 +57,7 @@ def asset_options(
         "partitions_def": SHARDS if step.per_shard else None,
         "deps": dependencies(name),
         "check_specs": list(checks),
-        "description": description,
+        "description": described(name),
     }
 
 

@@ -31,7 +31,6 @@ whitening = step_asset(
     group="features",
     kinds={"pytorch"},
     owner=DATA_TEAM,
-    description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
 )
 
 
@@ -48,5 +47,4 @@ features = step_asset(
     kinds={"pytorch", "parquet"},
     owner=DATA_TEAM,
     checks=checks.specs("features", checks.FEATURES),
-    description="Region features [T, 9, D] in half precision of every video of the shard, one row per frame.",
 )

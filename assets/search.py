@@ -25,7 +25,6 @@ frame_descriptors = step_asset(
     group="search",
     kinds={"pytorch", "parquet"},
     owner=DATA_TEAM,
-    description="A vector per frame, from the regions that the champion weighs; another champion gets descriptors of its own.",
 )
 
 
@@ -50,16 +49,13 @@ def _show_index(made: Made) -> dg.MaterializeResult:
         },
         data_version=dg.DataVersion(update.status.digest),
         check_results=[
-            dg.AssetCheckResult(
-                check_name=RECALL,
-                passed=update.passed,
-                severity=dg.AssetCheckSeverity.ERROR,
-                description=None if update.passed else HINT,
-                metadata={
-                    "recall": update.recall,
-                    "wanted": project.config.search.index.min_recall,
-                    **({} if update.passed else {"hint": HINT}),
-                },
+            checks.result(
+                RECALL,
+                update.passed,
+                HINT,
+                severity="error",
+                recall=update.recall,
+                wanted=project.config.search.index.min_recall,
             )
         ],
     )
@@ -78,8 +74,4 @@ search_index = step_asset(
     kinds={"lance"},
     owner=DATA_TEAM,
     checks=checks.specs("search_index", INDEX_CHECKS),
-    description=(
-        "The index that searches use. Shards that are new or were made again are taken in; the index of a new champion answers "
-        "when it has passed its check, and until then the one before."
-    ),
 )

@@ -44,7 +44,6 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
         group="training",
         kinds={"pytorch", "mlflow"},
         owner=MODEL_TEAM,
-        description="Attention and comparator trained on the cached views; a retried run resumes from its last checkpoint.",
     )
 )
 def similarity_model(

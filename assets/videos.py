@@ -37,7 +37,6 @@ video_manifest = step_asset(
     group="ingest",
     kinds={"parquet"},
     owner=DATA_TEAM,
-    description="One row per video of all sources, assigned to shards of a fixed size; append-only. Registers the shards as partitions.",
 )
 
 
@@ -55,7 +54,6 @@ videos = step_asset(
     kinds={"parquet"},
     owner=DATA_TEAM,
     checks=checks.specs("videos", checks.VIDEOS),
-    description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
     arguments=lambda _: {"retry_failed": True},
 )
 
@@ -79,6 +77,5 @@ frames = step_asset(
     kinds={"parquet"},
     owner=DATA_TEAM,
     checks=checks.specs("frames", checks.FRAMES),
-    description="Frames at the configured rate as JPEG with their timestamps; a video that cannot be decoded is a row with a reason.",
     arguments=lambda _: {"retry_failed": True},
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import dependencies
+from assets.factory import dependencies, described
 from assets.project import DATA_TEAM, GPU_POOL, SHARDS, ProjectResource
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
             kinds={"pytorch", "parquet"},
             owners=[DATA_TEAM],
             skippable=True,
-            description=(
-                "Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was "
-                "done to them. A shard that is not of the training split gets an empty record."
-            ),
+            description=described(VIEWS),
         ),
         dg.AssetSpec(
             LABELS,
@@ -40,10 +37,7 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
             kinds={"pytorch", "parquet"},
             owners=[DATA_TEAM],
             skippable=True,
-            description=(
-                "The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a "
-                "video. A shard that is not of the training split gets an empty record."
-            ),
+            description=described(LABELS),
         ),
     ],
     check_specs=[*checks.specs(VIEWS, checks.STORED), *checks.specs(LABELS, checks.STORED)],

@@ -23,7 +23,6 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
     matches, delivery = made.result, deliver_alerts(made.project)
     stored = metadata.stored(made.project.root, matches.place)
     table = pl.DataFrame(matches.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
-    waiting = {"problem": delivery.problem, "waiting": delivery.waiting}
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(table),
@@ -34,8 +33,8 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
         },
         data_version=dg.DataVersion(stored["digest"]),
         check_results=[
-            checks.warning(USABLE, passed=not matches.failed, hint=REPLACE, failed=matches.failed),
-            checks.warning(DELIVERED, passed=not delivery.problem, hint=WAIT, **waiting),
+            checks.result(USABLE, not matches.failed, REPLACE, failed=matches.failed),
+            checks.result(DELIVERED, not delivery.problem, WAIT, problem=delivery.problem, waiting=delivery.waiting),
         ],
     )
 
@@ -47,5 +46,4 @@ watch_matches = step_asset(
     kinds={"pytorch", "parquet"},
     owner=DATA_TEAM,
     checks=checks.specs("watch_matches", CHECKS),
-    description="The queries of all watch lists, compared with the shard; matches are posted to the webhook if there is one.",
 )

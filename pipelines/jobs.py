@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets.factory import described
 from assets.project import SHARDS
 from hapvr.chain import JOBS
 from pipelines.resources import automation_settings
@@ -18,18 +19,6 @@ if TYPE_CHECKING:
 SETTINGS = automation_settings()
 ONE_AT_A_TIME = "hapvr/one_at_a_time"
 """dagster.yaml lets one run at a time have each value of this tag."""
-DESCRIPTIONS = {
-    "find_videos": "New videos of the sources become new shards.",
-    "ingest": "A shard from its sources to sampled frames; a finished shard is left alone.",
-    "whiten": "The whitening of all features, fitted once, when the training shards have their frames.",
-    "extract": "A shard from frames to features, and a training shard to views and pseudo labels; a finished one is left alone.",
-    "retrain": "From all training data to a registered version, which the gate compares with the champion.",
-    "describe": "Descriptors of a shard's frames by the champion; a shard that has them is left alone.",
-    "index": "The index of all that has features, by the champion; what has no descriptors yet gets them.",
-    "duplicates": "Every video of a shard is searched for in the whole collection; a shard that is unchanged is left alone.",
-    "group": "Groups of copies over the pairs of all shards, and which copy to keep.",
-    "watch": "The queries of all watch lists are compared with a shard; matches are rows, and posted to a webhook if there is one.",
-}
 MAX_RETRIES = "2"
 ON_REQUEST = ("duplicates", "group", "watch")
 EXCLUSIVE: dict[str, str] = {"find_videos": "manifest", "retrain": "training", "index": "index", "group": "group"}
@@ -55,7 +44,7 @@ jobs = {
         name,
         selection=dg.AssetSelection.assets(*(step.name for step in steps)),
         partitions_def=SHARDS if steps[0].per_shard else None,
-        description=DESCRIPTIONS[name],
+        description=" ".join(described(step.name) for step in steps),
         tags=run_tags(name),
     )
     for name, steps in JOBS.items()

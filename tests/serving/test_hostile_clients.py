@@ -121,7 +121,7 @@ def test_uploads_of_a_service_that_was_killed_are_removed(tmp_path: Path, monkey
 
 def hostile_requests() -> Iterator[tuple[str, str, bytes | None, dict[str, str]]]:
     """Method, address, body and headers of some 400 requests over all endpoints."""
-    for place in ("/media/{}", "/thumbnails/{}", "/videos/{}", "/videos/{}/matches", "/jobs/{}", "/{}"):
+    for place in ("/media/{}", "/thumbnails/{}", "/videos/{}", "/jobs/{}", "/{}"):
         yield from (("GET", place.format(name), None, {}) for name in IDS)
     for name in ("/videos?limit", "/videos?offset", "/watch?limit", "/duplicates?min_probability", "/jobs/x?wait_s"):
         yield from (("GET", f"{name}={number}", None, {}) for number in NUMBERS)
