@@ -192,7 +192,7 @@ def print_summary(project: Project, console: Console) -> None:
                 f"{100 * means[BASELINE]:.2f}. More training videos, published weights or more views usually help."
             )
     console.print(f"seed {project.config.train.seed}; other seeds were not run")
-    for line in summarize(project).lines:
+    for line in summarize(project):
         console.print(line, markup=False, highlight=False)
 
 
