@@ -303,40 +303,31 @@ class StepStatus:
 
 def chain_status(project: Project) -> list[StepStatus]:
     """How far every step is, from what is stored below the data root."""
-    awaited, found = outdated(project), []
-    for step in _STEPS:
-        keys = shards_of(project, step)
-        if step.job in ("describe", "index", "duplicates", "group", "watch"):
-            used = step.name in awaited
-            missing = len(awaited.get(step.name, {}))
-            found.append(StepStatus(step.name, len(keys) - missing if used else 0, missing))
-        elif step.per_shard:
-            stored = {key: project.shard(step.name, key).finished_rows() for key in keys}
-            done = [rows for one in stored.values() if one is not None for rows in one[1]]
-            failed = sum(row["status"] != STATUS_OK for row in done)
-            missing = sum(one is None for one in stored.values())
-            found.append(StepStatus(step.name, len(keys) - missing, missing, failed))
-        else:
-            found.append(StepStatus(step.name, *_done_and_missing(project, step.name)))
-    return found
-
-
-def _done_and_missing(project: Project, name: str) -> tuple[int, int]:
-    """Of a step without shards, before the champion: how many things it has made and lacks."""
     from hapvr.steps.training import CURRENT_NAME, current_key
 
-    root, trained = project.root, project.root.exists(CURRENT_NAME)
-    if name == "video_manifest":
-        return len(shard_keys(root)), 0
-    if name == "benchmark_scores" and trained:
-        folder = f"models/{current_key(root)}/benchmarks"
-        names = project.config.evaluation.benchmarks
-        done = sum(root.exists(f"{folder}/{benchmark}/scores.json") for benchmark in names)
-        return done, len(names) - done
-    there = {
-        "whitening": root.exists("whitening/whitening.json"),
-        "similarity_model": trained,
-        "benchmark_scores": False,
-        "registered_model": _champion(project) is not None,
-    }[name]
-    return int(there), int(not there)
+    root, awaited, found = project.root, outdated(project), []
+    scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
+    of_single_steps = {
+        "video_manifest": [True] * len(shard_keys(root)),
+        "whitening": [root.exists("whitening/whitening.json")],
+        "similarity_model": [root.exists(CURRENT_NAME)],
+        "benchmark_scores": [
+            root.exists(f"{scores}/{name}/scores.json") for name in project.config.evaluation.benchmarks
+        ],
+        "registered_model": [_champion(project) is not None],
+    }
+    for step in _STEPS:
+        keys, failed = shards_of(project, step), 0
+        if step.name in of_single_steps:
+            done = sum(of_single_steps[step.name])
+            missing = len(of_single_steps[step.name]) - done
+        elif step.job in ("ingest", "extract"):
+            indexes = [project.shard(step.name, key).find() for key in keys]
+            missing = sum(index is None for index in indexes)
+            done = len(keys) - missing
+            failed = sum(row["status"] != STATUS_OK for index in indexes if index is not None for row in index.rows())
+        else:
+            missing = len(awaited.get(step.name, {}))
+            done = len(keys) - missing if step.name in awaited else 0
+        found.append(StepStatus(step.name, done, missing, failed))
+    return found

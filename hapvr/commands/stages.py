@@ -1,4 +1,4 @@
-"""`hapvr run | status | download | sample | extract | train | verify`: the chain without Dagster."""
+"""`hapvr run | status | download | sample | extract | train | verify`, `hapvr features import`: the chain without Dagster."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ from hapvr.errors import ArgumentError, DataError
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
+features = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in.")
 ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
 RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
 ]
+
+
+@features.callback()
+def _group() -> None:
+    """Typer makes a group of one verb only where it has a callback."""
 
 
 @exit_codes
@@ -177,6 +183,42 @@ def verify(
     )
     if any(check.state not in ("ok", "repaired") for check in checks):
         raise typer.Exit(FAILED)
+
+
+@features.command("import")
+@exit_codes
+def import_features(
+    file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
+    out: Annotated[str | None, typer.Option(help="The data root that gets features/NAME-00000, ...")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Take the data root of this configuration instead.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
+    benchmark: Annotated[
+        str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
+    ] = None,
+    fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert published features; videos that cannot be used are rows with a reason, counted here."""
+    from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.steps import features as step
+
+    root = data_root(out, config, option="--out")
+    wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
+    with progress_bar("videos") as progress:
+        done = step.import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)
+    result: dict[str, Any] = {
+        "data_root": root.url,
+        "shards": [shard.key for shard in done.shards],
+        "new_shards": done.num_new_shards,
+        "ok": done.num_ok,
+        "failed": done.failures,
+        "regions": done.num_regions,
+        "dims": done.dims,
+        "sha256": done.sha256,
+    }
+    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

@@ -119,11 +119,6 @@ class Shard:
         found = self.find()
         return None if found is None else (found.provenance, pl.DataFrame(found.table))
 
-    def finished_rows(self) -> tuple[Provenance, list[dict[str, Any]]] | None:
-        """As `finished_index`, with the rows as of `rows`."""
-        found = self.find()
-        return None if found is None else (found.provenance, found.rows())
-
     def is_finished(self, wanted: Provenance) -> bool:
         """Whether the shard was made from these settings and inputs, and has its size. `hapvr verify` reads all."""
         found = self.provenance()
@@ -136,8 +131,7 @@ class Shard:
         """
         found = self.read().provenance
         chosen = {key: found.settings.get(key) for key in settings}
-        differences = Provenance(self.stage, settings).differences(Provenance(self.stage, chosen))
-        if differences:
+        if differences := Provenance(self.stage, settings).differences(Provenance(self.stage, chosen)):
             raise DataError(
                 f"storage: {self.stage} of shard {self.key} was made with other settings: {'; '.join(differences)}. "
                 f"Materialise it again, or restore those settings"
