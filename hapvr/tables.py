@@ -57,8 +57,7 @@ def read_frame(path: Path) -> pl.DataFrame:
     """The table in a Parquet file of anybody. Raises one of TABLE_ERRORS."""
     import polars as pl
 
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    require_regular(path)
     with path.open("rb") as file:
         table = read_table(file)
     try:

@@ -145,7 +145,7 @@ def _from_features(
     from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 
     chosen = load_similarity_model(model)
-    root = data_root(features, None, option="--features")
+    root = data_root(features)
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)

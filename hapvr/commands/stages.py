@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -168,7 +169,9 @@ def verify(
 
     if repair and config is None:
         raise ArgumentError("--repair: give --config too, since files are made again with its settings")
-    opened = data_root(root, config, option="--root")
+    if (root is None) == (config is None):
+        raise ArgumentError("--root and --config: give one of the two")
+    opened = _open(config, None).root if config is not None else data_root(str(root))
     with progress_bar("files") as progress:
         checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
     if repair and config is not None:
@@ -189,10 +192,7 @@ def verify(
 @exit_codes
 def import_features(
     file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
-    out: Annotated[str | None, typer.Option(help="The data root that gets features/NAME-00000, ...")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Take the data root of this configuration instead.")
-    ] = None,
+    out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
     name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
     benchmark: Annotated[
         str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
@@ -204,19 +204,21 @@ def import_features(
     from hapvr.benchmark.definitions.catalog import load_definition
     from hapvr.steps import features as step
 
-    root = data_root(out, config, option="--out")
+    root = data_root(out)
     wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
     with progress_bar("videos") as progress:
         done = step.import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)
+    settings = done[0].shard.require({}).settings
+    reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
     result: dict[str, Any] = {
         "data_root": root.url,
-        "shards": [shard.key for shard in done.shards],
-        "new_shards": done.num_new_shards,
-        "ok": done.num_ok,
-        "failed": done.failures,
-        "regions": done.num_regions,
-        "dims": done.dims,
-        "sha256": done.sha256,
+        "shards": [one.shard.key for one in done],
+        "new_shards": sum(one.done for one in done),
+        "ok": sum(one.num_ok for one in done),
+        "failed": dict(sorted(reasons.items())),
+        "regions": settings["num_regions"],
+        "dims": settings["dims"],
+        "sha256": settings["imported"]["sha256"],
     }
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from hapvr.benchmark.hdf5 import ImportedFeatures, read_hdf5_features, survey_hdf5
+from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -34,6 +33,9 @@ from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
+IMPORT_VIDEOS = 512
+"""Videos per shard of imported features."""
+PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def feature_settings(project: Project, backbone: Backbone, whitening: Whitening) -> dict[str, Any]:
@@ -115,23 +117,6 @@ def crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:
     return torch.cat([center_crop(decode_frames(part), crop_px) for part in parts])
 
 
-SHARD_VIDEOS = 512
-PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureImport:
-    """What an import wrote. failures: videos by reason; num_regions, dims: shape per frame; sha256: of the file."""
-
-    shards: tuple[Shard, ...]
-    num_new_shards: int
-    num_ok: int
-    failures: dict[str, int]
-    num_regions: int
-    dims: int
-    sha256: str
-
-
 def import_features(
     root: DataRoot,
     file: Path,
@@ -139,9 +124,9 @@ def import_features(
     name: str,
     fps: float = 1.0,
     wanted_ids: Sequence[str] = (),
-    shard_videos: int = SHARD_VIDEOS,
+    shard_videos: int = IMPORT_VIDEOS,
     progress: Progress = no_progress,
-) -> FeatureImport:
+) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
 
     fps: frames per second of the features, which the file does not tell; it dates the frames. wanted_ids: videos that
@@ -157,9 +142,8 @@ def import_features(
     survey = survey_hdf5(file)
     known = set(survey.video_ids)
     video_ids = [*survey.video_ids, *(video for video in dict.fromkeys(wanted_ids) if video not in known)]
-    sha256 = file_sha256(file)
     shape = {"num_regions": survey.num_regions, "dims": survey.dims}
-    settings = {"imported": {"format": "hdf5", "sha256": sha256}, "fps": fps, **shape}
+    settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
     results = []
     for number, start in enumerate(range(0, len(video_ids), shard_videos)):
         ids = video_ids[start : start + shard_videos]
@@ -173,26 +157,16 @@ def import_features(
 
         def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
             for video in read_hdf5_features(file, video_ids=pending, known=known, **shape):
-                yield _entry(video, fps=fps)
+                if video.features is None:
+                    yield VideoEntry(index_row(video.video_id, 0, reason=video.reason, message=video.message))
+                else:
+                    count = len(video.features)
+                    times = (np.arange(count) / fps).tolist()
+                    columns = feature_columns(video.video_id, video.features, times)
+                    yield VideoEntry(index_row(video.video_id, count), columns, count)
 
         def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:
             progress(before + done, len(video_ids), num_frames)
 
         results.append(build_shard(recipe, video_ids=ids, make=make, progress=report))
-    reasons = Counter(reason for result in results for reason in result.shard.index()["reason"].to_list() if reason)
-    return FeatureImport(
-        shards=tuple(result.shard for result in results),
-        num_new_shards=sum(result.done for result in results),
-        num_ok=sum(result.num_ok for result in results),
-        failures=dict(sorted(reasons.items())),
-        sha256=sha256,
-        **shape,
-    )
-
-
-def _entry(video: ImportedFeatures, *, fps: float) -> VideoEntry:
-    if video.features is None:
-        return VideoEntry(index_row(video.video_id, 0, reason=video.reason, message=video.message))
-    num_frames = len(video.features)
-    columns = feature_columns(video.video_id, video.features, (np.arange(num_frames) / fps).tolist())
-    return VideoEntry(index_row(video.video_id, num_frames), columns, num_frames)
+    return results
