@@ -71,8 +71,8 @@ class CollectionMetadata:
             return None
         with self._guard:
             if key not in self._rows:
-                found = Shard(self._root, VIDEOS_STAGE, key).find()
-                rows = [] if found is None else found.rows()
+                found = Shard(self._root, VIDEOS_STAGE, key).finished_rows()
+                rows = [] if found is None else found[1]
                 self._rows[key] = {row["video_id"]: row for row in rows if row["status"] == STATUS_OK}
             return self._rows[key].get(video_id)
 

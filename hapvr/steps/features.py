@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,7 +60,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     """
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
-    inputs = {"frames": frames_digest(frames)}
     rows = frames.rows()
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     backbone = load_backbone(project.config.backbone)
@@ -69,15 +68,24 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
+        wanted, times = frozenset(video_ids), deque[Sequence[float]]()
+
+        def clips() -> Iterator[tuple[str, Tensor]]:
+            reader = open_frames(project, key)
+            for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
+                video = reader.read(video_id)
+                times.append(video.timestamps_s)
+                yield video_id, crops(video.jpegs, backbone.crop_px)
+
+        for video_id, values in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *extras = separate_extras(values, extras_dims)
-            yield VideoEntry(row, feature_columns(video_id, regions, timestamps_s, *extras), len(values))
+            yield VideoEntry(row, feature_columns(video_id, regions, times.popleft(), *extras), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
         settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
-        inputs=inputs,
+        inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
@@ -91,24 +99,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         reuse=lambda row, _: digests.get(row["video_id"]) == row.get("frames_sha256"),
         progress=progress,
     )
-
-
-def _extract(
-    project: Project, key: str, video_ids: frozenset[str], backbone: Backbone, embed: Callable[[Tensor], Tensor]
-) -> Iterator[tuple[str, Tensor, Sequence[float]]]:
-    """(video id, what `embed` gives [T, ...], seconds [T]) of these videos, in the order of the shard's frames."""
-    times: deque[Sequence[float]] = deque()
-
-    def clips() -> Iterator[tuple[str, Tensor]]:
-        reader = open_frames(project, key)
-        for video_id in reader.video_ids:
-            if video_id in video_ids:
-                video = reader.read(video_id)
-                times.append(video.timestamps_s)
-                yield video_id, crops(video.jpegs, backbone.crop_px)
-
-    for video_id, values in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
-        yield video_id, values, times.popleft()
 
 
 def crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:
