@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class Step:
     """One step of the chain.
 
-    name: of the asset, and of the folder below the data root unless `place` says otherwise. does: in half a sentence. job:
-    the Dagster job that makes it. inputs: steps that it is made from. make: `module:function`, called with the project,
-    `progress`, and for a step per shard `key`; takes: what else it is called with, the champion or a searcher by it.
+    name: of the asset. does: in half a sentence. job: the Dagster job that makes it. inputs: steps that it is made from. make:
+    `module:function`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is called
+    with, the champion or a searcher by it.
     per_shard: made shard by shard; training_only: other shards get an empty record. gpu: computes on a GPU where there is one.
     """
 
@@ -40,7 +40,6 @@ class Step:
     make: str
     inputs: tuple[str, ...] = ()
     takes: Literal["", "model", "searcher"] = ""
-    place: str = ""
     per_shard: bool = False
     training_only: bool = False
     gpu: bool = False
@@ -64,7 +63,6 @@ _STEPS = (
         does="lists the videos of all sources in shards; it only grows",
         job="find_videos",
         make="hapvr.steps.sources:make_manifest",
-        place="manifest/<shard>/",
     ),
     Step(
         name="videos",
@@ -72,7 +70,6 @@ _STEPS = (
         job="ingest",
         make="hapvr.steps.videos:make_videos",
         inputs=("video_manifest",),
-        place="videos/<shard>/, downloads/",
         per_shard=True,
     ),
     Step(
@@ -116,7 +113,6 @@ _STEPS = (
         job="extract",
         make="hapvr.steps.views:make_pseudo_labels",
         inputs=("frames",),
-        place="teacher_embeddings/<shard>/, pseudo_labels/<shard>/",
         per_shard=True,
         training_only=True,
         gpu=True,
@@ -127,7 +123,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:train_model",
         inputs=("training_views", "pseudo_labels", "features"),
-        place="models/<run>/",
         gpu=True,
     ),
     Step(
@@ -136,7 +131,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:score_benchmarks",
         inputs=("similarity_model", "features"),
-        place="models/<run>/benchmarks/",
         gpu=True,
     ),
     Step(
@@ -145,7 +139,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:register_model",
         inputs=("similarity_model", "benchmark_scores"),
-        place="mlflow/, models/<run>/bundle/",
     ),
     Step(
         name="frame_descriptors",
@@ -154,7 +147,6 @@ _STEPS = (
         make="hapvr.steps.descriptors:make_descriptors",
         takes="model",
         inputs=("features", "registered_model"),
-        place="search/<network>/descriptors/<shard>/",
         per_shard=True,
         gpu=True,
     ),
@@ -165,7 +157,6 @@ _STEPS = (
         make="hapvr.steps.search_index:update_index",
         takes="model",
         inputs=("frame_descriptors",),
-        place="search/<network>/index-<number>/, search/current.json",
     ),
     Step(
         name="duplicate_pairs",
@@ -192,7 +183,6 @@ _STEPS = (
         make="hapvr.steps.watch_lists:make_watch_matches",
         takes="searcher",
         inputs=("search_index",),
-        place="watch_matches/<shard>/, watch/outbox.db",
         per_shard=True,
         gpu=True,
     ),
