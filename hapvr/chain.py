@@ -204,14 +204,17 @@ def shards_of(project: Project, step: Step) -> list[str]:
     return training_shard_keys(read_manifest(project.root)) if step.training_only else shard_keys(project.root)
 
 
-def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> Any:
-    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key."""
+def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
+    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
+
+    Returns the trainer's result, and where it is.
+    """
     from hapvr.steps.training import finish_training, prepare_training, run_training
 
     training = prepare_training(project, run, tags={})
     run_training(project, training)
-    finish_training(project, training)
-    return training
+    result = finish_training(project, training)
+    return result | {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
 
 
 def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no_progress) -> dict[str, Any]:

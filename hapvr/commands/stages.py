@@ -130,7 +130,7 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
-    from hapvr.steps.training import finish_training, prepare_training, run_training
+    from hapvr.chain import CHAIN
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
     project = _open(config, set_)
@@ -142,10 +142,7 @@ def train(
         if any(one.failure for one in runs):
             raise typer.Exit(FAILED)
         return
-    training = prepare_training(project, key, tags={})
-    run_training(project, training)
-    result: dict[str, Any] = finish_training(project, training)
-    result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
+    result = CHAIN["similarity_model"].run(project, run=key)
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 

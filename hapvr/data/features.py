@@ -136,9 +136,7 @@ class FeatureStore:
                 yield video_id, torch.from_numpy(self._open(shard, extras=extras).regions(video_id))
 
     def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the frames of a video. Raises DataError for one without features."""
-        if video_id not in self._shard_of:
-            raise DataError(f"features: there are none of {video_id!r}; extract them first")
+        """Seconds [T] of the frames of a video, one of `available`."""
         return self._open(self._shard_of[video_id], extras=False).times(video_id)
 
     def _open(self, shard: Shard, *, extras: bool) -> FeatureFile:
