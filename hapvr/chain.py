@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class Step:
     """One step of the chain.
 
-    name: of the asset, and of the folder below the data root unless `place` says otherwise. does: in half a sentence. job:
-    the Dagster job that makes it. inputs: steps that it is made from. make: `module:function`, called with the project,
-    `progress`, and for a step per shard `key`; takes: what else it is called with, the champion or a searcher by it.
+    name: of the asset. does: in half a sentence. job: the Dagster job that makes it. inputs: steps that it is made from. make:
+    `module:function`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is called
+    with, the champion or a searcher by it.
     per_shard: made shard by shard; training_only: other shards get an empty record. gpu: computes on a GPU where there is one.
     """
 
@@ -40,7 +40,6 @@ class Step:
     make: str
     inputs: tuple[str, ...] = ()
     takes: Literal["", "model", "searcher"] = ""
-    place: str = ""
     per_shard: bool = False
     training_only: bool = False
     gpu: bool = False
@@ -64,7 +63,6 @@ _STEPS = (
         does="lists the videos of all sources in shards; it only grows",
         job="find_videos",
         make="hapvr.steps.sources:make_manifest",
-        place="manifest/<shard>/",
     ),
     Step(
         name="videos",
@@ -72,7 +70,6 @@ _STEPS = (
         job="ingest",
         make="hapvr.steps.videos:make_videos",
         inputs=("video_manifest",),
-        place="videos/<shard>/, downloads/",
         per_shard=True,
     ),
     Step(
@@ -116,7 +113,6 @@ _STEPS = (
         job="extract",
         make="hapvr.steps.views:make_pseudo_labels",
         inputs=("frames",),
-        place="teacher_embeddings/<shard>/, pseudo_labels/<shard>/",
         per_shard=True,
         training_only=True,
         gpu=True,
@@ -127,7 +123,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:train_model",
         inputs=("training_views", "pseudo_labels", "features"),
-        place="models/<run>/",
         gpu=True,
     ),
     Step(
@@ -136,7 +131,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:score_benchmarks",
         inputs=("similarity_model", "features"),
-        place="models/<run>/benchmarks/",
         gpu=True,
     ),
     Step(
@@ -145,7 +139,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:register_model",
         inputs=("similarity_model", "benchmark_scores"),
-        place="mlflow/, models/<run>/bundle/",
     ),
     Step(
         name="frame_descriptors",
@@ -154,7 +147,6 @@ _STEPS = (
         make="hapvr.steps.descriptors:make_descriptors",
         takes="model",
         inputs=("features", "registered_model"),
-        place="search/<network>/descriptors/<shard>/",
         per_shard=True,
         gpu=True,
     ),
@@ -165,7 +157,6 @@ _STEPS = (
         make="hapvr.steps.search_index:update_index",
         takes="model",
         inputs=("frame_descriptors",),
-        place="search/<network>/index-<number>/, search/current.json",
     ),
     Step(
         name="duplicate_pairs",
@@ -192,7 +183,6 @@ _STEPS = (
         make="hapvr.steps.watch_lists:make_watch_matches",
         takes="searcher",
         inputs=("search_index",),
-        place="watch_matches/<shard>/, watch/outbox.db",
         per_shard=True,
         gpu=True,
     ),
@@ -214,14 +204,17 @@ def shards_of(project: Project, step: Step) -> list[str]:
     return training_shard_keys(read_manifest(project.root)) if step.training_only else shard_keys(project.root)
 
 
-def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> Any:
-    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key."""
+def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
+    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
+
+    Returns the trainer's result, and where it is.
+    """
     from hapvr.steps.training import finish_training, prepare_training, run_training
 
     training = prepare_training(project, run, tags={})
     run_training(project, training)
-    finish_training(project, training)
-    return training
+    result = finish_training(project, training)
+    return result | {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
 
 
 def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no_progress) -> dict[str, Any]:
@@ -303,40 +296,31 @@ class StepStatus:
 
 def chain_status(project: Project) -> list[StepStatus]:
     """How far every step is, from what is stored below the data root."""
-    awaited, found = outdated(project), []
-    for step in _STEPS:
-        keys = shards_of(project, step)
-        if step.job in ("describe", "index", "duplicates", "group", "watch"):
-            used = step.name in awaited
-            missing = len(awaited.get(step.name, {}))
-            found.append(StepStatus(step.name, len(keys) - missing if used else 0, missing))
-        elif step.per_shard:
-            stored = {key: project.shard(step.name, key).finished_rows() for key in keys}
-            done = [rows for one in stored.values() if one is not None for rows in one[1]]
-            failed = sum(row["status"] != STATUS_OK for row in done)
-            missing = sum(one is None for one in stored.values())
-            found.append(StepStatus(step.name, len(keys) - missing, missing, failed))
-        else:
-            found.append(StepStatus(step.name, *_done_and_missing(project, step.name)))
-    return found
-
-
-def _done_and_missing(project: Project, name: str) -> tuple[int, int]:
-    """Of a step without shards, before the champion: how many things it has made and lacks."""
     from hapvr.steps.training import CURRENT_NAME, current_key
 
-    root, trained = project.root, project.root.exists(CURRENT_NAME)
-    if name == "video_manifest":
-        return len(shard_keys(root)), 0
-    if name == "benchmark_scores" and trained:
-        folder = f"models/{current_key(root)}/benchmarks"
-        names = project.config.evaluation.benchmarks
-        done = sum(root.exists(f"{folder}/{benchmark}/scores.json") for benchmark in names)
-        return done, len(names) - done
-    there = {
-        "whitening": root.exists("whitening/whitening.json"),
-        "similarity_model": trained,
-        "benchmark_scores": False,
-        "registered_model": _champion(project) is not None,
-    }[name]
-    return int(there), int(not there)
+    root, awaited, found = project.root, outdated(project), []
+    scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
+    of_single_steps = {
+        "video_manifest": [True] * len(shard_keys(root)),
+        "whitening": [root.exists("whitening/whitening.json")],
+        "similarity_model": [root.exists(CURRENT_NAME)],
+        "benchmark_scores": [
+            root.exists(f"{scores}/{name}/scores.json") for name in project.config.evaluation.benchmarks
+        ],
+        "registered_model": [_champion(project) is not None],
+    }
+    for step in _STEPS:
+        keys, failed = shards_of(project, step), 0
+        if step.name in of_single_steps:
+            done = sum(of_single_steps[step.name])
+            missing = len(of_single_steps[step.name]) - done
+        elif step.job in ("ingest", "extract"):
+            indexes = [project.shard(step.name, key).find() for key in keys]
+            missing = sum(index is None for index in indexes)
+            done = len(keys) - missing
+            failed = sum(row["status"] != STATUS_OK for index in indexes if index is not None for row in index.rows())
+        else:
+            missing = len(awaited.get(step.name, {}))
+            done = len(keys) - missing if step.name in awaited else 0
+        found.append(StepStatus(step.name, done, missing, failed))
+    return found

@@ -12,7 +12,6 @@ from hapvr.commands import (
     benchmarks,
     duplicates,
     evaluation,
-    features,
     index,
     models,
     pairs,
@@ -26,7 +25,7 @@ from hapvr.commands import (
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(benchmarks.app, name="benchmarks")
-app.add_typer(features.app, name="features")
+app.add_typer(stages.features, name="features")
 app.add_typer(index.app, name="index")
 app.add_typer(models.app, name="models")
 app.add_typer(pairs.app, name="pairs")

@@ -133,7 +133,7 @@ def _from_features(
     if segments:
         true_segments(definition)  # refuses a benchmark without them before the long work
     chosen = load_similarity_model(model)
-    root = data_root(features, None, option="--features")
+    root = data_root(features)
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)

@@ -1,8 +1,9 @@
-"""`hapvr run | status | download | sample | extract | train | verify`: the chain without Dagster."""
+"""`hapvr run | status | download | sample | extract | train | verify`, `hapvr features import`: the chain without Dagster."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -28,10 +29,16 @@ from hapvr.errors import ArgumentError, DataError
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
+features = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in.")
 ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
 RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
 ]
+
+
+@features.callback()
+def _group() -> None:
+    """Typer makes a group of one verb only where it has a callback."""
 
 
 @exit_codes
@@ -123,7 +130,7 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
-    from hapvr.steps.training import finish_training, prepare_training, run_training
+    from hapvr.chain import CHAIN
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
     project = _open(config, set_)
@@ -135,10 +142,7 @@ def train(
         if any(one.failure for one in runs):
             raise typer.Exit(FAILED)
         return
-    training = prepare_training(project, key, tags={})
-    run_training(project, training)
-    result: dict[str, Any] = finish_training(project, training)
-    result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
+    result = CHAIN["similarity_model"].run(project, run=key)
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 
@@ -162,7 +166,9 @@ def verify(
 
     if repair and config is None:
         raise ArgumentError("--repair: give --config too, since files are made again with its settings")
-    opened = data_root(root, config, option="--root")
+    if (root is None) == (config is None):
+        raise ArgumentError("--root and --config: give one of the two")
+    opened = _open(config, None).root if config is not None else data_root(str(root))
     with progress_bar("files") as progress:
         checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
     if repair and config is not None:
@@ -177,6 +183,41 @@ def verify(
     )
     if any(check.state not in ("ok", "repaired") for check in checks):
         raise typer.Exit(FAILED)
+
+
+@features.command("import")
+@exit_codes
+def import_features(
+    file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
+    out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
+    name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
+    benchmark: Annotated[
+        str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
+    ] = None,
+    fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert published features; videos that cannot be used are rows with a reason, counted here."""
+    from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.steps import features as step
+
+    root = data_root(out)
+    wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
+    with progress_bar("videos") as progress:
+        done = step.import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)
+    settings = done[0].shard.require({}).settings
+    reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
+    result: dict[str, Any] = {
+        "data_root": root.url,
+        "shards": [one.shard.key for one in done],
+        "new_shards": sum(one.done for one in done),
+        "ok": sum(one.num_ok for one in done),
+        "failed": dict(sorted(reasons.items())),
+        "regions": settings["num_regions"],
+        "dims": settings["dims"],
+        "sha256": settings["imported"]["sha256"],
+    }
+    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

@@ -135,21 +135,12 @@ def overrides(values: list[str] | None) -> dict[str, Any]:
     return parsed
 
 
-def data_root(place: str | None, config: Path | None, *, option: str) -> DataRoot:
-    """The data root at `place` (a folder, a URL, or the folder `features` in it), or that of a configuration.
-
-    option: what `place` is called, for the ArgumentError where both or neither are given.
-    """
+def data_root(place: str) -> DataRoot:
+    """The data root at a folder or URL, or that which the folder `features` at it belongs to."""
     from hapvr.data.features import STAGE
     from hapvr.data.filesystem import DataRoot
 
-    if (place is None) == (config is None):
-        raise ArgumentError(f"{option} and --config: wanted one of the two, got {'none' if place is None else 'both'}")
-    if config is not None:
-        from hapvr.steps.project import Project
-
-        return Project.open(config).root
-    root = DataRoot(str(place))
+    root = DataRoot(place)
     above, _, last = root.url.rstrip("/").rpartition("/")
     return DataRoot(above or ".") if last == STAGE and not root.list_folders(STAGE) else root
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard, VideoRows, places_of_videos
+from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import Columns, tensor_field, tensor_shape
 from hapvr.errors import DamagedError, DataError
 
@@ -59,13 +59,15 @@ class FeatureFile:
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
-        file = shard.open_data()
+        index = shard.read()
+        file, places = shard.open_data(index), index.places()
         dims = stored_extras_dims(shard, file, required=extras)
         self.extras_dims = dims if extras else 0
         """C of the pooled vectors that `regions` appends, 0 for none."""
         self._shard = shard
-        self._times = VideoRows(shard, ["timestamp_s"], file=file)
-        self._regions = VideoRows(shard, ["regions", *(EXTRAS_COLUMNS if extras else ())], file=file)
+        self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
+        columns = ["regions", *(EXTRAS_COLUMNS if extras else ())]
+        self._regions = VideoRows(shard, columns, file=file, places=places)
 
     @property
     def video_ids(self) -> list[str]:
@@ -102,8 +104,9 @@ class FeatureStore:
         self._shard_of: dict[str, Shard] = {}
         self._files: OrderedDict[tuple[str, bool], FeatureFile] = OrderedDict()
         for shard in self._shards:
-            shard.require(dict.fromkeys(shard.require({}).settings) | self._settings)  # the union of both settings
-            self._shard_of |= dict.fromkeys(places_of_videos(shard), shard)
+            index = shard.read()
+            shard.require(dict.fromkeys(index.provenance.settings) | self._settings)  # the union of both settings
+            self._shard_of |= dict.fromkeys(index.places(), shard)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -133,9 +136,7 @@ class FeatureStore:
                 yield video_id, torch.from_numpy(self._open(shard, extras=extras).regions(video_id))
 
     def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the frames of a video. Raises DataError for one without features."""
-        if video_id not in self._shard_of:
-            raise DataError(f"features: there are none of {video_id!r}; extract them first")
+        """Seconds [T] of the frames of a video, one of `available`."""
         return self._open(self._shard_of[video_id], extras=False).times(video_id)
 
     def _open(self, shard: Shard, *, extras: bool) -> FeatureFile:

@@ -86,21 +86,21 @@ class DataRoot:
         return sorted(info.base_name for info in self._info(selector) if info.type == kind)
 
     def _info(self, place: Any) -> Any:
-        with self._naming("the data root", " cannot be read", hint="See data_root"):
+        with self._naming("the data root cannot be read", hint="See data_root"):
             return self.filesystem.get_file_info(place)
 
     @contextmanager
-    def _naming(self, what: str, problem: str, *, hint: str) -> Iterator[None]:
-        """Turn errors of the file system into a DataError that names what it was about."""
+    def _naming(self, problem: str, *, hint: str) -> Iterator[None]:
+        """Turn errors of the file system into a DataError."""
         try:
             yield
         except OSError as error:
             cause = " ".join(str(error).split())[:300]
-            raise DataError(f"storage: {what} {self.url}{problem}: {cause}. {hint}") from error
+            raise DataError(f"storage: {problem} ({self.url}): {cause}. {hint}") from error
 
     def open(self, name: str) -> Any:
         """A random access file to read. Raises DataError where it does not exist."""
-        with self._naming(f"{name} below", " cannot be read", hint="Correct its permissions or the connection"):
+        with self._naming(f"{name} cannot be read", hint="Correct its permissions or the connection"):
             try:
                 return self.filesystem.open_input_file(self.path(name))
             except FileNotFoundError:
@@ -116,7 +116,7 @@ class DataRoot:
         """
         target = self.path(name)
         hint = "Free space or correct the permissions and run again; what was finished before is kept"
-        with self._naming(f"cannot write {name} below", "", hint=hint):
+        with self._naming(f"cannot write {name}", hint=hint):
             if self.local is not None:
                 described = None if invalidates is None else Path(self.path(invalidates))
                 with write_atomic(Path(target), invalidates=described) as part, pa.OSFile(str(part), "wb") as stream:
@@ -142,7 +142,7 @@ class DataRoot:
             yield
             return
         path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
-        with self._naming("the data root", " cannot be written", hint="Correct its permissions or set data_root"):
+        with self._naming("the data root cannot be written", hint="Correct its permissions or set data_root"):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path)
             try:

@@ -157,16 +157,12 @@ def _unchanged_rows(
     shard: Shard, wanted: Provenance, reuse: Callable[[IndexRow, Provenance], bool]
 ) -> dict[str, IndexRow]:
     """Video id -> index row of those videos of an earlier run that need not be made again."""
-    earlier = shard.finished_rows()
-    if earlier is None:
+    earlier = shard.find()
+    if earlier is None or earlier.provenance.differences(wanted):
         return {}
-    found, rows = earlier
-    if found.differences(Provenance(wanted.stage, wanted.settings, found.inputs)):
-        return {}
-    kept = {row["video_id"]: row for row in rows if reuse(row, found)}
+    kept = {row["video_id"]: row for row in earlier.rows() if reuse(row, earlier.provenance)}
     # Damaged rows must not be copied under a new digest.
-    digest = shard.data_digest()
-    if kept and digest and digest != shard.root.sha256(shard.data_name):
+    if kept and earlier.data_sha256 and earlier.data_sha256 != shard.root.sha256(shard.data_name):
         warnings.warn(f"{shard.data_name} is damaged; all its rows are made again", stacklevel=2)
         return {}
     return kept

@@ -43,6 +43,8 @@ INDEX_FIELDS = (
 COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
 """Types of the columns of data files that are not tensors."""
 
+Places = dict[str, tuple[int, int]]
+
 
 @dataclass(frozen=True)
 class ShardIndex:
@@ -56,6 +58,16 @@ class ShardIndex:
         """A row per video: video_id, status, reason, message, num_rows and the step's own columns."""
         rows: list[dict[str, Any]] = self.table.to_pylist()
         return rows
+
+    def places(self) -> Places:
+        """Video id -> its first row in the data file and how many it has, in file order."""
+        places, start = {}, 0
+        columns = (self.table.column(name).to_pylist() for name in ("video_id", "status", "num_rows"))
+        for video_id, status, num_rows in zip(*columns, strict=True):
+            if status == STATUS_OK:
+                places[video_id] = (start, num_rows)
+                start += num_rows
+        return places
 
 
 @dataclass(frozen=True)
@@ -136,8 +148,7 @@ class Shard:
         """
         found = self.read().provenance
         chosen = {key: found.settings.get(key) for key in settings}
-        differences = Provenance(self.stage, settings).differences(Provenance(self.stage, chosen))
-        if differences:
+        if differences := Provenance(self.stage, settings).differences(Provenance(self.stage, chosen)):
             raise DataError(
                 f"storage: {self.stage} of shard {self.key} was made with other settings: {'; '.join(differences)}. "
                 f"Materialise it again, or restore those settings"
@@ -170,9 +181,10 @@ class Shard:
                 f"{self.data_name} has SHA-256 {found[:16]}..., its index says {index.data_sha256[:16]}...; {self.hint}"
             )
 
-    def open_data(self) -> pq.ParquetFile:
-        """The data file. Raises as `read` does, and DamagedError if the file cannot be read."""
-        self.read()
+    def open_data(self, index: ShardIndex | None = None) -> pq.ParquetFile:
+        """The data file. index: what `read` gave, if it was called. Raises as it does, and DamagedError for a damaged file."""
+        if index is None:
+            self.read()
         with self.corruption_errors():
             return pq.ParquetFile(self.root.open(self.data_name), pre_buffer=self.root.local is None)
 
@@ -243,14 +255,9 @@ def index_row(
     }
 
 
-def places_of_videos(shard: Shard) -> dict[str, tuple[int, int]]:
-    """Video id -> its first row in the data file and how many it has, in file order, as the index says."""
-    places, start = {}, 0
-    for row in shard.rows():
-        if row["status"] == STATUS_OK:
-            places[row["video_id"]] = (start, row["num_rows"])
-            start += row["num_rows"]
-    return places
+def places_of_videos(shard: Shard) -> Places:
+    """As `ShardIndex.places`. Raises DataError where the shard is unfinished or damaged."""
+    return shard.read().places()
 
 
 class VideoRows:
@@ -259,11 +266,14 @@ class VideoRows:
     Reading in file order reads each row group once; after any other read nothing is held.
     """
 
-    def __init__(self, shard: Shard, columns: Sequence[str], *, file: pq.ParquetFile | None = None) -> None:
-        """file: the shard's data, where it is open. Raises DataError where the shard is unfinished or damaged."""
+    def __init__(
+        self, shard: Shard, columns: Sequence[str], *, file: pq.ParquetFile | None = None, places: Places | None = None
+    ) -> None:
+        """file, places: of the shard, where they were read. Raises DataError where it is unfinished or damaged."""
         self._shard = shard
         self._columns = ["video_id", *columns]
         self._file = file or shard.open_data()
+        self._places = places_of_videos(shard) if places is None else places
         self._schema = self._file.schema_arrow
         with shard.corruption_errors():
             kinds = {name: COLUMN_TYPES.get(name) or self._schema.field(name).type for name in self._columns}
@@ -272,7 +282,6 @@ class VideoRows:
         self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in groups], dtype=int)
         self._group, self._next = -1, 0
         self._table: pa.Table | None = None
-        self._places = places_of_videos(shard)
 
     @property
     def video_ids(self) -> list[str]:

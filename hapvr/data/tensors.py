@@ -50,10 +50,9 @@ def tensor_shape(field: pa.Field) -> tuple[tuple[int, ...], np.dtype[np.generic]
 
 
 def encode_tensors(values: npt.NDArray[np.generic], field: pa.Field) -> pa.Array:
-    """[N, *shape] array -> a column of N rows, cast to the field's dtype. Raises ValueError if the shapes disagree."""
+    """[N, *shape] array -> a column of N rows, cast to the field's dtype."""
     shape, dtype = tensor_shape(field)
-    if values.shape[1:] != shape:
-        raise ValueError(f"storage: column {field.name!r} holds tensors of shape {shape}, got {values.shape[1:]}")
+    assert values.shape[1:] == shape, (field.name, values.shape, shape)
     data = np.ascontiguousarray(values, dtype=dtype)
     return pa.Array.from_buffers(field.type, len(values), [None, pa.py_buffer(data)])
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from hapvr.benchmark.hdf5 import ImportedFeatures, read_hdf5_features, survey_hdf5
+from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -34,6 +33,9 @@ from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
+IMPORT_VIDEOS = 512
+"""Videos per shard of imported features."""
+PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def feature_settings(project: Project, backbone: Backbone, whitening: Whitening) -> dict[str, Any]:
@@ -58,7 +60,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     """
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
-    inputs = {"frames": frames_digest(frames)}
     rows = frames.rows()
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     backbone = load_backbone(project.config.backbone)
@@ -67,15 +68,24 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
+        wanted, times = frozenset(video_ids), deque[Sequence[float]]()
+
+        def clips() -> Iterator[tuple[str, Tensor]]:
+            reader = open_frames(project, key)
+            for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
+                video = reader.read(video_id)
+                times.append(video.timestamps_s)
+                yield video_id, crops(video.jpegs, backbone.crop_px)
+
+        for video_id, values in embed_in_batches(clips(), embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *extras = separate_extras(values, extras_dims)
-            yield VideoEntry(row, feature_columns(video_id, regions, timestamps_s, *extras), len(values))
+            yield VideoEntry(row, feature_columns(video_id, regions, times.popleft(), *extras), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
         settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
-        inputs=inputs,
+        inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
@@ -91,45 +101,10 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     )
 
 
-def _extract(
-    project: Project, key: str, video_ids: frozenset[str], backbone: Backbone, embed: Callable[[Tensor], Tensor]
-) -> Iterator[tuple[str, Tensor, Sequence[float]]]:
-    """(video id, what `embed` gives [T, ...], seconds [T]) of these videos, in the order of the shard's frames."""
-    times: deque[Sequence[float]] = deque()
-
-    def clips() -> Iterator[tuple[str, Tensor]]:
-        reader = open_frames(project, key)
-        for video_id in reader.video_ids:
-            if video_id in video_ids:
-                video = reader.read(video_id)
-                times.append(video.timestamps_s)
-                yield video_id, crops(video.jpegs, backbone.crop_px)
-
-    for video_id, values in embed_in_batches(clips(), embed):
-        yield video_id, values, times.popleft()
-
-
 def crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:
     """[N, 3, crop_px, crop_px]; a long video is never whole in memory at its full size."""
     parts = [jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)]
     return torch.cat([center_crop(decode_frames(part), crop_px) for part in parts])
-
-
-SHARD_VIDEOS = 512
-PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureImport:
-    """What an import wrote. failures: videos by reason; num_regions, dims: shape per frame; sha256: of the file."""
-
-    shards: tuple[Shard, ...]
-    num_new_shards: int
-    num_ok: int
-    failures: dict[str, int]
-    num_regions: int
-    dims: int
-    sha256: str
 
 
 def import_features(
@@ -139,9 +114,9 @@ def import_features(
     name: str,
     fps: float = 1.0,
     wanted_ids: Sequence[str] = (),
-    shard_videos: int = SHARD_VIDEOS,
+    shard_videos: int = IMPORT_VIDEOS,
     progress: Progress = no_progress,
-) -> FeatureImport:
+) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
 
     fps: frames per second of the features, which the file does not tell; it dates the frames. wanted_ids: videos that
@@ -157,9 +132,8 @@ def import_features(
     survey = survey_hdf5(file)
     known = set(survey.video_ids)
     video_ids = [*survey.video_ids, *(video for video in dict.fromkeys(wanted_ids) if video not in known)]
-    sha256 = file_sha256(file)
     shape = {"num_regions": survey.num_regions, "dims": survey.dims}
-    settings = {"imported": {"format": "hdf5", "sha256": sha256}, "fps": fps, **shape}
+    settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
     results = []
     for number, start in enumerate(range(0, len(video_ids), shard_videos)):
         ids = video_ids[start : start + shard_videos]
@@ -173,26 +147,16 @@ def import_features(
 
         def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
             for video in read_hdf5_features(file, video_ids=pending, known=known, **shape):
-                yield _entry(video, fps=fps)
+                if video.features is None:
+                    yield VideoEntry(index_row(video.video_id, 0, reason=video.reason, message=video.message))
+                else:
+                    count = len(video.features)
+                    times = (np.arange(count) / fps).tolist()
+                    columns = feature_columns(video.video_id, video.features, times)
+                    yield VideoEntry(index_row(video.video_id, count), columns, count)
 
         def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:
             progress(before + done, len(video_ids), num_frames)
 
         results.append(build_shard(recipe, video_ids=ids, make=make, progress=report))
-    reasons = Counter(reason for result in results for reason in result.shard.index()["reason"].to_list() if reason)
-    return FeatureImport(
-        shards=tuple(result.shard for result in results),
-        num_new_shards=sum(result.done for result in results),
-        num_ok=sum(result.num_ok for result in results),
-        failures=dict(sorted(reasons.items())),
-        sha256=sha256,
-        **shape,
-    )
-
-
-def _entry(video: ImportedFeatures, *, fps: float) -> VideoEntry:
-    if video.features is None:
-        return VideoEntry(index_row(video.video_id, 0, reason=video.reason, message=video.message))
-    num_frames = len(video.features)
-    columns = feature_columns(video.video_id, video.features, (np.arange(num_frames) / fps).tolist())
-    return VideoEntry(index_row(video.video_id, num_frames), columns, num_frames)
+    return results

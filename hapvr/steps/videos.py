@@ -86,10 +86,10 @@ def damaged_files(root: DataRoot, key: str) -> list[Path]:
 
 def _undecodable(shard: Shard) -> frozenset[str]:
     """Videos that an earlier run fetched and could not read: they are fetched again."""
-    found = shard.finished_rows()
+    found = shard.find()
     return frozenset(
         row["video_id"]
-        for row in (found[1] if found else ())
+        for row in (found.rows() if found else ())
         if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
     )
 
