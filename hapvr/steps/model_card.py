@@ -13,11 +13,10 @@ from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.markdown import markdown_table
 from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
-from hapvr.scorer.calibration import CalibrationCheck
+from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
-from hapvr.steps.segment_scores import SegmentScores, segments_markdown
 from hapvr.steps.training import TrainingRun, current_run, tracker_of
 from hapvr.train.run_folder import read_record
 
@@ -33,13 +32,12 @@ def model_card(
     run: TrainingRun,
     *,
     scores: Mapping[str, Mapping[str, Any]],
-    segments: Mapping[str, SegmentScores],
     calibrated: ModelCalibration,
     checks: Sequence[CalibrationCheck],
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
 ) -> str:
-    """The card of the run's model. scores: benchmark -> what scores.json says; segments: by benchmark; checks: of the
+    """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the
     calibration on benchmarks; tags: of the registration; onnx: see `write_bundle`."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
@@ -55,11 +53,6 @@ def model_card(
         _metrics(scores),
         "## Calibration",
         _calibration(calibrated, checks),
-        "## Segments",
-        "How well the times of copied parts are found; docs/search.md explains the columns."
-        if segments
-        else "Not measured: no benchmark of the configuration knows the true times of its copies.",
-        *(f"### {benchmark}\n\n{segments_markdown(one)}" for benchmark, one in segments.items()),
         "## Limits",
         "\n".join(f"- {line}" for line in _limits(project, record, scores, calibrated)),
         "## ONNX",
@@ -83,25 +76,19 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
     source, prior = fitted.source, f"{100 * fitted.prior:.1f} %"
     marks = source.get("marks", {})
     marked = f", with {marks['matches']} and {marks['others']} that people marked" if marks.get("used") else ""
+
+    def line(name: str, wanted: float, row: PrecisionThreshold | CheckedThreshold, precision: str) -> tuple[str, ...]:
+        similarity = "not reached" if row.similarity is None else f"{row.similarity:.4f}"
+        return name, f"{wanted:g}", similarity, precision, f"{row.recall:.3f}", f"{row.num_matches} / {row.num_pairs}"
+
     rows = [
-        (source["benchmark"], row.precision, row.similarity, row.found, row.recall, row.num_matches, row.num_pairs)
+        line(source["benchmark"], row.precision, row, f"{row.found:.3f} (at least {row.lower:.3f})")
         for row in fitted.thresholds
     ]
     rows += [
-        (check.name, row.wanted, row.similarity, row.precision, row.recall, row.num_matches, row.num_pairs)
+        line(check.name, row.wanted, row, "no pair" if row.precision is None else f"{row.precision:.3f}")
         for check in checks
         for row in check.thresholds
-    ]
-    cells = [
-        (
-            name,
-            f"{wanted:g}",
-            "not reached" if similarity is None else f"{similarity:.4f}",
-            "no pair" if precision is None else f"{precision:.3f}",
-            f"{recall:.3f}",
-            f"{matches} / {pairs}",
-        )
-        for name, wanted, similarity, precision, recall, matches, pairs in rows
     ]
     briers = [
         f"{check.name} {check.brier:.4f} ({check.num_matches} matches, {check.num_others} others)" for check in checks
@@ -113,9 +100,9 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
             f"and {fitted.num_others} others{marked}. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
             f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs{held_out if checks else ''}.",
             f"Probabilities and thresholds hold where {prior} of the pairs that are asked about match, as there. Where matches "
-            "are rarer both are too optimistic; `Calibration.probability(similarity, prior=...)` corrects for it.",
+            "are rarer both are too optimistic; `--prior` corrects for it.",
             markdown_table(
-                ("benchmark", "wanted precision", "similarity from", "precision", "recall", "matches / pairs"), cells
+                ("benchmark", "wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows
             ),
         ]
     )

@@ -119,17 +119,10 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     params = {name: value for name, value in config.stored().items() if name not in NOT_TRACKED}
     run_id = tracker.start(key, name=f"{config.name}-{key[:8]}", params=params, tags=tags)
     weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
-    tracker.tag(run_id, {"git.revision": git_revision(), **weights, "data.num_shards": str(len(shards))})
+    data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(record["data_digests"])}
+    tracker.tag(run_id, {"git.revision": git_revision(), **weights, **data})
     tracker.client.log_artifact(run_id, str(folder / CONFIG_NAME), "config")
     tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
-    tracker.dataset(
-        run_id,
-        name=f"{config.name} training data",
-        digest=data_digest(record["data_digests"]),
-        place=project.root.url,
-        profile={"shards": len(shards), "read": STAGES_READ[config.train.source]},
-        context="training",
-    )
     with write_atomic(folder / RUN_NAME) as part:
         part.write_text(
             json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
