@@ -29,7 +29,6 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer.calibration import SERVED_PRECISION
-from hapvr.scorer.description import CARD_FILE
 from hapvr.settings import explain
 
 CHALLENGER = "challenger"
@@ -181,15 +180,6 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
         for row in versions
     ]
     return sorted(rows, key=lambda row: -row["version"])
-
-
-def read_card(client: MlflowClient, name: str, version: str) -> str:
-    """The model card of a version, given by its number or an alias. Raises DataError if there is no such version or card."""
-    found = find_version(client, name, version)
-    try:
-        return Path(client.download_artifacts(found.run_id, CARD_FILE)).read_text(encoding="utf-8")
-    except (MlflowException, OSError) as error:
-        raise DataError(f"model: {name} version {found.version} has no model card ({error})") from error
 
 
 def champion_of(client: MlflowClient, name: str) -> Champion | None:

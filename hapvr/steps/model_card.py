@@ -54,9 +54,7 @@ def model_card(
         "## Calibration",
         _calibration(calibrated, checks),
         "## Limits",
-        "\n".join(f"- {line}" for line in _limits(project, record, scores, calibrated)),
-        "## ONNX",
-        _onnx(onnx),
+        "\n".join(f"- {line}" for line in _limits(project, record, scores, calibrated, onnx) if line),
         "## Use",
         f"`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
         "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
@@ -121,14 +119,8 @@ def _data(project: Project, record: Mapping[str, Any]) -> str:
 
 def _weights(record: Mapping[str, Any]) -> str:
     rows = [
-        (
-            part,
-            weights["architecture"],
-            weights["source"],
-            weights.get("precision", "float32"),
-            f"`{weights['sha256'][:DIGEST_CHARACTERS]}`",
-        )
-        for part, weights in record["weights"].items()
+        (part, one["architecture"], one["source"], one.get("precision", "float32"), one["sha256"][:DIGEST_CHARACTERS])
+        for part, one in record["weights"].items()
     ]
     return markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
 
@@ -139,20 +131,10 @@ def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
     rows = []
     for name, data in scores.items():
         trained, baseline = (data["results"][row] for row in (TRAINED, BASELINE))
-        for task, value in trained["metrics"].items():
-            details = trained["tasks"][task]
-            rows.append(
-                (
-                    name,
-                    task,
-                    details["metric"],
-                    _percent(baseline, task),
-                    _percent(trained, task),
-                    f"{100 * (value - baseline['metrics'][task]):+.2f}",
-                    f"{details['num_queries']} / {details['num_relevant']}",
-                )
-            )
-    head = ("benchmark", "task", "metric", BASELINE, "this model", "difference", "queries / relevant pairs")
+        for task, details in trained["tasks"].items():
+            pairs = f"{details['num_queries']} / {details['num_relevant']}"
+            rows.append((name, task, details["metric"], _percent(baseline, task), _percent(trained, task), pairs))
+    head = ("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs")
     policies = sorted({data["results"][TRAINED]["policy"] for data in scores.values()})
     return (
         f"In percent, with 95 % bootstrap intervals over queries; missing videos under the {' and '.join(policies)} policy.\n\n"
@@ -167,49 +149,47 @@ def _percent(result: Mapping[str, Any], task: str) -> str:
 
 
 def _limits(
-    project: Project, record: Mapping[str, Any], scores: Mapping[str, Any], calibrated: ModelCalibration
+    project: Project,
+    record: Mapping[str, Any],
+    scores: Mapping[str, Any],
+    calibrated: ModelCalibration,
+    onnx: Mapping[str, Any],
 ) -> list[str]:
     random = [part for part, weights in record["weights"].items() if weights["source"] == "random"]
-    generated = ", ".join(source.name for source in project.config.sources if source.kind == "demo_corpus")
-    edited = ", ".join(source.name for source in project.config.sources if source.kind == "own_videos")
-    lines = [
-        f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.",
-        "Sound is not used. Pictures are centre-cropped.",
-    ]
-    if random:
-        lines.insert(
-            0,
-            f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not "
-            "wanted: this model shows that the chain works, and no more.",
-        )
-    if generated:
-        lines.append(f"{generated} is a generated corpus; real videos are more varied.")
-    if edited:
-        lines.append(
-            f"The benchmarks of {edited} hold edited copies made by this package, so other footage of the same incident and "
-            "edits of other kinds are not tested."
-        )
+    kinds = {source.kind for source in project.config.sources}
     fitted = calibrated.calibration
     if fitted is None or fitted.frame_threshold is None:
-        lines.append("Segments use a frame threshold that was not fitted on data.")
+        segments = "Segments use a frame threshold that was not fitted on data."
     else:
-        lines.append(
+        segments = (
             f"Segments need consecutive frames whose similarity is above {fitted.frame_threshold:.3f} of a frame with itself, "
             f"which {100 * FRAME_QUANTILE:.0f} % of the irrelevant validation pairs have not; they run forward in both videos "
             "and are exact to one sampled frame."
         )
-    return lines
-
-
-def _onnx(onnx: Mapping[str, Any]) -> str:
-    if "files" not in onnx:
-        return f"None: {onnx['reason']}. `hapvr score` needs the full installation for this model."
-    check = onnx["check"]
-    return (
-        f"The frozen network with its whitening, and the similarity network, in opset {onnx['opset']} for videos of any "
-        f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
-        f"features, similarities of the ONNX files and torch differ by {check['largest_difference']:.1g} at most."
-    )
+    if "files" in onnx:
+        without_torch = (
+            "Similarities of the ONNX files, which installations without torch use, differed from torch's by "
+            f"{onnx['check']['largest_difference']:.1g} at most."
+        )
+    else:
+        without_torch = (
+            f"`hapvr score` needs the full installation for this model, which has no ONNX files: {onnx['reason']}."
+        )
+    return [
+        f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not wanted: "
+        "this model shows that the chain works, and no more."
+        if random
+        else "",
+        f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.",
+        "A part of the videos is a generated corpus; real videos are more varied." if "demo_corpus" in kinds else "",
+        "Benchmarks of one's own videos hold edited copies made by this package, so other footage of the same incident and "
+        "edits of other kinds are not tested."
+        if "own_videos" in kinds
+        else "",
+        "Sound is not used. Pictures are centre-cropped.",
+        segments,
+        without_torch,
+    ]
 
 
 def summarize(project: Project) -> list[str]:

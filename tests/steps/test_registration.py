@@ -168,7 +168,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",
         "Measured on no benchmark only",
-        "None: tracking.onnx is false. `hapvr score` needs the full installation",
+        "`hapvr score` needs the full installation for this model, which has no ONNX files: tracking.onnx is false.",
     ):
         assert text in without
 
