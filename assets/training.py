@@ -52,11 +52,11 @@ def similarity_model(
     project: ProjectResource,
     pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:
-    from hapvr.steps.pending_training import pending_data
     from hapvr.steps.training import (
         current_run,
         fail_training,
         finish_training,
+        pending_data,
         prepare_training,
         training_command,
         training_environment,

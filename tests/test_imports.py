@@ -164,7 +164,7 @@ def imported_names(path: Path) -> set[str]:
     [
         ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
         (
-            "hapvr.steps.pending_training, hapvr.steps.evaluation",
+            "hapvr.steps.training, hapvr.steps.evaluation",
             {"timm", "torchvision", "lightning_fabric", "torch._dynamo"},
         ),
         ("hapvr.steps.sources, hapvr.steps.frames, hapvr.steps.quality", {"torch", "mlflow"}),

@@ -1,4 +1,4 @@
-"""`hapvr models import | list | show | card | promote | rollback`."""
+"""`hapvr models import | list | show | promote | rollback`."""
 
 from __future__ import annotations
 
@@ -87,36 +87,22 @@ def list_(
 @exit_codes
 def show_(
     model: Annotated[
-        str,
-        typer.Argument(help="A version's number, an alias such as champion, a models:/ name, or a bundle folder."),
-    ],
+        str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
+    ] = "champion",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
-    """What a model is made of: sampling, backbone weights, network, where it came from."""
+    """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
     from hapvr.commands.scoring import model_folder
-    from hapvr.scorer.description import read_description
+    from hapvr.scorer.description import CARD_FILE, read_description
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
-    description = read_description(model_folder(model, tracking_uri))
-    stored = description.model_dump(mode="json")
-    show(stored, as_json=as_json, text=json.dumps(stored, indent=1))
-
-
-@app.command("card")
-@exit_codes
-def card_(
-    version: Annotated[str, typer.Argument(help="A version's number, or an alias such as champion.")] = "champion",
-    name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
-) -> None:
-    """The model card of a version: data, weights, settings, metrics, calibration, limits."""
-    client, registry = _registry(tracking_uri)
-    card = registry.read_card(client, name, version)
-    show({"name": name, "version": version, "card": card}, as_json=as_json, text=card)
+    folder = model_folder(model, tracking_uri)
+    stored = read_description(folder).model_dump(mode="json")
+    card = (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
+    show(stored | {"card": card}, as_json=as_json, text=card or json.dumps(stored, indent=1))
 
 
 @app.command("promote")

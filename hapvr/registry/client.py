@@ -67,8 +67,7 @@ def require_store(tracking_uri: str) -> None:
     except urllib.error.HTTPError as error:
         found = error.code != 404  # it wants a login, or is ill; what it says to real requests is for the client
     except (OSError, ValueError) as error:
-        kind = "MLflow server answers" if is_server(tracking_uri) else "registry is"
-        raise DataError(f"tracking: no {kind} at {tracking_uri} ({error}){hint}") from error
+        raise DataError(f"tracking: no MLflow registry answers at {tracking_uri} ({error}){hint}") from error
     if not found:
         raise DataError(f"tracking: what is at {tracking_uri} is not an MLflow registry{hint}")
 

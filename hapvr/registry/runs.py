@@ -5,19 +5,17 @@ A training continues where MLflow is away: the run gets the metrics later, at th
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
-from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
+from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
 
 from hapvr.files import write_atomic
 from hapvr.registry.client import SQLITE, is_server, require_store
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from hapvr.train.report import BatchReport
 
 RUN_KEY_TAG = "hapvr.run_key"
-DATASET_DIGEST_CHARACTERS = 32  # of the 36 that MLflow takes
 BATCHES = "batches"
 """Folder of a run for pictures and tables of batches."""
 RETRY_S = 15.0
@@ -77,28 +74,6 @@ class Tracker:
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-
-    def dataset(
-        self, run_id: str, *, name: str, digest: str, place: str, profile: Mapping[str, Any], context: str
-    ) -> None:
-        """Record data that the run used, so that MLflow can show and find it.
-
-        place: path, or URL, of which login and query stay out; context: training, evaluation. MLflow refuses data that another
-        run is recording at the same moment; the second try then finds it.
-        """
-        place = place if "://" not in place else re.sub(r"(?<=://)[^/@]*@|\?.*", "", place)
-        data = Dataset(
-            name=name,
-            digest=digest[:DATASET_DIGEST_CHARACTERS],
-            source_type=place.partition("://")[0] if "://" in place else "local",
-            source=json.dumps({"uri": place}),
-            profile=json.dumps(dict(profile)),
-        )
-        inputs = [DatasetInput(data, tags=[InputTag(MLFLOW_DATASET_CONTEXT, context)])]
-        try:
-            self.client.log_inputs(run_id, datasets=inputs)
-        except MlflowException:
-            self.client.log_inputs(run_id, datasets=inputs)
 
     def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
         """Log values without a step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import mlflow
 import pandas as pd
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.tracking import MlflowClient
@@ -29,7 +28,6 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer.calibration import SERVED_PRECISION
-from hapvr.scorer.description import CARD_FILE
 from hapvr.settings import explain
 
 CHALLENGER = "challenger"
@@ -136,22 +134,15 @@ def register(
     return number
 
 
-def find_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
-    """A version by its number or an alias such as champion. Raises DataError if there is none."""
+def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str]:
+    """Tags of a version. Raises DataError if there is none."""
     try:
-        if version.isdigit():
-            return client.get_model_version(name, version)
-        return client.get_model_version_by_alias(name, version)
+        return dict(client.get_model_version(name, str(version)).tags)
     except MlflowException as error:
         raise DataError(
             f"model: the registry at {client.tracking_uri} has no {name} version {version}; "
             "`hapvr models list` shows those it has"
         ) from error
-
-
-def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str]:
-    """Tags of a version. Raises DataError if there is none."""
-    return dict(find_version(client, name, str(version)).tags)
 
 
 def headline(description: str | None) -> str:
@@ -183,15 +174,6 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["version"])
 
 
-def read_card(client: MlflowClient, name: str, version: str) -> str:
-    """The model card of a version, given by its number or an alias. Raises DataError if there is no such version or card."""
-    found = find_version(client, name, version)
-    try:
-        return Path(client.download_artifacts(found.run_id, CARD_FILE)).read_text(encoding="utf-8")
-    except (MlflowException, OSError) as error:
-        raise DataError(f"model: {name} version {found.version} has no model card ({error})") from error
-
-
 def champion_of(client: MlflowClient, name: str) -> Champion | None:
     """The version with the alias champion; None if there is no such model, alias or version."""
     try:
@@ -217,7 +199,8 @@ def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
 
 def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
     """Give a version the alias champion, and write down when and why. Raises DataError if there is no such version."""
-    number = str(find_version(client, name, str(version)).version)
+    version_tags(client, name, version)  # raises where there is no such version
+    number = str(version)
     entries = [*history(client, name), ChampionEntry(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
     client.set_registered_model_alias(name, CHAMPION, number)
     client.set_registered_model_tag(name, HISTORY_TAG, json.dumps([astuple(entry) for entry in entries[-MAX_HISTORY:]]))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -208,11 +208,6 @@ def _write(scores: BenchmarkScores) -> None:
 
 def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
     tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
-    counts = asdict(scores.results[TRAINED].availability)
-    kept = ("queries", "queries_scored", "references", "references_scored")
-    profile = {count: counts[f"num_{count}"] for count in kept}
-    place = project.root.url
-    tracker.dataset(run_id, name=name, digest=scores.digest, place=place, profile=profile, context="evaluation")
     for row, result in scores.results.items():
         values = {**result.metrics, "mean": scores.target_means[row]}
         tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})

@@ -226,6 +226,6 @@ def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decisio
     for key, value in tags.items():
         if value:
             client.set_model_version_tag(name, str(version), key, value)
-    text = f"{decision.reason}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models card {version}`"
+    text = f"{decision.reason}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models show {version}`"
     client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
     client.log_text(run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

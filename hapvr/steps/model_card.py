@@ -12,11 +12,10 @@ import polars as pl
 from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
-from hapvr.scorer.calibration import CalibrationCheck
+from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
-from hapvr.steps.segment_scores import SegmentScores, segments_markdown
 from hapvr.steps.training import TrainingRun, current_run, tracker_of
 from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
@@ -33,13 +32,12 @@ def model_card(
     run: TrainingRun,
     *,
     scores: Mapping[str, Mapping[str, Any]],
-    segments: Mapping[str, SegmentScores],
     calibrated: ModelCalibration,
     checks: Sequence[CalibrationCheck],
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
 ) -> str:
-    """The card of the run's model. scores: benchmark -> what scores.json says; segments: by benchmark; checks: of the
+    """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the
     calibration on benchmarks; tags: of the registration; onnx: see `write_bundle`."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
@@ -55,15 +53,8 @@ def model_card(
         _metrics(scores),
         "## Calibration",
         _calibration(calibrated, checks),
-        "## Segments",
-        "How well the times of copied parts are found; docs/search.md explains the columns."
-        if segments
-        else "Not measured: no benchmark of the configuration knows the true times of its copies.",
-        *(f"### {benchmark}\n\n{segments_markdown(one)}" for benchmark, one in segments.items()),
         "## Limits",
-        "\n".join(f"- {line}" for line in _limits(project, record, scores, calibrated)),
-        "## ONNX",
-        _onnx(onnx),
+        "\n".join(f"- {line}" for line in _limits(project, record, scores, calibrated, onnx) if line),
         "## Use",
         f"`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
         "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
@@ -83,25 +74,19 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
     source, prior = fitted.source, f"{100 * fitted.prior:.1f} %"
     marks = source.get("marks", {})
     marked = f", with {marks['matches']} and {marks['others']} that people marked" if marks.get("used") else ""
+
+    def line(name: str, wanted: float, row: PrecisionThreshold | CheckedThreshold, precision: str) -> tuple[str, ...]:
+        similarity = "not reached" if row.similarity is None else f"{row.similarity:.4f}"
+        return name, f"{wanted:g}", similarity, precision, f"{row.recall:.3f}", f"{row.num_matches} / {row.num_pairs}"
+
     rows = [
-        (source["benchmark"], row.precision, row.similarity, row.found, row.recall, row.num_matches, row.num_pairs)
+        line(source["benchmark"], row.precision, row, f"{row.found:.3f} (at least {row.lower:.3f})")
         for row in fitted.thresholds
     ]
     rows += [
-        (check.name, row.wanted, row.similarity, row.precision, row.recall, row.num_matches, row.num_pairs)
+        line(check.name, row.wanted, row, "no pair" if row.precision is None else f"{row.precision:.3f}")
         for check in checks
         for row in check.thresholds
-    ]
-    cells = [
-        (
-            name,
-            f"{wanted:g}",
-            "not reached" if similarity is None else f"{similarity:.4f}",
-            "no pair" if precision is None else f"{precision:.3f}",
-            f"{recall:.3f}",
-            f"{matches} / {pairs}",
-        )
-        for name, wanted, similarity, precision, recall, matches, pairs in rows
     ]
     briers = [
         f"{check.name} {check.brier:.4f} ({check.num_matches} matches, {check.num_others} others)" for check in checks
@@ -113,9 +98,9 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
             f"and {fitted.num_others} others{marked}. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
             f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs{held_out if checks else ''}.",
             f"Probabilities and thresholds hold where {prior} of the pairs that are asked about match, as there. Where matches "
-            "are rarer both are too optimistic; `Calibration.probability(similarity, prior=...)` corrects for it.",
+            "are rarer both are too optimistic; `--prior` corrects for it.",
             markdown_table(
-                ("benchmark", "wanted precision", "similarity from", "precision", "recall", "matches / pairs"), cells
+                ("benchmark", "wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows
             ),
         ]
     )
@@ -134,14 +119,8 @@ def _data(project: Project, record: Mapping[str, Any]) -> str:
 
 def _weights(record: Mapping[str, Any]) -> str:
     rows = [
-        (
-            part,
-            weights["architecture"],
-            weights["source"],
-            weights.get("precision", "float32"),
-            f"`{weights['sha256'][:DIGEST_CHARACTERS]}`",
-        )
-        for part, weights in record["weights"].items()
+        (part, one["architecture"], one["source"], one.get("precision", "float32"), one["sha256"][:DIGEST_CHARACTERS])
+        for part, one in record["weights"].items()
     ]
     return markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
 
@@ -152,20 +131,10 @@ def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
     rows = []
     for name, data in scores.items():
         trained, baseline = (data["results"][row] for row in (TRAINED, BASELINE))
-        for task, value in trained["metrics"].items():
-            details = trained["tasks"][task]
-            rows.append(
-                (
-                    name,
-                    task,
-                    details["metric"],
-                    _percent(baseline, task),
-                    _percent(trained, task),
-                    f"{100 * (value - baseline['metrics'][task]):+.2f}",
-                    f"{details['num_queries']} / {details['num_relevant']}",
-                )
-            )
-    head = ("benchmark", "task", "metric", BASELINE, "this model", "difference", "queries / relevant pairs")
+        for task, details in trained["tasks"].items():
+            pairs = f"{details['num_queries']} / {details['num_relevant']}"
+            rows.append((name, task, details["metric"], _percent(baseline, task), _percent(trained, task), pairs))
+    head = ("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs")
     policies = sorted({data["results"][TRAINED]["policy"] for data in scores.values()})
     return (
         f"In percent, with 95 % bootstrap intervals over queries; missing videos under the {' and '.join(policies)} policy.\n\n"
@@ -180,49 +149,47 @@ def _percent(result: Mapping[str, Any], task: str) -> str:
 
 
 def _limits(
-    project: Project, record: Mapping[str, Any], scores: Mapping[str, Any], calibrated: ModelCalibration
+    project: Project,
+    record: Mapping[str, Any],
+    scores: Mapping[str, Any],
+    calibrated: ModelCalibration,
+    onnx: Mapping[str, Any],
 ) -> list[str]:
     random = [part for part, weights in record["weights"].items() if weights["source"] == "random"]
-    generated = ", ".join(source.name for source in project.config.sources if source.kind == "demo_corpus")
-    edited = ", ".join(source.name for source in project.config.sources if source.kind == "own_videos")
-    lines = [
-        f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.",
-        "Sound is not used. Pictures are centre-cropped.",
-    ]
-    if random:
-        lines.insert(
-            0,
-            f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not "
-            "wanted: this model shows that the chain works, and no more.",
-        )
-    if generated:
-        lines.append(f"{generated} is a generated corpus; real videos are more varied.")
-    if edited:
-        lines.append(
-            f"The benchmarks of {edited} hold edited copies made by this package, so other footage of the same incident and "
-            "edits of other kinds are not tested."
-        )
+    kinds = {source.kind for source in project.config.sources}
     fitted = calibrated.calibration
     if fitted is None or fitted.frame_threshold is None:
-        lines.append("Segments use a frame threshold that was not fitted on data.")
+        segments = "Segments use a frame threshold that was not fitted on data."
     else:
-        lines.append(
+        segments = (
             f"Segments need consecutive frames whose similarity is above {fitted.frame_threshold:.3f} of a frame with itself, "
             f"which {100 * FRAME_QUANTILE:.0f} % of the irrelevant validation pairs have not; they run forward in both videos "
             "and are exact to one sampled frame."
         )
-    return lines
-
-
-def _onnx(onnx: Mapping[str, Any]) -> str:
-    if "files" not in onnx:
-        return f"None: {onnx['reason']}. `hapvr score` needs the full installation for this model."
-    check = onnx["check"]
-    return (
-        f"The frozen network with its whitening, and the similarity network, in opset {onnx['opset']} for videos of any "
-        f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
-        f"features, similarities of the ONNX files and torch differ by {check['largest_difference']:.1g} at most."
-    )
+    if "files" in onnx:
+        without_torch = (
+            "Similarities of the ONNX files, which installations without torch use, differed from torch's by "
+            f"{onnx['check']['largest_difference']:.1g} at most."
+        )
+    else:
+        without_torch = (
+            f"`hapvr score` needs the full installation for this model, which has no ONNX files: {onnx['reason']}."
+        )
+    return [
+        f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not wanted: "
+        "this model shows that the chain works, and no more."
+        if random
+        else "",
+        f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.",
+        "A part of the videos is a generated corpus; real videos are more varied." if "demo_corpus" in kinds else "",
+        "Benchmarks of one's own videos hold edited copies made by this package, so other footage of the same incident and "
+        "edits of other kinds are not tested."
+        if "own_videos" in kinds
+        else "",
+        "Sound is not used. Pictures are centre-cropped.",
+        segments,
+        without_torch,
+    ]
 
 
 def summarize(project: Project) -> list[str]:

@@ -29,7 +29,6 @@ from hapvr.steps.frames import open_frames
 from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project, full_disk_is_named
-from hapvr.steps.segment_scores import segment_metrics, segments_of_benchmarks
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of
 from hapvr.train.run_folder import read_record
 
@@ -65,15 +64,12 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     calibrated = calibrate(project, run)
     fitted = calibrated.calibration
     checks = held_out_checks(project, run, fitted) if fitted is not None else ()
-    segments = segments_of_benchmarks(project, run, fitted)
     backbone = load_backbone(project.config.backbone)
     require_trained_on(run, {"backbone": backbone.settings}, what="the bundle would be made")
     record, tracker = read_record(run.folder), tracker_of(project)
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
-    card = model_card(
-        project, run, scores=scores, segments=segments, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx
-    )
+    card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx)
     bundle = write_bundle(
         run.folder / "bundle",
         BundleParts(
@@ -92,7 +88,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     )
     if calibrated.figure is not None:
         tracker.client.log_figure(run.mlflow_run_id, calibrated.figure, "figures/calibration/reliability.png")
-    tracker.metrics(run.mlflow_run_id, checked_metrics(checks) | segment_metrics(segments))
+    tracker.metrics(run.mlflow_run_id, checked_metrics(checks))
     tracker.client.log_text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.client.set_terminated(run.mlflow_run_id)

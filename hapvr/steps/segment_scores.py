@@ -13,15 +13,9 @@ import torch
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
 from hapvr.errors import DataError
-from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
-from hapvr.networks.extract import choose_device
-from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.segments import FrameTimes, align, relative_frame_matrix, timed_segments
-from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark
-from hapvr.steps.evaluation import stored_similarities
-from hapvr.steps.project import Project
-from hapvr.steps.training import TrainingRun
+from hapvr.steps.benchmark_features import BenchmarkFeatures
 from hapvr.tables import markdown_table, read_frame
 from hapvr.video.settings import SamplingConfig
 
@@ -133,41 +127,6 @@ def _predicted(
                     for one in timed_segments(found, own_clock, clock, fps=fps)
                 ]
     return pl.DataFrame(rows, schema=PREDICTION_SCHEMA, orient="row").sort(list(PREDICTION_SCHEMA))
-
-
-def segments_of_benchmarks(
-    project: Project, run: TrainingRun, calibration: Calibration | None
-) -> dict[str, SegmentScores]:
-    """Benchmark -> how well the run's model finds segments there, with the calibrated frame similarity.
-
-    Of the benchmarks that the run was evaluated on, those that know true times, except the one that it was calibrated on.
-    Raises DataError if a benchmark has no stored similarities.
-    """
-    calibrated_on = None if calibration is None else calibration.source.get("benchmark")
-    network, _ = load_network(run.network_folder)
-    found = {}
-    for name in project.config.evaluation.benchmarks:
-        definition, features = open_benchmark(project, name)
-        if name != calibrated_on and definition.segments is not None and not definition.segments.is_empty():
-            found[name] = score_segments(
-                network,
-                definition,
-                features,
-                stored_similarities(run, definition.name),
-                threshold=frame_threshold(calibration),
-                device=choose_device(project.config.device),
-            )
-    return found
-
-
-def segment_metrics(scores: Mapping[str, SegmentScores]) -> dict[str, float]:
-    """What a tracker keeps: `<benchmark>/segments/<metric>`, without what could not be measured."""
-    return {
-        f"{name}/segments/{metric}": value
-        for name, one in scores.items()
-        for metric, value in one.metrics.to_json().items()
-        if value is not None
-    }
 
 
 def segments_markdown(scores: SegmentScores) -> str:

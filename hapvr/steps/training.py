@@ -8,19 +8,22 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hapvr.config_file import dump_config
+from hapvr.config import Config, digest
+from hapvr.config_file import dump_config, load_config
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import read_manifest, training_shard_keys
+from hapvr.data.shards import STATUS_OK
 from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.teacher import load_teacher
@@ -28,6 +31,7 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import BATCHES, Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
+from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.train.labelled_pairs import write_labelled_pairs
@@ -119,17 +123,10 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     params = {name: value for name, value in config.stored().items() if name not in NOT_TRACKED}
     run_id = tracker.start(key, name=f"{config.name}-{key[:8]}", params=params, tags=tags)
     weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
-    tracker.tag(run_id, {"git.revision": git_revision(), **weights, "data.num_shards": str(len(shards))})
+    data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(record["data_digests"])}
+    tracker.tag(run_id, {"git.revision": git_revision(), **weights, **data})
     tracker.client.log_artifact(run_id, str(folder / CONFIG_NAME), "config")
     tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
-    tracker.dataset(
-        run_id,
-        name=f"{config.name} training data",
-        digest=data_digest(record["data_digests"]),
-        place=project.root.url,
-        profile={"shards": len(shards), "read": STAGES_READ[config.train.source]},
-        context="training",
-    )
     with write_atomic(folder / RUN_NAME) as part:
         part.write_text(
             json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
@@ -294,3 +291,62 @@ def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
     views = project.shard(VIEWS_STAGE, shards[0]).require({}).settings
     embeddings = project.shard(EMBEDDINGS_STAGE, shards[0]).require({}).settings
     return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}
+
+
+@dataclass(frozen=True)
+class PendingData:
+    """Training data that the current model has not seen.
+
+    shards: shards with features and with what the training reads. num_videos: usable videos in them. settings_changed:
+    the configuration differs from that of the current model in what determines a training, or the file of labelled pairs
+    does. no_model: there is no model yet. awaited: shards of the benchmarks that have no features yet; without them a
+    training would fail.
+    """
+
+    shards: tuple[str, ...]
+    num_videos: int
+    settings_changed: bool
+    no_model: bool
+    awaited: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a training would give the current model again."""
+        return not (self.shards or self.settings_changed or self.no_model)
+
+
+def pending_data(project: Project) -> PendingData:
+    """The training data of the project that the current model has not seen.
+
+    Raises DataError where training needs a file of labelled pairs that is not there.
+    """
+    keys = training_shard_keys(read_manifest(project.root))
+    new = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
+    no_model, changed = not project.root.exists(CURRENT_NAME), False
+    if not no_model:
+        try:
+            run = current_run(project)
+            record = read_record(run.folder)
+            trained, config = load_config(run.folder / CONFIG_NAME), project.config
+            changed = _training_digest(trained) != _training_digest(config)
+            if config.train.source == "labelled_pairs":
+                changed |= record["labelled_pairs"].get(LABELLED_SHA256) != labelled_file_sha256(project)
+            new = [key for key in new if key not in record["shards"]]
+        except (DamagedError, ConfigError) as error:
+            warnings.warn(f"{error}. It counts as no model", stacklevel=2)
+            no_model, changed = True, False
+    num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
+    evaluation = project.config.evaluation
+    names = {*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}
+    read = sorted({key for name in names for key in benchmark_shards(project, name)})
+    awaited = tuple(key for key in read if not _has_features(project, key))
+    return PendingData(tuple(new), num_videos, changed, no_model, awaited)
+
+
+def _training_digest(config: Config) -> str:
+    """Of all settings that determine a trained model."""
+    return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
+
+
+def _has_features(project: Project, key: str) -> bool:
+    return project.shard(FEATURES_STAGE, key).provenance() is not None

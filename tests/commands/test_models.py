@@ -17,7 +17,6 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import promote, register
-from hapvr.scorer.description import CARD_FILE
 from hapvr.seeding import torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.whitening import make_whitening
@@ -76,9 +75,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
     tracker = Tracker(new_store(folder), "tests")
     for number in (1, 2):
         run = tracker.start(f"run-{number}", name="run", params={}, tags={})
-        bundle = make_bundle(folder / str(number))
+        bundle = make_bundle(folder / str(number), card="# The card\n" if number == 2 else "")
         register(tracker, "hapvr", run_id=run, model_uri=bundle.as_uri(), target=0.5, tags={})
-    tracker.client.log_text(run, "# The card", CARD_FILE)
     promote(tracker.client, "hapvr", 1, reason="first")
     return tracker
 
@@ -95,5 +93,6 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(call: Call, registry
     described = models("show", "champion")
     assert described == models("show", "2") == models("show", "models:/hapvr@champion")
     assert described["backbone"]["architecture"] == "resnet18.tv_in1k"
-    assert models("card")["card"] == "# The card"
+    assert described["card"] == "# The card\n"
+    assert call("models", "show", *address).out == "# The card\n\n"
     assert models("rollback") == {"name": "hapvr", "champion": 1}

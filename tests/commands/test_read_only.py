@@ -49,7 +49,6 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("evaluate",): (("--benchmark", "svd", "--similarities", "similarities.parquet"), "mAP"),
     ("index", "status"): (CONFIG, "holds    11 videos"),
     ("index", "verify"): (CONFIG, "every file is what was written"),
-    ("models", "card"): (("champion", *REGISTRY), "# The card"),
     ("models", "list"): (REGISTRY, "champion"),
     ("models", "show"): (("models:/hapvr@champion", *REGISTRY), "resnet18"),
     ("pairs", "list"): (CONFIG, "not-a-match"),

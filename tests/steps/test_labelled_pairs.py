@@ -20,9 +20,8 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.steps.labelled_pairs import find_labelled_pairs
-from hapvr.steps.pending_training import pending_data
 from hapvr.steps.project import Project
-from hapvr.steps.training import prepare_training, training_shards
+from hapvr.steps.training import pending_data, prepare_training, training_shards
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs
 from tests.train.runs import training_ids, with_pairs
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.cli import app
 from hapvr.config import EvaluationConfig
 from hapvr.data.features import FeatureStore
@@ -29,8 +28,6 @@ from hapvr.steps.marking import mark
 from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
-from hapvr.steps.segment_scores import segments_markdown, segments_of_benchmarks
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun, prepare_training
 from hapvr.upkeep import repair, verify_root
 
@@ -144,18 +141,12 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     other = dataclasses.replace(calibrated.calibration, source=calibrated.calibration.source | {"benchmark": "another"})
     assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
     (check,) = checks = held_out_checks(small_project, run, other)
-    assert segments_of_benchmarks(small_project, run, calibrated.calibration) == {}
-    segments = segments_of_benchmarks(small_project, run, other)
-    definition = load_definition(str(benchmark_folder(small_project, "own-test")))
-    assert definition.segments is not None
-    assert segments["own-test"].metrics.num_true == len(definition.segments) > 0
-    assert segments["own-test"].threshold == other.frame_threshold
     # the same pairs by another way: what the benchmark stored is what the calibration was fitted on
     assert check.brier == pytest.approx(calibrated.calibration.brier)
     assert [row.precision for row in check.thresholds] == pytest.approx(
         [calibrated.calibration.threshold(row.wanted).found for row in check.thresholds]
     )
-    card = card_of(small_project, run, scores, segments, calibrated, checks, {"dagster.run_id": "abc"})
+    card = card_of(small_project, run, scores, calibrated, checks, {"dagster.run_id": "abc"})
     record = json.loads((run.folder / "run.json").read_text())
     result = scores["own-test"]["results"]["trained model"]
     value, (low, high) = result["metrics"]["DSVR"], result["intervals"]["DSVR"]
@@ -169,21 +160,19 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
             f"| own-test | {row.wanted:g} | {row.similarity:.4f} | {row.precision:.3f} | {row.recall:.3f} | "
             for row in check.thresholds
         ),
-        f"### own-test\n\n{segments_markdown(segments['own-test'])}",
         "dagster.run_id: abc",
         run.mlflow_run_id,
     ):
         assert text in card
-    without = card_of(small_project, run, {}, {}, calibrate(with_validation(small_project, None), run), (), {})
+    without = card_of(small_project, run, {}, calibrate(with_validation(small_project, None), run), (), {})
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",
         "Measured on no benchmark only",
-        "Not measured: no benchmark of the configuration knows the true times",
-        "None: tracking.onnx is false. `hapvr score` needs the full installation",
+        "`hapvr score` needs the full installation for this model, which has no ONNX files: tracking.onnx is false.",
     ):
         assert text in without
 
 
 def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
-    names = ("scores", "segments", "calibrated", "checks", "tags")
+    names = ("scores", "calibrated", "checks", "tags")
     return model_card(project, run, **dict(zip(names, given, strict=True)), onnx={"reason": "tracking.onnx is false"})
