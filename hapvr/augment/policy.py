@@ -45,21 +45,13 @@ class View:
 
 
 def weak_view(
-    frames: Tensor,
-    window: Indices,
-    *,
-    num_frames: int,
-    size_px: int,
-    config: AugmentConfig,
-    seed: int,
-    video_id: str,
-    view_index: int,
+    frames: Tensor, window: Indices, *, num_frames: int, size_px: int, seed: int, video_id: str, view_index: int
 ) -> View:
     """A random temporal crop with a mild spatial crop and flip (method 4).
 
     frames: [N, 3, H, W] uint8, the video's sampled frames. window: the frames that the clip may show, in order, see
-    `hapvr.augment.temporal.draw_window`; views of one window overlap. size_px: the side of the clip's frames. config: not
-    read. Equal arguments give equal bytes.
+    `hapvr.augment.temporal.draw_window`; views of one window overlap. size_px: the side of the clip's frames.
+    Equal arguments give equal bytes.
     """
     rng = numpy_rng(seed, video_id, "weak", view_index)
     indices = crop_or_loop(window, num_frames=num_frames, rng=rng)

@@ -72,10 +72,9 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
         with torch.device("meta"):  # shapes alone: settings that the weights do not fit take no memory
             wanted = build().state_dict()
         weights = load_file(weights_file)
-    except (RuntimeError, ArgumentError) as error:
-        raise DamagedError(f"network: {folder / DESCRIPTION_FILE}: no network: {error!r:.200}; {HINT}") from error
-    except (OSError, SafetensorError) as error:
-        raise DamagedError(f"network: {weights_file} is damaged: {error}; {HINT}") from error
+    except (RuntimeError, ArgumentError, OSError, SafetensorError) as error:
+        said = f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: {error!r:.200}"
+        raise DamagedError(f"network: {said}; {HINT}") from error
     if mismatches := describe_mismatches(wanted, weights):
         raise DamagedError(f"network: {weights_file}: {'; '.join(mismatches[:MAX_MISMATCHES])}; {HINT}")
     network = build(generator=torch.Generator())

@@ -81,7 +81,7 @@ class _Scorer:
             max_chunk_elements=self.limits.product_bytes // query.frames.element_size(),
             **self.settings.spatial,
         ).float()
-        return torch.stack([self._score_row(rows, reference) for rows in frame.split(query.lengths)])
+        return torch.stack([self._score_row(rows, reference) for rows in torch.split(frame, list(query.lengths))])
 
     def _score_row(self, frame: Tensor, reference: PackedVideos) -> Tensor:
         """Scores [N] of one query. frame: its frame similarities with all references, [T, sum of reference lengths]."""

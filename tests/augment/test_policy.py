@@ -43,16 +43,16 @@ def draw(view, frames, *, num_frames=8, size_px=32, config=None, seed=0, video_i
     window = draw_window(
         max(1, len(frames)), num_frames=max(1, num_frames), rng=numpy_rng(seed, video_id, "window", window_index)
     )
-    return view(
-        frames,
-        window,
-        num_frames=num_frames,
-        size_px=size_px,
-        config=config or AugmentConfig(),
-        seed=seed,
-        video_id=video_id,
-        view_index=view_index,
-    )
+    options = {
+        "num_frames": num_frames,
+        "size_px": size_px,
+        "seed": seed,
+        "video_id": video_id,
+        "view_index": view_index,
+    }
+    if view is strong_view:
+        options["config"] = config or AugmentConfig()
+    return view(frames, window, **options)
 
 
 @pytest.mark.parametrize("view", [weak_view, strong_view])
