@@ -141,6 +141,7 @@ def _from_features(
     """Results of the raw and, with a background, of the normalised scores, and how well segments are found."""
     from hapvr.benchmark.scoring import evaluate_network
     from hapvr.data.features import FeatureStore
+    from hapvr.scorer.calibration import frame_threshold
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 
@@ -159,7 +160,7 @@ def _from_features(
     if not segments:
         return results, None
     return results, score_segments(
-        chosen.network, definition, reader, out, threshold=chosen.frame_threshold, device=options.device
+        chosen.network, definition, reader, out, threshold=frame_threshold(chosen.calibration), device=options.device
     )
 
 

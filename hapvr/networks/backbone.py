@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,14 @@ from torch.nn import functional as F
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.model.frame_extras import FrameExtras
 from hapvr.networks.descriptors import imac, l3_irmac
-from hapvr.networks.settings import NUM_REGIONS, BackboneConfig, Precision
+from hapvr.networks.settings import NUM_REGIONS, BackboneConfig
 from hapvr.networks.weights import (
+    FrozenNetwork,
     WeightsIdentity,
     create_embedding_network,
     create_network,
     load_torchscript,
-    normalize_pixels,
     pixel_statistics,
-    run_network,
     state_sha256,
     stated_settings,
 )
@@ -39,22 +38,11 @@ REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
 
 
 @dataclass(frozen=True)
-class Backbone:
-    """A frozen network and what it is.
-
-    network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. mean, std: of pixels in [0, 1]. settings: what determines the
-    maps of a crop (weights, precision and what the configuration changes), as features and models record it.
-    """
+class Backbone(FrozenNetwork):
+    """network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. descriptor: of DESCRIPTORS."""
 
     section: ClassVar[str] = "backbone"
 
-    network: nn.Module
-    identity: WeightsIdentity
-    settings: dict[str, Any]
-    crop_px: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    precision: Precision = "float32"
     descriptor: str = "regions"
 
     def regions(self, frames: Tensor) -> Tensor:
@@ -62,18 +50,13 @@ class Backbone:
 
         With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
         """
-        return DESCRIPTORS[self.descriptor](self._maps(frames))
+        return DESCRIPTORS[self.descriptor](self.output(frames))
 
     def regions_and_means(self, frames: Tensor) -> Tensor:
         """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
-        maps = self._maps(frames)
+        maps = self.output(frames)
         means = torch.cat([pooled.flatten(2).mean(-1) for pooled in pooled_maps(maps)], dim=1)
         return torch.cat([region_vectors(maps), means[:, None]], dim=1)
-
-    def _maps(self, frames: Tensor) -> Sequence[Tensor]:
-        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
-        maps: Sequence[Tensor] = run_network(self.network, pixels, self.precision)
-        return maps
 
 
 class PatchTokens(nn.Module):

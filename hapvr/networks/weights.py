@@ -56,6 +56,28 @@ class WeightsIdentity:
         return {"architecture": self.architecture, "source": self.source, "sha256": self.sha256}
 
 
+@dataclass(frozen=True)
+class FrozenNetwork:
+    """A network whose weights are never trained, and what it is.
+
+    crop_px: side of the frames that it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a
+    crop (weights, precision and what the configuration changes), as features and models record it.
+    """
+
+    network: nn.Module
+    identity: WeightsIdentity
+    settings: dict[str, Any]
+    crop_px: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    precision: Precision = "float32"
+
+    def output(self, frames: Tensor, *, raw: bool = False) -> Any:
+        """What the network makes of [B, 3, crop_px, crop_px] uint8. raw: pixels 0..255 instead of normalised ones."""
+        pixels = frames.float() if raw else normalize_pixels(frames, self.mean, self.std)
+        return run_network(self.network, pixels.contiguous(memory_format=torch.channels_last), self.precision)
+
+
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
     """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
