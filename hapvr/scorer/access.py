@@ -106,7 +106,7 @@ def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingC
         value, own = wanted.get(name), getattr(limits, name)
         if value is None or value == 0:
             continue
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, Real) or value < 0 or not value < math.inf:
             raise ArgumentError(f"{name} is {value}; wanted a finite number above 0, or 0 for the model's own")
         lower[name] = value if own is None else min(value, own)
     return limits.model_copy(update=lower)

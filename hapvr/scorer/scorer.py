@@ -164,8 +164,8 @@ class VideoScorer:
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
                     row = replace(row, error=f"not_scored: {error}")
                 rows.append(row)
-        error = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
-        rows += [PairScore(*pair, None, error=error, warning=self.warning) for pair in named[limits.max_pairs :]]
+        refused = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
+        rows += [PairScore(*pair, None, error=refused, warning=self.warning) for pair in named[limits.max_pairs :]]
         progress(len(allowed), len(allowed))
         return rows
 
