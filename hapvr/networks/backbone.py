@@ -24,7 +24,6 @@ from hapvr.networks.weights import (
     WeightsIdentity,
     create_embedding_network,
     create_network,
-    load_torchscript,
     pixel_statistics,
     state_sha256,
     stated_settings,
@@ -96,13 +95,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
-    if config.weights.source == "torchscript":
-        assert config.weights.path is not None
-        scripted, identity = load_torchscript(config.weights.path)
-        network: nn.Module = WindowVectors(scripted)
-    else:
-        network, identity = _timm_backbone(config)
-    network.to(memory_format=torch.channels_last)
+    network, identity = _network(config)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity)
     settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
@@ -121,8 +114,11 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
     return replace(backbone, identity=identity)
 
 
-def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of four scales as it is, one of a single scale as `PatchTokens`."""
+def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
+    """A network of four scales as it is, one of a single scale as `PatchTokens`, TorchScript as `WindowVectors`."""
+    if config.weights.source == "torchscript":
+        scripted, identity = create_embedding_network(config)
+        return WindowVectors(scripted), identity
     network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
     if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
         return network, identity

@@ -18,7 +18,6 @@ from hapvr.networks.weights import (
     FrozenNetwork,
     WeightsIdentity,
     create_embedding_network,
-    load_torchscript,
     pixel_statistics,
     stated_settings,
 )
@@ -53,12 +52,7 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
     does not know or that gives no single vector.
     """
-    if config.weights.source == "torchscript":
-        assert config.weights.path is not None
-        network, identity = load_torchscript(config.weights.path)
-    else:
-        network, identity = create_embedding_network(config)
-    network.to(memory_format=torch.channels_last)
+    network, identity = create_embedding_network(config)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
     side = config.crop_px or crop_px

@@ -94,12 +94,17 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
             found = _read_state(path, architecture)
         state = _fitted(found, config, path)
     network = _build(config, build, seed=weights.seed, state=state)
-    network.eval().requires_grad_(False)
+    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
     return network, WeightsIdentity(architecture, weights.source, state_sha256(network.state_dict()))
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm without its classifier: one vector per picture, of any side where the architecture allows it."""
+    """A network that gives one vector per picture: TorchScript, or one of timm without its classifier.
+
+    It takes any side where the architecture allows it. Raises as `create_network` does.
+    """
+    if config.weights.path is not None and config.weights.source == "torchscript":
+        return load_torchscript(config.weights.path)
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
         with torch.device("meta"):
@@ -119,7 +124,7 @@ def load_torchscript(path: Path) -> tuple[nn.Module, WeightsIdentity]:
             f"weights: {path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); give a file that "
             "torch.jit.save has written"
         ) from error
-    network.eval()
+    network.eval().to(memory_format=torch.channels_last)
     for parameter in network.parameters():
         parameter.requires_grad_(False)
     return network, WeightsIdentity("torchscript", "torchscript", digest)
@@ -183,13 +188,11 @@ def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> d
 
 def state_sha256(state: dict[str, Tensor]) -> str:
     """Hex SHA-256 over names, dtypes, shapes and bytes of all tensors, in name order."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     return tensors_sha256(
-        (name, str(tensor.dtype), tuple(tensor.shape), _bytes(tensor)) for name, tensor in state.items()
+        (name, str(tensor.dtype), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
+        for name, tensor in on_cpu.items()
     )
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _build(
@@ -206,9 +209,8 @@ def _build(
     if architecture.startswith("resnet"):
         options["zero_init_last"] = False
     if state is not None:
-        logging.getLogger("timm").setLevel(
-            logging.ERROR
-        )  # `_fitted` has said what fits; layers that are not built do not
+        # `_fitted` has said what fits; timm would name the layers that are not built.
+        logging.getLogger("timm").setLevel(logging.ERROR)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
         with torch.random.fork_rng(devices=[]):
