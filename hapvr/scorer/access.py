@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -42,14 +42,13 @@ class Access:
 
         With roots it is the file that links lead to, so that a link changed meanwhile leads nowhere else.
         """
-        try:
-            path = Path(name) if self.roots is None else Path(name).resolve()
-            inside = self.roots is None or any(path.is_relative_to(root) for root in self.roots)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise VideoError("missing_file", f"video: {name!r} is not a usable path ({error})") from error
-        if not inside:
-            raise VideoError("not_allowed", f"video: {name} lies outside the folders of {ROOTS_VARIABLE}")
-        return path
+        if self.roots is None:
+            return Path(name)
+        with suppress(OSError, ValueError, RuntimeError):  # of names that are no paths
+            path = Path(name).resolve()
+            if any(path.is_relative_to(root) for root in self.roots):
+                return path
+        raise VideoError("not_allowed", f"video: {name!r} lies outside the folders of {ROOTS_VARIABLE}")
 
     def check_url(self, url: str) -> None:
         """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be fetched from."""
@@ -106,7 +105,7 @@ def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingC
         value, own = wanted.get(name), getattr(limits, name)
         if value is None or value == 0:
             continue
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, Real) or value < 0 or not value < math.inf:
             raise ArgumentError(f"{name} is {value}; wanted a finite number above 0, or 0 for the model's own")
         lower[name] = value if own is None else min(value, own)
     return limits.model_copy(update=lower)

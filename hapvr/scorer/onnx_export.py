@@ -153,8 +153,8 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
         ),
     }  # fmt: skip
     if network.comparator is not None:
-        graph, sides = CompareGraph(network.comparator), ({0: some, 1: some},)
-        graphs["compare.onnx"] = (graph, (torch.zeros(12, 20),), sides, ["frame_similarity"], "refined")
+        compare, sides = CompareGraph(network.comparator), ({0: some, 1: some},)
+        graphs["compare.onnx"] = (compare, (torch.zeros(12, 20),), sides, ["frame_similarity"], "refined")
     for name, (graph, example, shapes, inputs, output) in graphs.items():
         try:
             with warnings.catch_warnings(), torch.no_grad():

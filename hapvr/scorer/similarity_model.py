@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hapvr.errors import DataError
 from hapvr.model.description import DESCRIPTION_FILE
-from hapvr.scorer.calibration import Calibration, frame_threshold
+from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
     NETWORK_FOLDER,
     SCORER_FILE,
@@ -30,11 +30,6 @@ class SimilarityModel:
     network: VideoNetwork
     description: Description | None = None
     calibration: Calibration | None = None
-
-    @property
-    def frame_threshold(self) -> float:
-        """Relative frame similarity from which on two frames count as the same in segments."""
-        return frame_threshold(self.calibration)
 
     def require_features(self, settings: Mapping[str, Any]) -> None:
         """Raise DataError as `Description.require_features` does; models that came from outside do not say, and pass."""

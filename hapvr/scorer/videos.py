@@ -298,12 +298,10 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
             upright = ImageOps.exif_transpose(image).convert("RGB")
             width, height = (max(short_side_px, round(side * scale)) for side in upright.size)
             pixels = np.asarray(upright.resize((width, height), Image.Resampling.BILINEAR))
-    except UnidentifiedImageError as error:
-        raise VideoError(
-            "not_video", f"picture: {path.name} is none of {', '.join(PICTURE_FORMATS)}; convert it"
-        ) from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise VideoError("decode_error", f"picture: {path.name} cannot be decoded ({error}); save it again") from error
+        reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"
+        wanted = f"save it again as {', '.join(PICTURE_FORMATS)}"
+        raise VideoError(reason, f"picture: {path.name} cannot be decoded ({error}); {wanted}") from error
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
 
 
