@@ -161,7 +161,7 @@ def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
     from hapvr.steps.project import Project
     from hapvr.steps.training import training_shards
     from hapvr.train.loop import Trainer
-    from hapvr.train.report import History
+    from hapvr.train.run_folder import History
 
     results = {}
     for source, steps in (("cached_views", 30), ("online", 2)):

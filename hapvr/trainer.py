@@ -18,8 +18,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.validation import Validator
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
-from hapvr.train.report import History, Logger
-from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, read_record
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
 
 STOPPED = 3
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, open_dagster_pipes
 
-from hapvr.train.report import Logger
+from hapvr.train.run_folder import Logger
 
 
 class ProgressLog(Logger):

@@ -29,7 +29,7 @@ from hapvr.registry.client import SQLITE, is_server, require_store
 from hapvr.settings import first_line
 
 if TYPE_CHECKING:
-    from hapvr.train.report import BatchReport
+    from hapvr.train.run_folder import BatchReport
 
 RUN_KEY_TAG = "hapvr.run_key"
 MAX_PARAM_CHARACTERS = 6000

@@ -10,7 +10,7 @@ from hapvr.errors import HapvrError
 from hapvr.steps.evaluation import TRAINED, make_benchmark_scores
 from hapvr.steps.project import Project
 from hapvr.steps.training import close_training, prepare_training, run_training
-from hapvr.train.report import read_history
+from hapvr.train.run_folder import read_history
 
 SEEDS_TAG = "hapvr.seeds"
 """Tag of the MLflow runs that are compared with each other."""

@@ -17,7 +17,7 @@ from hapvr.steps.training import training_shards
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.loop import Trainer, Validate
-from hapvr.train.report import History, TrainingResult
+from hapvr.train.run_folder import History, TrainingResult
 
 
 def cached_views(project: Project, *, rank: int = 0, world_size: int = 1, **changes: Any) -> CachedViews:
