@@ -175,6 +175,7 @@ def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
                 project.config,
                 project.root,
                 training_shards(project),
+                data={},
                 folder=folder,
                 fabric=Fabric(accelerator=torch.device(options.device).type, devices=1),
                 open_loggers=lambda first_step, folder=folder: [History(folder, first_step=first_step)],

@@ -32,6 +32,7 @@ def main() -> int:
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
     record = read_record(folder)
+    networks = {name: f"{found['sha256']} {found.get('precision', '')}" for name, found in record["weights"].items()}
     settings = project.config.train
     device = choose_device(project.config.device)
     fabric = Fabric(
@@ -67,6 +68,7 @@ def main() -> int:
                     project.config,
                     project.root,
                     record["shards"],
+                    data=record["data_digests"] | networks,
                     labelled=read_labelled_pairs(folder) if settings.source == "labelled_pairs" else None,
                     folder=folder,
                     fabric=fabric,

@@ -65,14 +65,6 @@ class CachedViews(BatchSource):
         alone = {video_id for video_id in self._rows if self._usable_windows(video_id, ())}
         self._start(self._rows, video_ids=self._rows, groups=_linked_videos(self._rows), alone=alone)
 
-    @property
-    def identity(self) -> dict[str, str]:
-        return {
-            f"{stage}/{key}": Shard(self._root, stage, key).data_digest()
-            for key in self._shard_keys
-            for stage in (VIEWS_STAGE, LABELS_STAGE)
-        }
-
     def __getitem__(self, number: int) -> Batch:
         videos = self.sampler.videos(number)
         together = set(videos)

@@ -71,7 +71,8 @@ class Best:
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
-    labelled: what `train.source: labelled_pairs` trains on. validate: network -> metrics, of which "mean" chooses the best
+    data: digests of what it reads; a checkpoint of other data is refused. labelled: what `train.source: labelled_pairs`
+    trains on. validate: network -> metrics, of which "mean" chooses the best
     weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers get
     losses, learning rate, gradient norm, validation and batches. Raises DataError for unusable data.
     """
@@ -82,6 +83,7 @@ class Trainer:
         root: DataRoot,
         shards: Sequence[str],
         *,
+        data: Mapping[str, str],
         labelled: LabelledPairs | None = None,
         folder: Path,
         fabric: Fabric,
@@ -114,7 +116,8 @@ class Trainer:
             "train": settings.identity_fields(),
             "views": config.views.model_dump(mode="json"),
             "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
-            "data": self._source.identity,
+            "data": dict(data),
+            "labelled_pairs": labelled.digest if labelled else "",
         }
 
     def fit(self) -> TrainingResult:
