@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
 from hapvr.networks.pairs import NO_PAIRS, KnownPairs, positive_pairs, video_pair_labels
 from hapvr.seeding import numpy_rng
+
+STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
+"""Of the views of a video in a batch."""
 
 LOOK_AHEAD = 64
 """Groups that are tried, in the order of an epoch, for one that fits into the rest of a batch."""

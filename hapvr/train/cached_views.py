@@ -24,12 +24,10 @@ from hapvr.data.views import (
 from hapvr.errors import DataError
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch, BatchClip, BatchSource
+from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
 
 FILES_PER_SHARD = 3
 """Views, embeddings and labels."""
-STRENGTHS = ("weak", "strong")
-"""Of the views of a video in a batch."""
 
 
 class CachedViews(BatchSource):

@@ -18,14 +18,11 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.teacher import load_teacher
-from hapvr.networks.views import Strength, ViewDrawer, ViewPlan, choose_donor
+from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
-from hapvr.train.batch import Batch, BatchClip, BatchSource
+from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
 from hapvr.train.family import Gather
-
-STRENGTHS: tuple[Strength, ...] = ("weak", "strong")
-"""Of the views of a video in a batch."""
 
 
 @dataclass(frozen=True)
