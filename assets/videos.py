@@ -84,8 +84,8 @@ def _show_frames(made: Made) -> dg.MaterializeResult:
 
     more = {}
     if made.result.num_ok:
-        with open_frames(made.project, made.key) as reader:
-            more["contact_sheet"] = metadata.image(contact_sheet(reader), rows=reader.video_ids[:SHEET_VIDEOS])
+        reader = open_frames(made.project, made.key)
+        more["contact_sheet"] = metadata.image(contact_sheet(reader), rows=reader.video_ids[:SHEET_VIDEOS])
     return metadata.shard(made.result, check_frames(made.project, made.key), more=more)
 
 

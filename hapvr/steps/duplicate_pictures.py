@@ -8,7 +8,7 @@ from itertools import groupby, islice
 import numpy as np
 from PIL import Image
 
-from hapvr.data.frames import STAGE, THUMBNAIL_PX, FrameFile, are_stored, thumbnail
+from hapvr.data.frames import STAGE, THUMBNAIL_PX, FrameFile, thumbnail
 from hapvr.search.duplicates import DuplicatePair, GroupMember
 from hapvr.steps.pictures import picture_grid
 from hapvr.steps.project import Project
@@ -63,7 +63,7 @@ class _Frames:
     def at(self, video_id: str, seconds: Sequence[float]) -> Iterator[Image.Image]:
         """The frames nearest to these seconds."""
         shard = self._project.shard(STAGE, self._searcher.collection.shard_of[video_id])
-        if are_stored(shard):
+        if shard.provenance() is not None:
             frames = FrameFile(shard).read(video_id)
             times = np.asarray(frames.timestamps_s)
             for second in seconds:

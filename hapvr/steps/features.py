@@ -88,12 +88,12 @@ def _extract(
     times: deque[Sequence[float]] = deque()
 
     def clips() -> Iterator[tuple[str, Tensor]]:
-        with open_frames(project, key) as reader:
-            for video_id in reader.video_ids:
-                if video_id in video_ids:
-                    video = reader.read(video_id)
-                    times.append(video.timestamps_s)
-                    yield video_id, crops(video.jpegs, backbone.crop_px)
+        reader = open_frames(project, key)
+        for video_id in reader.video_ids:
+            if video_id in video_ids:
+                video = reader.read(video_id)
+                times.append(video.timestamps_s)
+                yield video_id, crops(video.jpegs, backbone.crop_px)
 
     for video_id, values in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
         yield video_id, values, times.popleft()

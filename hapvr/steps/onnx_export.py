@@ -48,9 +48,9 @@ def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: B
 def _crops(project: Project, crop_px: int) -> Iterator[Tensor]:
     """The first frames of each video, [N, 3, crop_px, crop_px] uint8."""
     for key in sorted(project.root.list_folders(FRAMES_STAGE)):
-        with open_frames(project, key) as reader:
-            for video_id in reader.video_ids:
-                yield center_crop(decode_frames(reader.read(video_id).jpegs[:CHECKED_FRAMES]), crop_px)
+        reader = open_frames(project, key)
+        for video_id in reader.video_ids:
+            yield center_crop(decode_frames(reader.read(video_id).jpegs[:CHECKED_FRAMES]), crop_px)
 
 
 def _features(project: Project, whitening: Whitening) -> Iterator[Tensor]:

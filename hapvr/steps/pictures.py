@@ -46,9 +46,8 @@ class StoredPictures:
         if video_id not in self._shards:
             return None
         try:
-            with open_frames(self._project, self._shards[video_id]) as frames:
-                return frames.read(video_id)
-        except DataError:  # imported features have none, and the file may be gone
+            return open_frames(self._project, self._shards[video_id]).read(video_id)
+        except DataError:  # imported features have none
             return None
 
 

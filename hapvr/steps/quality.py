@@ -87,7 +87,6 @@ def check_frames(project: Project, key: str) -> list[Finding]:
         .filter(pl.col("duration_s") * sampling.fps >= 1)
     )
     off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > limits.max_frame_rate_error * expected)
-    unstored = Finding("stored_bytes", True, "error", {"state": "not stored"})
     return [
         _share(
             "undecodable_videos",
@@ -105,7 +104,7 @@ def check_frames(project: Project, key: str) -> list[Finding]:
             "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
             "of them; if the frames are right, raise quality.max_frame_rate_error.",
         ),
-        check_stored(shard) if sampling.store_frames else unstored,
+        check_stored(shard),
     ]
 
 

@@ -1,7 +1,6 @@
 """Small pictures of a benchmark's videos, from the stored frames of the collection.
 
-Videos whose frames are not stored have none: imported features come without frames, and with `sampling.store_frames:
-false` they would have to be decoded again.
+Imported features come without frames, and have none.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from PIL import Image
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.data.frames import STAGE, FrameFile, are_stored, thumbnail
+from hapvr.data.frames import STAGE, FrameFile, thumbnail
 from hapvr.steps.benchmark_features import stored_ids
 from hapvr.steps.project import Project
 
@@ -24,7 +23,7 @@ def thumbnails(
     found: dict[str, list[Image.Image]] = {}
     for key in shards:
         shard = project.shard(STAGE, key)
-        if not are_stored(shard):
+        if shard.provenance() is None:
             continue
         file = FrameFile(shard)
         for video_id, stored_id in stored_ids(definition, file.video_ids).items():

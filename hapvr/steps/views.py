@@ -170,12 +170,12 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
 
     def clips() -> Iterator[tuple[str, Tensor]]:
         config = project.config.views
-        with open_frames(project, key) as file:
-            drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
-            for video_id, plans in plan_cached_views(file.video_ids, config).items():
-                views = [drawer.draw(plan) for plan in plans]
-                described[video_id] = [row for row, _ in views]
-                yield video_id, torch.cat([view.frames for _, view in views])
+        file = open_frames(project, key)
+        drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
+        for video_id, plans in plan_cached_views(file.video_ids, config).items():
+            views = [drawer.draw(plan) for plan in plans]
+            described[video_id] = [row for row, _ in views]
+            yield video_id, torch.cat([view.frames for _, view in views])
 
     networks = [FrameNetwork(output.embed, output.batch_frames) for output in outputs]
     for video_id, results in embed_by_networks(clips(), networks):

@@ -145,11 +145,11 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
 
     def clips() -> Iterator[tuple[str, Tensor]]:
         for key, of_shard in itertools.groupby(chosen, key=lambda place: place[0]):
-            with open_frames(project, key) as reader:
-                for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
-                    jpegs = reader.read(video_id).jpegs
-                    frames = decode_frames([jpegs[frame] for _, _, frame in of_video])
-                    yield video_id, center_crop(frames, config.backbone.crop_px)
+            reader = open_frames(project, key)
+            for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
+                jpegs = reader.read(video_id).jpegs
+                frames = decode_frames([jpegs[frame] for _, _, frame in of_video])
+                yield video_id, center_crop(frames, config.backbone.crop_px)
 
     embed = region_embedder(backbone, None, choose_device(config.device))
     regions: list[Tensor] = []

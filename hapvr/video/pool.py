@@ -101,44 +101,6 @@ def sample_videos(
         yield _sampled(video_id, result)
 
 
-class VideoSampler(contextlib.ExitStack):
-    """Samples videos of a fixed list in worker processes when they are asked for, and the next ones ahead of time.
-
-    Results equal those of `sample_videos`. Memory holds the last result and at most LOOKAHEAD more per worker.
-    """
-
-    def __init__(self, items: Mapping[str, Path], *, config: SamplingConfig) -> None:
-        super().__init__()
-        self._items = list(items.items())
-        self._order = {video_id: position for position, video_id in enumerate(items)}
-        self._config = config
-        self._ahead: dict[int, ProcessFuture[Any]] = {}
-        self._turn, self._last = 0, SampledVideo("")
-
-    @functools.cached_property
-    def _calls(self) -> _Calls:
-        pool = self.enter_context(_open_sampling_pool(self._config, num_items=len(self._items)))
-        first = functools.partial(_sample, config=self._config)
-        return _Calls(pool, self._config, first, retry=functools.partial(first, decoder="pyav"))
-
-    def sample(self, video_id: str) -> SampledVideo:
-        """Sample one video of the list; those after it are begun unless it is asked for out of turn."""
-        if self._last.video_id == video_id:
-            return self._last
-        start = self._order[video_id]
-        in_turn = start in (self._turn, self._turn + 1)
-        if in_turn:
-            self._turn = start
-            self._ahead = {place: future for place, future in self._ahead.items() if place >= start}
-        for place in range(start, min(len(self._items), start + (LOOKAHEAD * self._config.workers if in_turn else 1))):
-            if place not in self._ahead:
-                self._ahead[place] = self._calls.begin(self._items[place])
-        sampled = _sampled(video_id, self._calls.outcome(self._items[start], self._ahead.pop(start)))
-        if in_turn:
-            self._last = sampled
-        return sampled
-
-
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
     """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
     for (video_id, path), result in in_workers(_inspect, items, config=config):

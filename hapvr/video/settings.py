@@ -71,13 +71,10 @@ class SamplingConfig(Settings):
     max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
         default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
     )
-    store_frames: bool = Field(
-        default=True, description="false: each step decodes the frames that it needs, and none are stored on disk"
-    )
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines the frames; the rest only says how the work is done."""
-        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes", "store_frames"})
+        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes"})
 
 
 class DownloadConfig(Settings):
