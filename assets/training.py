@@ -96,7 +96,7 @@ def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult
     """What a finished training shows."""
     from hapvr.steps.training import training_result
     from hapvr.train.plots import history_figure
-    from hapvr.train.report import read_history
+    from hapvr.train.run_folder import read_history
 
     result, history = training_result(run), read_history(run.folder)
     return dg.MaterializeResult(

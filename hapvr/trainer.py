@@ -21,8 +21,7 @@ from hapvr.steps.benchmark_features import Validator
 from hapvr.steps.project import Project
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
-from hapvr.train.report import History, Logger
-from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, read_record
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
 
 STOPPED = 3
 REPORT_EVERY_S = 5.0
@@ -73,6 +72,7 @@ def main() -> int:
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
     record = read_record(folder)
+    networks = {name: f"{found['sha256']} {found.get('precision', '')}" for name, found in record["weights"].items()}
     settings = project.config.train
     device = choose_device(project.config.device)
     fabric = Fabric(
@@ -109,6 +109,7 @@ def main() -> int:
                     project.config,
                     project.root,
                     record["shards"],
+                    data=record["data_digests"] | networks,
                     labelled=read_labelled_pairs(folder) if settings.source == "labelled_pairs" else None,
                     folder=folder,
                     fabric=fabric,

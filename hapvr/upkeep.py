@@ -204,8 +204,16 @@ def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
     from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
     from hapvr.steps.training import current_key
-    from hapvr.train.report import RESULT_NAME, TrainingResult
-    from hapvr.train.run_folder import CHECKPOINTS, NETWORK, RUN_NAME, list_checkpoints, read_checkpoint, read_record
+    from hapvr.train.run_folder import (
+        CHECKPOINTS,
+        NETWORK,
+        RESULT_NAME,
+        RUN_NAME,
+        TrainingResult,
+        list_checkpoints,
+        read_checkpoint,
+        read_record,
+    )
 
     if not key:
         current_key(root)

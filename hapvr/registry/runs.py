@@ -22,7 +22,7 @@ from hapvr.registry.client import SQLITE, is_server, require_store
 from hapvr.settings import first_line
 
 if TYPE_CHECKING:
-    from hapvr.train.report import BatchReport
+    from hapvr.train.run_folder import BatchReport
 
 RUN_KEY_TAG = "hapvr.run_key"
 BATCHES = "batches"

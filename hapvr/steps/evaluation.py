@@ -44,7 +44,7 @@ from hapvr.steps.training import (
     tracker_of,
 )
 from hapvr.tables import read_frame, write_frame
-from hapvr.train.report import read_history
+from hapvr.train.run_folder import read_history
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"

@@ -35,8 +35,16 @@ from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.train.labelled_pairs import write_labelled_pairs
-from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult, read_history
-from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_record
+from hapvr.train.run_folder import (
+    CONFIG_NAME,
+    FAILURE_NAME,
+    HISTORY_NAME,
+    RESULT_NAME,
+    RUN_NAME,
+    TrainingResult,
+    read_history,
+    read_record,
+)
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"

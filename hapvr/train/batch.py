@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +17,9 @@ from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
 from hapvr.networks.pairs import NO_PAIRS, KnownPairs, positive_pairs, video_pair_labels
 from hapvr.seeding import numpy_rng
+
+STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
+"""Of the views of a video in a batch."""
 
 LOOK_AHEAD = 64
 """Groups that are tried, in the order of an epoch, for one that fits into the rest of a batch."""
@@ -67,7 +69,7 @@ def clips_per_item(settings: TrainConfig) -> int:
     return 2 + (pairs.distractors_per_pair if pairs is not None and pairs.distractors else 0)
 
 
-class BatchSource(Dataset[Any], ABC):
+class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
     extras_dims: C of the pooled vectors that regions carry, 0 where they carry none. num_videos: that take part.
@@ -105,11 +107,6 @@ class BatchSource(Dataset[Any], ABC):
         group_of = {video_id: known.group(video_id) for video_id in video_ids}
         number_of = {group: number for number, group in enumerate(sorted(set(group_of.values())))}
         self._number_of = {video_id: number_of[group] for video_id, group in group_of.items()}
-
-    @property
-    @abstractmethod
-    def identity(self) -> dict[str, str]:
-        """Digests of what batches are made from."""
 
     def finish(self, item: Any) -> Batch:
         """The batch of an item."""

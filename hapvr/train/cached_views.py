@@ -24,12 +24,10 @@ from hapvr.data.views import (
 from hapvr.errors import DataError
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch, BatchClip, BatchSource
+from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
 
 FILES_PER_SHARD = 3
 """Views, embeddings and labels."""
-STRENGTHS = ("weak", "strong")
-"""Of the views of a video in a batch."""
 
 
 class CachedViews(BatchSource):
@@ -64,14 +62,6 @@ class CachedViews(BatchSource):
         self._windows = {video_id: _windows_of(rows, config.views) for video_id, rows in self._rows.items()}
         alone = {video_id for video_id in self._rows if self._usable_windows(video_id, ())}
         self._start(self._rows, video_ids=self._rows, groups=_linked_videos(self._rows), alone=alone)
-
-    @property
-    def identity(self) -> dict[str, str]:
-        return {
-            f"{stage}/{key}": Shard(self._root, stage, key).data_digest()
-            for key in self._shard_keys
-            for stage in (VIEWS_STAGE, LABELS_STAGE)
-        }
 
     def __getitem__(self, number: int) -> Batch:
         videos = self.sampler.videos(number)

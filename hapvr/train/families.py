@@ -8,7 +8,7 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from hapvr.config import OptimizerConfig, TrainConfig
-from hapvr.errors import ConfigError, DataError
+from hapvr.errors import ConfigError
 from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_family
 from hapvr.model.family import VideoNetwork
@@ -30,20 +30,17 @@ WARMUP_START_RATE = 0.01
 def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_dims: int = 0) -> VideoNetwork:
     """A freshly initialised network; equal seeds give equal weights.
 
-    TCA's comparator has the weights of `comparator_from`. Raises ConfigError where none is named, DataError for a file that
-    has none.
+    TCA's comparator has the weights of `comparator_from`. Raises ConfigError where none is named, or that file has none.
     """
     network = build_family(settings, dims=dims, extras_dims=extras_dims, generator=torch_rng(seed, "network"))
     if isinstance(network, ContextNetwork) and network.matcher.comparator is not None:
         file = network.settings.comparator_from
-        if file is None:
-            raise ConfigError(
-                "train.network.comparator_from: TCA does not train a comparator; name a published ViSiL file (.pth) that has "
-                "one, or set train.network.comparator to false"
-            )
-        found = import_published(Path(file))[0].comparator
+        found = None if file is None else import_published(Path(file))[0].comparator
         if found is None:
-            raise DataError(f"train.network.comparator_from: {file} has no comparator; name a file of ViSiL")
+            raise ConfigError(
+                f"train.network.comparator_from: {file} has no comparator, and TCA does not train one; name a published ViSiL "
+                "file (.pth) that has one, or set train.network.comparator to false"
+            )
         network.matcher.comparator.load_state_dict(found.state_dict())
     return network
 

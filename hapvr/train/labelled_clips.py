@@ -67,13 +67,6 @@ class LabelledClips(BatchSource):
         items = [f"{number:08d}" for number in range(len(labelled.pairs))]
         self._start(items, video_ids=videos.union(labelled.distractors), known=known)
 
-    @property
-    def identity(self) -> dict[str, str]:
-        features = {
-            f"{FEATURES_STAGE}/{key}": Shard(self._root, FEATURES_STAGE, key).data_digest() for key in self._shard_keys
-        }
-        return features | {"labelled_pairs": self._labelled.digest}
-
     def __getitem__(self, number: int) -> Batch:
         pairs, own = [int(name) for name in self.sampler.videos(number)], self.sampler.rank_slice()
         clips = [clip for pair in pairs for clip in self.clips(pair, number)]

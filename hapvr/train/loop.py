@@ -27,26 +27,32 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
-from hapvr.settings import first_line
 from hapvr.train.batch import Batch, BatchSource
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
 from hapvr.train.family import StepOutput, gather_of
 from hapvr.train.labelled_clips import LabelledClips
 from hapvr.train.labelled_pairs import LabelledPairs
-from hapvr.train.report import RESULT_NAME, BatchReport, Logger, TrainingResult
-from hapvr.train.run_folder import CHECKPOINTS, NETWORK, newest_checkpoint, save_checkpoint
+from hapvr.train.run_folder import (
+    CHECKPOINTS,
+    NETWORK,
+    RESULT_NAME,
+    BatchReport,
+    Logger,
+    TrainingResult,
+    newest_checkpoint,
+    save_checkpoint,
+)
 
 LOCK_TIMEOUT_S = 30
 LOG_EVERY_STEPS = 20
 """At most; a short training logs a hundred steps, or all."""
-OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory")
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
 
 
 class TrainingError(HapvrError):
-    """A step gave no finite loss, or needs more memory than there is."""
+    """A step gave no finite loss."""
 
 
 class TrainingStoppedError(HapvrError):
@@ -65,7 +71,8 @@ class Best:
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
-    labelled: what `train.source: labelled_pairs` trains on. validate: network -> metrics, of which "mean" chooses the best
+    data: digests of what it reads; a checkpoint of other data is refused. labelled: what `train.source: labelled_pairs`
+    trains on. validate: network -> metrics, of which "mean" chooses the best
     weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers get
     losses, learning rate, gradient norm, validation and batches. Raises DataError for unusable data.
     """
@@ -76,6 +83,7 @@ class Trainer:
         root: DataRoot,
         shards: Sequence[str],
         *,
+        data: Mapping[str, str],
         labelled: LabelledPairs | None = None,
         folder: Path,
         fabric: Fabric,
@@ -108,7 +116,8 @@ class Trainer:
             "train": settings.identity_fields(),
             "views": config.views.model_dump(mode="json"),
             "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
-            "data": self._source.identity,
+            "data": dict(data),
+            "labelled_pairs": labelled.digest if labelled else "",
         }
 
     def fit(self) -> TrainingResult:
@@ -224,18 +233,9 @@ class Trainer:
         asked = time.monotonic()
         item = next(items)
         self._waited_s += time.monotonic() - asked
-        try:
-            batch = self._source.finish(item)
-            output = self._forward(step, batch)
-            self._fabric.backward(output[0])
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(
-                f"training: step {step}: out of memory with batches of {self._source.sampler.batch_videos} videos "
-                f"({first_line(error)}). Lower train.batch_videos or views.num_frames; on a GPU set train.precision to "
-                "bf16-mixed"
-            ) from error
+        batch = self._source.finish(item)
+        output = self._forward(step, batch)
+        self._fabric.backward(output[0])
         self._num_clips += len(batch.regions)
         norm = self._fabric.clip_gradients(  # only measures it
             self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
@@ -249,21 +249,15 @@ class Trainer:
         moved: Batch = self._fabric.to_device(batch)
         try:
             output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
+            reason = "" if torch.isfinite(output[0]) else f"the loss is {float(output[0].detach())}"
         except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
-            raise self._not_finite(str(error), step, batch) from error
-        if not torch.isfinite(output[0]):
-            raise self._not_finite(f"the loss is {float(output[0].detach())}", step, batch)
+            reason = str(error)
+        if reason:
+            raise TrainingError(
+                f"training: step {step}: {reason}; the videos of its batch are {', '.join(dict.fromkeys(batch.video_ids))}. "
+                f"Lower train.optimizer.learning_rate"
+            )
         return output
-
-    def _not_finite(self, reason: str, step: int, batch: Batch) -> TrainingError:
-        """Makes the error, and writes a file that lists the clips of the batch."""
-        dump = self._folder / f"not-finite-{step:08d}.json"
-        clips = {"step": step, "video_ids": batch.video_ids, "view_index": batch.view_index.tolist()}
-        dump.write_text(json.dumps(clips, indent=1), encoding="utf-8")
-        return TrainingError(
-            f"training: step {step}: {reason}; the videos of its batch are listed in {dump}. "
-            f"Lower train.optimizer.learning_rate"
-        )
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         for logger in self._loggers:
@@ -319,13 +313,6 @@ def open_source(
     return OnlineViews(
         root, shards, config, device=fabric.device, rank=rank, world_size=world_size, gather=gather_of(fabric)
     )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error says that memory ran out, on a GPU or in torch or Python on the processor."""
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 @contextmanager

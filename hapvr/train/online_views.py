@@ -12,21 +12,18 @@ from torch import Tensor
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.frames import FrameFile, frames_digest
+from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.teacher import load_teacher
-from hapvr.networks.views import Strength, ViewDrawer, ViewPlan, choose_donor
+from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
-from hapvr.train.batch import Batch, BatchClip, BatchSource
+from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
 from hapvr.train.family import Gather
-
-STRENGTHS: tuple[Strength, ...] = ("weak", "strong")
-"""Of the views of a video in a batch."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +68,6 @@ class OnlineViews(BatchSource):
         self.extras_dims = len(whitening.mean) if self._extras else 0
         self._embed_regions = region_embedder(backbone, whitening, device, extras=self._extras)
         self._embed_frames = teacher_embedder(teacher, device)
-        self._networks = {
-            "backbone": _network_identity(backbone.settings),
-            "teacher": _network_identity(teacher.settings),
-            "whitening": whitening.sha256,
-        }
-
-    @property
-    def identity(self) -> dict[str, str]:
-        frames = {
-            f"{FRAMES_STAGE}/{key}": frames_digest(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys
-        }
-        return frames | self._networks
 
     def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
         """The views of a batch, and which of them are this rank's."""
@@ -143,11 +128,6 @@ class OnlineViews(BatchSource):
     def __getstate__(self) -> dict[str, Any]:
         # Data workers only draw: the networks stay behind.
         return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None, "_gather": None}
-
-
-def _network_identity(settings: dict[str, str]) -> str:
-    """Digest of a frozen network's weights, and its precision if that is not float32."""
-    return " ".join(settings[name] for name in ("sha256", "precision") if name in settings)
 
 
 def _of_clips(parts: Sequence[Tensor], frames: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from hapvr.train.report import BatchReport
+from hapvr.train.run_folder import BatchReport
 
 NUM_HARDEST = 20
 

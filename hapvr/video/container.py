@@ -41,7 +41,7 @@ _OPEN_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
 class VideoProbe:
     """What a video's headers and first frame say. Headers may lie.
 
-    duration_s, fps: None where the file does not say. num_frames: 0 where the file does not say. width_px, height_px: as
+    duration_s, fps: None where the file does not say. width_px, height_px: as
     displayed, after rotation and pixel aspect; stored_px: before. rotation_deg: counter-clockwise.
     """
 
@@ -50,7 +50,6 @@ class VideoProbe:
     width_px: int
     height_px: int
     codec: str
-    num_frames: int
     formats: frozenset[str]
     pixel_format: str
     pixel_aspect: float
@@ -121,7 +120,6 @@ def probe_video(path: Path) -> VideoProbe:
             width_px=width_px,
             height_px=height_px,
             codec=stream.codec_context.name,
-            num_frames=max(0, stream.frames),
             formats=frozenset(container.format.name.split(",")),
             pixel_format=first.format.name,
             pixel_aspect=aspect,

@@ -193,16 +193,16 @@ def in_workers(
     if not first:
         return
     with _open_sampling_pool(config, num_items=len(first)) as pool:
-        outcome = functools.partial(_outcome, pool, config=config, retry=retry, left_s=left_s)
+        calls = _Calls(pool, config, function, retry, left_s)
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
-            waiting.append((item, _schedule(pool, function, item, config)))
+            waiting.append((item, calls.begin(item)))
             if len(waiting) >= LOOKAHEAD * config.workers:
                 item, future = waiting.popleft()
-                yield item, outcome(item, future)
+                yield item, calls.outcome(item, future)
         while waiting:
             item, future = waiting.popleft()
-            yield item, outcome(item, future)
+            yield item, calls.outcome(item, future)
 
 
 @contextlib.contextmanager
@@ -266,36 +266,38 @@ def _open_sampling_pool(config: SamplingConfig, *, num_items: int) -> contextlib
     return open_pool(workers=min(config.workers, num_items), limits={resource.RLIMIT_AS: config.max_memory_bytes})
 
 
-def _schedule(
-    pool: ProcessPool, function: Callable[[Item], Any], item: Item, config: SamplingConfig
-) -> ProcessFuture[Any]:
-    return pool.schedule(function, args=(item,), timeout=config.timeout_s)
+@dataclass(frozen=True)
+class _Calls:
+    """Calls of one function in worker processes; see `in_workers`."""
 
+    pool: ProcessPool
+    config: SamplingConfig
+    function: Callable[[Any], Any]
+    retry: Callable[[Any], Any] | None = None
+    left_s: Callable[[], float] | None = None
 
-def _outcome(
-    pool: ProcessPool,
-    item: Item,
-    future: ProcessFuture[Any],
-    *,
-    config: SamplingConfig,
-    retry: Callable[[Item], Result] | None,
-    left_s: Callable[[], float] | None = None,
-) -> Any:
-    """The result of a scheduled item, or a VideoError after `retry` failed too."""
-    try:
-        return future.result(None if left_s is None else left_s())
-    except FutureTimeoutError:
-        failure = VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
-    except VideoError as error:
-        return error
-    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-        failure = VideoError(
-            "crashed",
-            f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
-        )
-    if retry is None:
-        return failure
-    return _outcome(pool, item, _schedule(pool, retry, item, config), config=config, retry=None, left_s=left_s)
+    def begin(self, item: Any) -> ProcessFuture[Any]:
+        return self.pool.schedule(self.function, args=(item,), timeout=self.config.timeout_s)
+
+    def outcome(self, item: Any, future: ProcessFuture[Any]) -> Any:
+        """The result of a call that was begun, or a VideoError after `retry` failed too."""
+        try:
+            return future.result(None if self.left_s is None else self.left_s())
+        except FutureTimeoutError:
+            failure = VideoError(
+                "timeout", f"video: not done after {self.config.timeout_s:g} s; see sampling.timeout_s"
+            )
+        except VideoError as error:
+            return error
+        except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+            failure = VideoError(
+                "crashed",
+                f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
+            )
+        if self.retry is None:
+            return failure
+        again = replace(self, function=self.retry, retry=None)
+        return again.outcome(item, again.begin(item))
 
 
 def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:

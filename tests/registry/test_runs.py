@@ -20,7 +20,7 @@ from hapvr.steps.training import (
     training_command,
     training_environment,
 )
-from hapvr.train.report import BatchReport, read_history
+from hapvr.train.run_folder import BatchReport, read_history
 from tests.registry.empty_store import free_port, mlflow_server
 from tests.train.killed import read_history_so_far
 from tests.train.runs import with_train

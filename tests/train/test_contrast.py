@@ -18,8 +18,7 @@ from hapvr.train.batch import Batch
 from hapvr.train.contrast import ContrastTraining, contrast_loss
 from hapvr.train.families import build_network, build_training
 from hapvr.train.family import StepOutput
-from hapvr.train.report import read_history
-from hapvr.train.run_folder import list_checkpoints, read_checkpoint
+from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 PLAIN = TcaSettings(dropout=0.0)

@@ -24,7 +24,7 @@ from hapvr.train.labelled_pairs import (
     read_pair_rows,
     write_labelled_pairs,
 )
-from hapvr.train.report import read_history
+from hapvr.train.run_folder import read_history
 from tests.train.runs import run, training_ids, with_pairs
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings(heads=4), "vvs": VvsSettings()}

@@ -23,8 +23,7 @@ from hapvr.steps.training import (
     training_command,
     training_environment,
 )
-from hapvr.train.report import read_history
-from hapvr.train.run_folder import list_checkpoints, read_checkpoint
+from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
 from tests.train.killed import read_history_so_far, start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times
 

@@ -15,8 +15,7 @@ from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.steps.project import Project
 from hapvr.train.batch import Batch
-from hapvr.train.report import read_history
-from hapvr.train.run_folder import list_checkpoints
+from hapvr.train.run_folder import list_checkpoints, read_history
 from hapvr.train.suppression import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
