@@ -163,6 +163,18 @@ class EvaluationConfig(Settings):
     )
 
 
+class QualityConfig(Settings):
+    """Limits of the asset checks. A rate is a part of a shard's videos."""
+
+    max_unavailable_rate: Rate = 0.5
+    max_failed_rate: Rate = Field(default=0.2, description="could be had, but could not be decoded")
+    max_duplicate_rate: Rate = Field(default=0.1, description="bytes equal to another video's")
+    max_frame_rate_error: Rate = Field(
+        default=0.1, description="how far frames per second of video may be off `sampling.fps`"
+    )
+    max_norm_error: Rate = Field(default=0.01, description="how far the norm of a region vector may be off 1")
+
+
 Job = Literal[
     "find_videos",
     "ingest",
@@ -255,6 +267,7 @@ class Config(Settings):
     train: TrainConfig = TrainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
+    quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()

@@ -18,12 +18,6 @@ from hapvr.steps.project import Project
 from hapvr.steps.shard_check import check_shard
 
 MAX_NAMED = 10
-# A rate is a part of a shard's videos; failed: could be had, but could not be decoded; duplicate: bytes equal another video's.
-MAX_UNAVAILABLE_RATE = 0.5
-MAX_FAILED_RATE = 0.2
-MAX_DUPLICATE_RATE = 0.1
-MAX_FRAME_RATE_ERROR = 0.1
-MAX_NORM_ERROR = 0.01
 
 
 @dataclass(frozen=True)
@@ -40,6 +34,7 @@ class Finding:
 
 def check_videos(project: Project, key: str) -> list[Finding]:
     """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all existing shards."""
+    limits = project.config.quality
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
@@ -54,15 +49,15 @@ def check_videos(project: Project, key: str) -> list[Finding]:
             "unavailable_videos",
             unavailable,
             index,
-            MAX_UNAVAILABLE_RATE,
+            limits.max_unavailable_rate,
             "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
-            "download.proxy, then materialise the shard again.",
+            "download.proxy, then materialise the shard again; or raise quality.max_unavailable_rate.",
         ),
         _share(
             "failed_videos",
             failed,
             index,
-            MAX_FAILED_RATE,
+            limits.max_failed_rate,
             "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or "
             "leave them out.",
         ),
@@ -70,7 +65,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
             "duplicate_videos",
             usable.join(repeated, on="sha256", how="semi").sort("video_id"),
             usable,
-            MAX_DUPLICATE_RATE,
+            limits.max_duplicate_rate,
             "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
             "that copies are negatives: remove all but one of each.",
         ),
@@ -79,7 +74,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
 
 def check_frames(project: Project, key: str) -> list[Finding]:
     """undecodable_videos, frame_rate and stored_bytes of a shard."""
-    sampling = project.config.sampling
+    limits, sampling = project.config.quality, project.config.sampling
     shard = project.shard(FRAMES_STAGE, key)
     index, before = shard.index(), project.shard(VIDEOS_STAGE, key).index()
     usable = before.filter(pl.col("status") == STATUS_OK)
@@ -91,14 +86,14 @@ def check_frames(project: Project, key: str) -> list[Finding]:
         .join(before.select("video_id", "duration_s"), on="video_id")
         .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
     )
-    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > MAX_FRAME_RATE_ERROR * expected)
+    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > limits.max_frame_rate_error * expected)
     unstored = Finding("stored_bytes", True, "error", {"state": "not stored"})
     return [
         _share(
             "undecodable_videos",
             lost,
             index,
-            MAX_FAILED_RATE,
+            limits.max_failed_rate,
             "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
             "sampling.max_memory_bytes; the other files are damaged.",
         ),
@@ -106,9 +101,9 @@ def check_frames(project: Project, key: str) -> list[Finding]:
             "frame_rate",
             off,
             rates,
-            MAX_FAILED_RATE,
+            limits.max_failed_rate,
             "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
-            "of them.",
+            "of them; if the frames are right, raise quality.max_frame_rate_error.",
         ),
         check_stored(shard) if sampling.store_frames else unstored,
     ]
@@ -126,7 +121,7 @@ def check_features(project: Project, key: str) -> list[Finding]:
             bad_values.append(video_id)
         else:
             worst = max(worst, error)
-            if error > MAX_NORM_ERROR:
+            if error > project.config.quality.max_norm_error:
                 bad_norms.append(video_id)
     return [
         Finding(
