@@ -106,6 +106,7 @@ class VideoScorer:
             crop_px=description.crop_px,
             batch_frames=description.batch_frames,
             sampling=description.sampling,
+            limits=limits,
             computing=self._computing,
         )
 

@@ -44,12 +44,6 @@ PASSING_REASONS = frozenset({"timeout", "crashed", "missing_file", "too_long", "
 FAILURE_BYTES = 65536
 """Bytes that a failure counts for in the cache."""
 
-MAX_DECODING_REQUESTS = 2
-"""Requests that decode at the same time; others wait."""
-
-CACHE_BYTES = 256 * 2**20
-"""Memory for the features of the videos seen last."""
-
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
 
@@ -94,13 +88,15 @@ class VideoReader:
         crop_px: int,
         batch_frames: int,
         sampling: SamplingConfig,
+        limits: ServingConfig,
         computing: ComputeLock,
     ) -> None:
         self._embed = embed
         self._crop_px = crop_px
         self._batch_frames = batch_frames
         self._sampling = sampling
-        self._decoding = threading.BoundedSemaphore(MAX_DECODING_REQUESTS)
+        self._cache_bytes = limits.cache_bytes
+        self._decoding = threading.BoundedSemaphore(limits.max_decoding_requests)
         self._computing = computing
         self._cached: OrderedDict[FileState, Outcome] = OrderedDict()
         self._guard = threading.Lock()
@@ -152,6 +148,7 @@ class VideoReader:
                 "max_frames": min(sampling.max_frames, limits.max_frames + 1),
                 # sample_videos tries a video twice at most
                 "timeout_s": min(limits.video_timeout_s, deadline.wait_s()) / 2,
+                "max_memory_bytes": min(sampling.max_memory_bytes, limits.max_memory_bytes),
                 "workers": min(sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER),
             }
         )
@@ -198,7 +195,7 @@ class VideoReader:
             return
         with self._guard:
             self._cached[state] = outcome
-            while sum(getattr(kept, "num_bytes", FAILURE_BYTES) for kept in self._cached.values()) > CACHE_BYTES:
+            while sum(getattr(kept, "num_bytes", FAILURE_BYTES) for kept in self._cached.values()) > self._cache_bytes:
                 self._cached.popitem(last=False)
 
 
