@@ -1,7 +1,7 @@
 """Asset checks: the findings on a shard, with severity and a hint. They run with the asset that they are about."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -32,7 +32,7 @@ def specs(asset: str, checks: dict[str, str]) -> list[dg.AssetCheckSpec]:
 
 
 def result(
-    name: str, passed: bool, hint: str, *, severity: str = "warn", asset: str | None = None, **values: object
+    name: str, passed: bool, hint: str, *, severity: str = "warn", asset: str | None = None, **values: Any
 ) -> dg.AssetCheckResult:
     """A check, with what it is about, and with the hint where it has not passed.
 

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import asset_options
+from assets.factory import chain_asset
 from assets.project import DATA_TEAM, ProjectResource
 
 CALIBRATED = "calibrated"
@@ -15,14 +15,12 @@ CALIBRATE = (
 COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for them, then this asset again."
 
 
-@dg.asset(
-    **asset_options(
-        "duplicate_pairs",
-        group="search",
-        kinds={"pytorch", "parquet"},
-        owner=DATA_TEAM,
-        checks=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
-    )
+@chain_asset(
+    "duplicate_pairs",
+    group="search",
+    kinds={"pytorch", "parquet"},
+    owner=DATA_TEAM,
+    checks=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
 )
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl
@@ -59,16 +57,14 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     )
 
 
-@dg.asset(
-    **asset_options(
-        "duplicate_groups",
-        group="search",
-        kinds={"parquet"},
-        owner=DATA_TEAM,
-        checks=checks.specs(
-            "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
-        ),
-    )
+@chain_asset(
+    "duplicate_groups",
+    group="search",
+    kinds={"parquet"},
+    owner=DATA_TEAM,
+    checks=checks.specs(
+        "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
+    ),
 )
 def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl

@@ -38,27 +38,27 @@ def described(name: str) -> str:
     return f"{CHAIN[name].does[0].upper()}{CHAIN[name].does[1:]}."
 
 
-def asset_options(
+def chain_asset(
     name: str,
     *,
     group: str,
     kinds: set[str],
     owner: str,
     checks: Sequence[dg.AssetCheckSpec] = (),
-) -> dict[str, Any]:
-    """Arguments of `dg.asset` for a step."""
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """`dg.asset` with what the chain says of a step."""
     step = CHAIN[name]
-    return {
-        "name": name,
-        "group_name": group,
-        "kinds": kinds,
-        "owners": [owner],
-        "pool": GPU_POOL if step.gpu else None,
-        "partitions_def": SHARDS if step.per_shard else None,
-        "deps": dependencies(name),
-        "check_specs": list(checks),
-        "description": described(name),
-    }
+    return dg.asset(
+        name=name,
+        group_name=group,
+        kinds=kinds,
+        owners=[owner],
+        pool=GPU_POOL if step.gpu else None,
+        partitions_def=SHARDS if step.per_shard else None,
+        deps=dependencies(name),
+        check_specs=list(checks),
+        description=described(name),
+    )
 
 
 def step_asset(
@@ -69,10 +69,10 @@ def step_asset(
     **options: Any,
 ) -> dg.AssetsDefinition:
     """The asset of a step. show: what a materialisation says of what was made; arguments: of `Step.run`; options: as
-    `asset_options` takes them."""
+    `chain_asset` takes them."""
     step = CHAIN[name]
 
-    @dg.asset(**asset_options(name, **options))
+    @chain_asset(name, **options)
     def make(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
         from hapvr.progress import ProgressLines
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets import metadata
-from assets.factory import asset_options
+from assets.factory import chain_asset
 from assets.project import MODEL_TEAM, ProjectResource
 
 if TYPE_CHECKING:
@@ -38,13 +38,11 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     return trained_run(project, training_key(run))
 
 
-@dg.asset(
-    **asset_options(
-        "similarity_model",
-        group="training",
-        kinds={"pytorch", "mlflow"},
-        owner=MODEL_TEAM,
-    )
+@chain_asset(
+    "similarity_model",
+    group="training",
+    kinds={"pytorch", "mlflow"},
+    owner=MODEL_TEAM,
 )
 def similarity_model(
     context: dg.AssetExecutionContext,

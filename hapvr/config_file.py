@@ -30,10 +30,10 @@ class _Loader(yaml.SafeLoader):
     aliases = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        self.aliases += self.check_event(yaml.AliasEvent)  # type: ignore[no-untyped-call]
+        self.aliases += self.check_event(yaml.AliasEvent)
         if self.aliases > MAX_ALIASES:
             raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases (*); write the values out")
-        return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        return super().compose_node(parent, index)
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:

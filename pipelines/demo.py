@@ -9,8 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -28,7 +27,6 @@ from pipelines.resources import CHECKOUT, project_resource
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
 
 JOBS = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
-ASSETS = [step.name for steps in JOBS.values() for step in steps]
 POLL_S = 0.5
 
 
@@ -36,60 +34,24 @@ class DemoFailure(Exception):
     """A run failed; the message is for people."""
 
 
-@dataclass
-class Runs:
-    """The runs of one job, and how far they are.
-
-    cursors: by run id, up to where its events were read; moments: when its last step or asset ended; seconds: by asset, summed
-    over its runs.
-    """
-
-    instance: dg.DagsterInstance
-    console: Console
-    cursors: dict[str, str | None]
-    moments: dict[str, float] = field(default_factory=dict)
-    made: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
-
-    def wait(self) -> None:
-        """Follow all runs to their end. Raises DemoFailure with the reason of the first that fails."""
-        unfinished = list(self.cursors)
-        while unfinished:
-            time.sleep(POLL_S)
-            for run_id in list(unfinished):
-                run = self.instance.get_run_by_id(run_id)
-                self._read(run_id)
-                if run is not None and run.is_finished:
-                    unfinished.remove(run_id)
-                    if not run.is_success:
-                        reason = failure_reason(self.instance, run_id)
-                        raise DemoFailure(f"{reason}\nThe log is in the UI (`make ui`) under run {run_id}.")
-
-    def _read(self, run_id: str) -> None:
-        """Print what is new in the log of a run."""
-        connection = self.instance.get_records_for_run(run_id, cursor=self.cursors[run_id])
-        self.cursors[run_id] = connection.cursor
-        for record in connection.records:
-            entry, event = record.event_log_entry, record.event_log_entry.dagster_event
-            if event is None:
-                if entry.step_key == "similarity_model" and not entry.user_message.startswith("[pipes]"):
-                    self.console.print(f"        {entry.user_message}", markup=False, highlight=False)
-            elif event.is_step_start:
-                self.moments[run_id] = entry.timestamp
-            elif event.is_step_materialization and event.asset_key is not None:
-                seconds = entry.timestamp - self.moments.get(run_id, entry.timestamp)
-                self._count(event.asset_key.to_user_string(), seconds)
-                self.moments[run_id] = entry.timestamp
-
-    def _count(self, asset: str, seconds: float) -> None:
-        """Print the line of an asset when it was made for the last of its partitions."""
-        self.made[asset] += 1
-        self.seconds[asset] += seconds  # type: ignore[assignment]
-        if self.made[asset] == len(self.cursors):
-            count = f"{len(self.cursors)} shards" if chain.CHAIN[asset].per_shard else ""
-            position = f"[{ASSETS.index(asset) + 1:2d}/{len(ASSETS)}]"
-            line = f"{position} {asset:<18} {count:<14} {self.seconds[asset]:6.1f} s"
-            self.console.print(line, markup=False, highlight=False)
+def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str]) -> None:
+    """Wait for runs to end, and print what a training says. Raises DemoFailure with the reason of the first that fails."""
+    cursors: dict[str, str | None] = dict.fromkeys(runs)
+    while cursors:
+        time.sleep(POLL_S)
+        for run_id, cursor in list(cursors.items()):
+            run = instance.get_run_by_id(run_id)
+            connection = instance.get_records_for_run(run_id, cursor=cursor)
+            cursors[run_id] = connection.cursor
+            for entry in (record.event_log_entry for record in connection.records):
+                of_training = entry.dagster_event is None and entry.step_key == "similarity_model"
+                if of_training and not entry.user_message.startswith("[pipes]"):
+                    console.print(f"        {entry.user_message}", markup=False, highlight=False)
+            if run is not None and run.is_finished:
+                del cursors[run_id]
+                if not run.is_success:
+                    reason = failure_reason(instance, run_id)
+                    raise DemoFailure(f"{reason}\nThe log is in the UI (`make ui`) under run {run_id}.")
 
 
 def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
@@ -158,15 +120,19 @@ def _run_jobs(
     from hapvr.registry.versions import champion_of
     from hapvr.steps.training import tracker_of
 
-    for job, steps in JOBS.items():
-        name = project.config.tracking.registered_model
+    name = project.config.tracking.registered_model
+    for number, (job, steps) in enumerate(JOBS.items(), start=1):
         if job == "describe" and champion_of(tracker_of(project).client, name) is None:
             return
+        began, made = time.monotonic(), ", ".join(step.name for step in steps)
         shards = sorted(instance.get_dynamic_partitions(SHARDS.name or "")) if steps[0].per_shard else [None]
         first = len(launched)
         for shard in shards:
             launched.append(client.submit_job_execution(job, tags={"dagster/partition": shard} if shard else None))
-        Runs(instance, console, dict.fromkeys(launched[first:])).wait()
+        _follow(instance, console, launched[first:])
+        made += f", {len(shards)} shards" if steps[0].per_shard else ""
+        line = f"[{number}/{len(JOBS)}] {job:<12} {made}: {time.monotonic() - began:.1f} s"
+        console.print(line, markup=False, highlight=False)
 
 
 def print_summary(project: Project, console: Console) -> None:

@@ -56,14 +56,14 @@ class Start:
         self.log = log
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def __call__(self, *command: str | Path, quiet: bool = False) -> None:
-        """quiet: nothing of what it prints to standard output is shown. Raises ServerError where another has ended."""
+    def __call__(self, *command: str | Path) -> None:
+        """Raises ServerError where another has ended."""
         self.check()
         process = subprocess.Popen(
             command,
             cwd=CHECKOUT,
             env=QUIET | os.environ,
-            stdout=subprocess.DEVNULL if quiet else self.log,
+            stdout=self.log,
             stderr=self.log,
             start_new_session=True,
         )
@@ -93,7 +93,8 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
         try:
             yield start
         finally:
-            handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             _send(start.processes, signal.SIGTERM)
             end = time.monotonic() + END_TIMEOUT_S
             while time.monotonic() < end and _send(start.processes, 0):
@@ -101,8 +102,6 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
             _send(start.processes, signal.SIGKILL)
             for process in start.processes:
                 process.wait()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
 
 def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> bool:
@@ -222,7 +221,7 @@ def _serve(options: argparse.Namespace) -> NoReturn:
             _start_mlflow(start, project, host=host, port=options.mlflow_port)
         search = ["serve", "--config", resource.config_path, "--host", host, "--port", str(options.search_port)]
         search += ["--allow-remote"] if options.allow_remote else []
-        start(Path(sys.executable).parent / "hapvr", *search, quiet=True)  # its address stands in the lines here
+        start(Path(sys.executable).parent / "hapvr", *search)
         start_dagster(start, host=host, port=options.dagster_port)
         if not project.config.tracking.uri:
             start.wait(lambda: _answers(f"{_local_page(host, options.mlflow_port)}/health"), "MLflow's server")

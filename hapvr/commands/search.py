@@ -25,6 +25,7 @@ from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
     from hapvr.search.match import Match, SearchAnswer
+    from hapvr.search.query import Part
 
 
 @exit_codes
@@ -64,7 +65,6 @@ def search(
     from hapvr.errors import ArgumentError
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import answer_table, answer_values
-    from hapvr.search.query import Part
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
     from hapvr.tables import export_table
 
@@ -72,7 +72,7 @@ def search(
         raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
     check_out(out, ".csv", ".parquet", ".json", ".html")
     options = SearchOptions(
-        part=Part.chosen(at, from_, to),
+        part=_part(at, from_, to),
         top=top,
         min_probability=min_probability,
         prior=prior,
@@ -123,6 +123,18 @@ def write_out(out: Path, write: Callable[[Path], Any]) -> None:
             write(part)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error
+
+
+def _part(at: float | None, from_: float | None, to: float | None) -> Part | None:
+    """The part of the query that the options name. Raises ArgumentError."""
+    from hapvr.errors import ArgumentError
+    from hapvr.search.query import Part
+
+    if at is not None and (from_ is not None or to is not None):
+        raise ArgumentError("--at and --from/--to: wanted one of the two")
+    if at is not None:
+        return Part.around(at)
+    return None if from_ is None and to is None else Part(start_s=from_ or 0.0, end_s=to)
 
 
 def _lines(answer: SearchAnswer) -> list[str]:

@@ -33,17 +33,6 @@ class Part:
         """The second before and after a moment. Raises ArgumentError for one that is not finite, or long before 0."""
         return Part(start_s=max(moment_s - MOMENT_S, 0.0), end_s=moment_s + MOMENT_S)
 
-    @staticmethod
-    def chosen(at: float | None, from_s: float | None, to_s: float | None) -> Part | None:
-        """The part around a moment, or from one second to another; None: all of it. Raises ArgumentError."""
-        if at is None:
-            return None if from_s is None and to_s is None else Part(start_s=from_s or 0.0, end_s=to_s)
-        if from_s is not None or to_s is not None:
-            raise ArgumentError(
-                "part: a moment and a part from one second to another exclude each other; give one of the two"
-            )
-        return Part.around(at)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:

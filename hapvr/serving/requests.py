@@ -57,12 +57,18 @@ class QueryOptions(_Request):
 
     def options(self) -> SearchOptions:
         """Raises ArgumentError, which is a ValueError, for values out of range."""
-        part = Part.chosen(self.at, self.from_, self.to)
+        part = None
+        if self.at is not None:
+            part = Part.around(self.at)
+        elif self.from_ is not None or self.to is not None:
+            part = Part(start_s=self.from_ or 0.0, end_s=self.to)
         names = ("top", "min_probability", "prior", "folder", "segments")
         return SearchOptions(part=part, **self.model_dump(include=set(names)))
 
     @model_validator(mode="after")
     def _check(self) -> QueryOptions:
+        if self.at is not None and (self.from_, self.to) != (None, None):
+            raise ValueError("at and from/to: wanted one of the two")
         self.options()
         return self
 

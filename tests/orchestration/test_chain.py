@@ -62,11 +62,12 @@ def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_the_demo_says_what_it_made(chain: Chain) -> None:
-    """A line for each asset in order, lines of the training between them, and the table of scores at the end."""
+    """A line for each job in order, lines of the training between them, and the table of scores at the end."""
     lines = chain.said.splitlines()
-    counted = [found for line in lines if (found := re.match(r"\[ ?(\d+)/12\] (\w+) *(\d shards)?", line))]
-    assert [(int(found[1]), found[2]) for found in counted] == list(enumerate(ASSETS, start=1))
-    assert {found[2] for found in counted if found[3]} == set(PARTITIONED)
+    counted = [found for line in lines if (found := re.match(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ", line))]
+    assert [int(found[1]) for found in counted] == list(range(1, 8))
+    assert [asset for found in counted for asset in found[2].split(", ")] == list(ASSETS)
+    assert {asset for found in counted if found[3] for asset in found[2].split(", ")} == set(PARTITIONED)
     assert any("step 8/8" in line for line in lines)
     for expected in ("own-test (policy", "untrained baseline", "trained model", "models:/hapvr@champion is version 1"):
         assert expected in chain.said
