@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import polars as pl
@@ -31,7 +32,6 @@ from hapvr.config import Policy
 from hapvr.errors import ArgumentError, DataError
 from hapvr.seeding import numpy_rng
 
-POLICIES: tuple[Policy, ...] = ("official", "strict", "frozen")
 RECALLS = np.linspace(0, 1, 101)
 PER_QUERY_SCHEMA = {
     "task": pl.String,
@@ -143,8 +143,8 @@ def evaluate(
     under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
     raise a score.
     """
-    if policy not in POLICIES:
-        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(POLICIES)}")
+    if policy not in get_args(Policy):
+        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(get_args(Policy))}")
     pairs = read_pairs(definition, similarities)
     ranking = rank_pairs(definition, pairs, policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():

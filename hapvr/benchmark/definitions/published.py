@@ -49,14 +49,11 @@ def read_fivr(folder: Path, *, name: str) -> BenchmarkDefinition:
         queries, database = subset.queries, subset.database
     else:
         queries, database = sorted(annotation), read_lines(folder / "youtube_ids.txt")
-    missing = [query for query in queries if query not in annotation]
-    if missing:
-        raise DataError(f"{folder / 'annotation.json'}: no labels for {len(missing)} queries, e.g. {missing[0]!r}")
     kept, easy_file = set(database), folder / "easy_duplicates.txt"
     rows = [
         (query, reference, label)
         for query in queries
-        for label, references in annotation[query].items()
+        for label, references in annotation.get(query, {}).items()
         for reference in references
         if reference in kept
     ]

@@ -79,7 +79,7 @@ def write_clips(
 
     videos: (file, role, group, edit), a file being the path below videos/. labels: (file of the query, file of the other
     video, label). segments: the two files, begin and end in the query, begin and end in the other, in seconds. Raises
-    DataError for missing or repeated files, and labels or segments of other files.
+    DataError for repeated files, and labels or segments of other files.
     """
     rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
     pairs, stretches = (
@@ -91,9 +91,6 @@ def write_clips(
         "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
     }
     definition = _definition(folder, CLIPS, name, tables, provenance)
-    missing = [str(path) for path in definition.video_files().values() if not path.is_file()]
-    if missing:
-        raise DataError(f"benchmark {name}: {len(missing)} video files are missing, e.g. {missing[0]}")
     _write(folder, definition, tables, provenance)
     return definition
 
