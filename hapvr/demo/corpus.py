@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, groupby, islice, pairwise, product
+from itertools import cycle, groupby, islice, pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -123,9 +123,10 @@ def labels_of(clips: Sequence[Clip]) -> list[tuple[str, str, str]]:
     return [(query.file, reference.file, label) for query, reference, label in pairs if label is not None]
 
 
-def _pairs(clips: Sequence[Clip]) -> Iterator[tuple[Clip, Clip]]:
+def _pairs(clips: Sequence[Clip]) -> list[tuple[Clip, Clip]]:
     """Each query with each clip of the database."""
-    return product(*([clip for clip in clips if clip.role == role] for role in ("query", "database")))
+    database = [clip for clip in clips if clip.role == "database"]
+    return [(clip, other) for clip in clips if clip.role == "query" for other in database]
 
 
 def _train_clips(number: int, *, seed: int) -> Iterator[Clip]:

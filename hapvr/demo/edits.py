@@ -19,7 +19,6 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 
 from hapvr.demo.scene import Pixels, Rng
 
-Label = Literal["ND", "DS"]
 Rows = NDArray[np.int64]
 RowsOf = Callable[[int, int, float, Rng], Rows]
 """Of the original's number of frames, the donor's, frames per second and a generator."""
@@ -68,7 +67,7 @@ def caption_layer(frames: Pixels, rng: Rng) -> Image.Image:
     for _ in range(3):
         words = str(rng.choice(_WORDS))
         font = ImageFont.load_default(size=float(height * rng.uniform(0.1, 0.2)))
-        ink = tuple(int(channel) for channel in rng.integers(0, 256, 3))
+        ink = rng.integers(0, 256, 3).tolist()
         place = (width * rng.uniform(0, 0.5), height * rng.uniform(0.05, 0.8))
         draw.text(place, words, font=font, fill=(*ink, 255), stroke_width=2, stroke_fill=(0, 0, 0, 255))
     return layer
@@ -124,7 +123,7 @@ class Edit:
     `change`, of `apply`'s arguments.
     """
 
-    label: Label
+    label: Literal["ND", "DS"]
     change: Callable[[Pixels, Rng], Pixels] = lambda frames, rng: frames
     crf: int = NORMAL_CRF
     combines: bool = False
@@ -147,9 +146,9 @@ class Edit:
         result = np.zeros((len(rows), *changed.shape[1:]), np.uint8)
         result[shown] = changed
         if self.combines:
-            number = int((~shown).sum())
-            other = resized(donor[:number], width_px=frames.shape[2], height_px=frames.shape[1])
-            result[~shown] = other[np.arange(number) % len(other)]
+            places = np.flatnonzero(~shown)
+            other = resized(donor[: len(places)], width_px=frames.shape[2], height_px=frames.shape[1])
+            result[places] = other[np.arange(len(places)) % len(other)]
         return result
 
 
@@ -259,14 +258,14 @@ def _dropped_pieces(count: int, fps: float, rng: Rng) -> list[slice]:
     """About a third of the pieces, never all of them."""
     whole = _pieces(count, fps)
     number = min(max(round(len(whole) / 3), 1), len(whole) - 1)
-    return [whole[int(index)] for index in rng.permutation(len(whole))[:number]]
+    return [whole[index] for index in rng.permutation(len(whole))[:number]]
 
 
 def _shuffled_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """Pieces in another order."""
     whole = _pieces(count, fps)
     order = np.roll(np.arange(len(whole)), 1) if len(whole) < 4 else rng.permutation(len(whole))
-    return np.concatenate([np.arange(whole[int(index)].start, whole[int(index)].stop) for index in order])
+    return np.concatenate([np.arange(count)[whole[index]] for index in order])
 
 
 def _gap_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
