@@ -48,15 +48,11 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
     try:
         table = similarities if isinstance(similarities, pl.DataFrame) else _read(Path(similarities))
-        for column in COLUMNS:
-            found = table.schema.get(column)
-            fits = found is not None and (found.is_numeric() if column == "similarity" else _holds_text(found))
-            if not fits:
-                wanted = "floats" if column == "similarity" else "video ids as strings"
-                named = f"column {column!r} is {str(found).lower()}" if found else f"no column {column!r}"
-                raise ValueError(f"{named}, wanted {wanted}; found {table.columns}")
+        problem = _problem(table)
     except TABLE_ERRORS as error:
-        raise DamagedError(f"{what}: not a readable Parquet file of similarities ({error}); score again") from error
+        problem = str(error)
+    if problem:
+        raise DamagedError(f"{what}: not a readable table of similarities ({problem}); score again")
     known = _with_positions(definition, table)
     if known.is_empty():
         raise DataError(
@@ -88,8 +84,15 @@ def _read(path: Path) -> pl.DataFrame:
     return pl.DataFrame(table)
 
 
-def _holds_text(kind: pl.DataType) -> bool:
-    return isinstance(kind, pl.String | pl.Categorical | pl.Enum)
+def _problem(table: pl.DataFrame) -> str:
+    """What is wrong with the columns; "" for nothing."""
+    for column, wanted in zip(COLUMNS, ("video ids as strings", "video ids as strings", "floats"), strict=True):
+        found = table.schema.get(column)
+        if found is None:
+            return f"no column {column!r}; found {table.columns}"
+        if not (found.is_numeric() if wanted == "floats" else isinstance(found, pl.String | pl.Categorical | pl.Enum)):
+            return f"column {column!r} is {str(found).lower()}, wanted {wanted}"
+    return ""
 
 
 def _with_positions(definition: BenchmarkDefinition, table: pl.DataFrame) -> pl.DataFrame:
