@@ -12,7 +12,7 @@ from typing import Literal
 import polars as pl
 
 from hapvr.benchmark.segments import boxes_by_pair
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 
 Metric = Literal["mAP", "micro-AP"]
 ApKind = Literal["step", "trapezoid", "tie_grouped"]
@@ -162,13 +162,6 @@ class BenchmarkDefinition:
     def video_ids(self) -> tuple[str, ...]:
         """Queries, then the database videos that are not queries."""
         return tuple(dict.fromkeys(self.queries + self.database))
-
-    def task(self, name: str) -> Task:
-        """The task called `name`. Raises ArgumentError that lists the tasks."""
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise ArgumentError(f"benchmark {self.name} has no task {name!r}; it has {[task.name for task in self.tasks]}")
 
     def video_files(self) -> dict[str, Path]:
         """The file of every video id; empty for benchmarks that name ids only."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import polars as pl
@@ -31,7 +32,6 @@ from hapvr.config import Policy
 from hapvr.errors import ArgumentError, DataError
 from hapvr.seeding import numpy_rng
 
-POLICIES: tuple[Policy, ...] = ("official", "strict", "frozen")
 RECALLS = np.linspace(0, 1, 101)
 PER_QUERY_SCHEMA = {
     "task": pl.String,
@@ -143,8 +143,8 @@ def evaluate(
     under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
     raise a score.
     """
-    if policy not in POLICIES:
-        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(POLICIES)}")
+    if policy not in get_args(Policy):
+        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(get_args(Policy))}")
     pairs = read_pairs(definition, similarities)
     ranking = rank_pairs(definition, pairs, policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():
@@ -224,42 +224,21 @@ def _per_query(
 ) -> tuple[pl.DataFrame, Floats]:
     """PER_QUERY_SCHEMA, a row per query in the definition's order, with null values for queries that do not count, and
     interpolated precision at RECALLS averaged over the queries that count, [101]."""
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     precision = np.zeros(len(RECALLS))
     for query, query_id in enumerate(definition.queries):
         span = ranking.rows(query)
-        candidate, similarity = truth.candidate[span], ranking.similarity[span]
-        positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~candidate)
+        positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
         num_relevant = int(truth.num_relevant[query])
         value = order_free = 0.0 if truth.counted[query] else None
         if truth.counted[query] and len(positions):
-            ranks, worst = ranks_at(positions, similarity, skipped=skipped)
-            value, order_free = _values(task, ranks, worst, num_relevant=num_relevant)
-            precision += curve_from_ranks(worst, similarity[positions], num_relevant=num_relevant).at_recalls(RECALLS)
-        rows.append(
-            {
-                "task": task.name,
-                "query_id": query_id,
-                "average_precision": value,
-                "average_precision_order_free": order_free,
-                "num_relevant": num_relevant,
-                "num_relevant_scored": len(positions),
-                "num_ranked": len(candidate) - len(skipped),
-                "status": truth.status[query],
-            }
-        )
-    return pl.DataFrame(rows, schema=PER_QUERY_SCHEMA), precision / max(int(truth.counted.sum()), 1)
-
-
-def _values(task: Task, ranks: Ints, worst: Ints, *, num_relevant: int) -> tuple[float, float]:
-    """The task's average precision with ties as published, and with tied scores at their worst rank."""
-    kind = task.average_precision
-    legacy = worst if kind == "tie_grouped" else ranks
-    free = "step" if kind == "tie_grouped" else kind
-    return (
-        average_precision(legacy, num_relevant=num_relevant, kind=kind),
-        average_precision(worst, num_relevant=num_relevant, kind=free),
-    )
+            value, order_free, curve = _measure(task, positions, ranking.similarity[span], skipped, num_relevant)
+            precision += curve
+        num_ranked = span.stop - span.start - len(skipped)
+        counts = (num_relevant, len(positions), num_ranked)
+        rows.append((task.name, query_id, value, order_free, *counts, truth.status[query]))
+    table = pl.DataFrame(rows, schema=PER_QUERY_SCHEMA, orient="row")
+    return table, precision / max(int(truth.counted.sum()), 1)
 
 
 def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats]:
@@ -269,10 +248,22 @@ def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, floa
         return 0.0, 0.0, np.zeros(len(RECALLS))
     positions = np.sort(ranking.pooled_position[truth.relevant])
     skipped = np.sort(ranking.pooled_position[~truth.candidate])
-    ranks, worst = ranks_at(positions, ranking.pooled_similarity, skipped=skipped)
-    curve = curve_from_ranks(worst, ranking.pooled_similarity[positions], num_relevant=num_relevant)
-    value, order_free = _values(task, ranks, worst, num_relevant=num_relevant)
-    return value, order_free, curve.at_recalls(RECALLS)
+    return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant)
+
+
+def _measure(
+    task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int
+) -> tuple[float, float, Floats]:
+    """Average precision of one ranking with ties as published, and with tied scores at their worst rank; interpolated
+    precision at RECALLS. Arguments: see `ranks_at`."""
+    ranks, worst = ranks_at(positions, similarity, skipped=skipped)
+    kind = task.average_precision
+    grouped = kind == "tie_grouped"
+    return (
+        average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind),
+        average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind),
+        curve_from_ranks(worst, similarity[positions], num_relevant=num_relevant).at_recalls(RECALLS),
+    )
 
 
 def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.float64]) -> Floats:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.metrics import Bools, Floats, Ints, descending_order
 from hapvr.config import Policy
-from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.files import require_regular
 from hapvr.tables import TABLE_ERRORS
 
@@ -48,15 +48,11 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
     try:
         table = similarities if isinstance(similarities, pl.DataFrame) else _read(Path(similarities))
-        for column in COLUMNS:
-            found = table.schema.get(column)
-            fits = found is not None and (found.is_numeric() if column == "similarity" else _holds_text(found))
-            if not fits:
-                wanted = "floats" if column == "similarity" else "video ids as strings"
-                named = f"column {column!r} is {str(found).lower()}" if found else f"no column {column!r}"
-                raise ValueError(f"{named}, wanted {wanted}; found {table.columns}")
+        problem = _problem(table)
     except TABLE_ERRORS as error:
-        raise DamagedError(f"{what}: not a readable Parquet file of similarities ({error}); score again") from error
+        problem = str(error)
+    if problem:
+        raise DamagedError(f"{what}: not a readable table of similarities ({problem}); score again")
     known = _with_positions(definition, table)
     if known.is_empty():
         raise DataError(
@@ -88,8 +84,15 @@ def _read(path: Path) -> pl.DataFrame:
     return pl.DataFrame(table)
 
 
-def _holds_text(kind: pl.DataType) -> bool:
-    return isinstance(kind, pl.String | pl.Categorical | pl.Enum)
+def _problem(table: pl.DataFrame) -> str:
+    """What is wrong with the columns; "" for nothing."""
+    for column, wanted in zip(COLUMNS, ("video ids as strings", "video ids as strings", "floats"), strict=True):
+        found = table.schema.get(column)
+        if found is None:
+            return f"no column {column!r}; found {table.columns}"
+        if not (found.is_numeric() if wanted == "floats" else isinstance(found, pl.String | pl.Categorical | pl.Enum)):
+            return f"column {column!r} is {str(found).lower()}, wanted {wanted}"
+    return ""
 
 
 def _with_positions(definition: BenchmarkDefinition, table: pl.DataFrame) -> pl.DataFrame:
@@ -140,7 +143,7 @@ def relevant_and_irrelevant(
     definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str, *, task: str
 ) -> tuple[Floats, Floats]:
     """Finite similarities of the pairs that the task ranks (HAP-VR Fig. 5): ([relevant pairs], [other pairs])."""
-    chosen = definition.task(task)
+    chosen = next(one for one in definition.tasks if one.name == task)
     pairs = read_pairs(definition, similarities)
     ranked = ranked_pairs(definition, chosen)[pairs.query, pairs.reference] & ~pairs.invalid
     relevant = relevant_pairs(definition, chosen)[pairs.query, pairs.reference]
@@ -194,19 +197,18 @@ def rank_pairs(
 ) -> Ranking:
     """The ranking of the pairs that are in scope.
 
-    Raises ArgumentError if the frozen policy has no manifest, DataError if the manifest covers no query or no reference.
+    Raises DataError if the frozen policy has no manifest that covers a query and a reference.
     """
     queries_in, references_in = np.ones(len(definition.queries), bool), np.ones(len(definition.database), bool)
     pooled = descending_order(pairs.similarity)
     if policy == "frozen":
-        if available is None:
-            raise ArgumentError("the frozen policy needs an availability manifest: the ids that both runs could use")
-        queries_in = membership(available, definition.queries)
-        references_in = membership(available, definition.database)
+        manifest = available or frozenset()
+        queries_in, references_in = membership(manifest, definition.queries), membership(manifest, definition.database)
         if not queries_in.any() or not references_in.any():
             raise DataError(
-                f"{definition.name}: the availability manifest of {len(available)} ids names {int(queries_in.sum())} "
-                f"queries and {int(references_in.sum())} database videos; is it another benchmark's?"
+                f"{definition.name}: the frozen policy needs an availability manifest, the ids that both runs could use; "
+                f"these {len(manifest)} ids name {int(queries_in.sum())} queries and {int(references_in.sum())} database "
+                "videos. Is it another benchmark's?"
             )
         inside = queries_in[pairs.query] & references_in[pairs.reference]
         pooled = pooled[inside[pooled]]

@@ -7,7 +7,7 @@ the copy shows, as an array of frame numbers, NOTHING where it shows other foota
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,6 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 
 from hapvr.demo.scene import Pixels, Rng
 
-Label = Literal["ND", "DS"]
 Rows = NDArray[np.int64]
 RowsOf = Callable[[int, int, float, Rng], Rows]
 """Of the original's number of frames, the donor's, frames per second and a generator."""
@@ -46,73 +45,79 @@ _WORDS = ("LIVE", "breaking news", "watch till the end", "no way!!", "part 2", "
 _CHANNELS = ("N1", "TV8", "vlog", "24h")
 _CHANNEL_COLORS = ((200, 30, 40), (30, 90, 210), (240, 190, 20), (20, 20, 20))
 NUM_CHANNELS = len(_CHANNELS)
+WHITE = (255, 255, 255)
 
 
-def overlay(frames: Pixels, layer: Image.Image) -> Pixels:
-    """Lay one RGBA picture [H, W] over every frame of [N, H, W, 3]; returns a new array."""
-    pixels = np.asarray(layer, dtype=np.uint16)
-    opacity = pixels[..., 3:]
-    ink = pixels[..., :3] * opacity + 127
-    return np.stack([((frame * (255 - opacity) + ink) // 255).astype(np.uint8) for frame in frames])
+class _Layer:
+    """A transparent picture to draw on, which then lies over every frame of [N, H, W, 3]."""
+
+    def __init__(self, frames: Pixels) -> None:
+        self.frames = frames
+        self.height, self.width = frames.shape[1:3]
+        self.picture = Image.new("RGBA", (self.width, self.height), (0, 0, 0, 0))
+        self.draw = ImageDraw.Draw(self.picture)
+
+    def text(
+        self, place: tuple[float, float], words: str, *, size: float, ink: Sequence[int] = WHITE, edge: int = 0
+    ) -> None:
+        font = ImageFont.load_default(size=float(size))
+        self.draw.text(place, words, font=font, fill=(*ink, 255), stroke_width=edge, stroke_fill=(0, 0, 0, 255))
+
+    def disc(self, across: float, down: float, wide: float, high: float, ink: Sequence[int]) -> None:
+        self.draw.ellipse([across - wide, down - high, across + wide, down + high], fill=(*ink, 255))
+
+    def over_frames(self) -> Pixels:
+        pixels = np.asarray(self.picture, dtype=np.uint16)
+        opacity = pixels[..., 3:]
+        ink = pixels[..., :3] * opacity + 127
+        return np.stack([((frame * (255 - opacity) + ink) // 255).astype(np.uint8) for frame in self.frames])
 
 
-def _blank(frames: Pixels) -> tuple[Image.Image, ImageDraw.ImageDraw, int, int]:
-    height, width = frames.shape[1:3]
-    layer = Image.new("RGBA", (width, height), (0, 0, 0, 0))
-    return layer, ImageDraw.Draw(layer), width, height
-
-
-def caption_layer(frames: Pixels, rng: Rng) -> Image.Image:
+def _captions(frames: Pixels, rng: Rng) -> Pixels:
     """Three lines of text in different sizes and places, as social-media reposts carry them."""
-    layer, draw, width, height = _blank(frames)
+    layer = _Layer(frames)
     for _ in range(3):
-        words = str(rng.choice(_WORDS))
-        font = ImageFont.load_default(size=float(height * rng.uniform(0.1, 0.2)))
-        ink = tuple(int(channel) for channel in rng.integers(0, 256, 3))
-        place = (width * rng.uniform(0, 0.5), height * rng.uniform(0.05, 0.8))
-        draw.text(place, words, font=font, fill=(*ink, 255), stroke_width=2, stroke_fill=(0, 0, 0, 255))
-    return layer
+        words, size = str(rng.choice(_WORDS)), layer.height * rng.uniform(0.1, 0.2)
+        ink = rng.integers(0, 256, 3).tolist()
+        place = (layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8))
+        layer.text(place, words, size=size, ink=ink, edge=2)
+    return layer.over_frames()
 
 
-def emoji_layer(frames: Pixels, rng: Rng) -> Image.Image:
+def _emoji(frames: Pixels, rng: Rng) -> Pixels:
     """Five round yellow faces with different eyes and mouths, at random places and sizes."""
-    layer, draw, width, height = _blank(frames)
-
-    def disc(across: float, down: float, wide: float, high: float, fill: tuple[int, int, int, int]) -> None:
-        draw.ellipse([across - wide, down - high, across + wide, down + high], fill=fill)
-
+    layer, dark = _Layer(frames), (60, 40, 0)
     for _ in range(5):
-        radius = height * rng.uniform(0.08, 0.18)
-        across, down = rng.uniform(0.1, 0.9) * width, rng.uniform(0.15, 0.85) * height
-        face = (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90)), 255)
-        disc(across, down, radius, radius, face)
+        radius = layer.height * rng.uniform(0.08, 0.18)
+        across, down = rng.uniform(0.1, 0.9) * layer.width, rng.uniform(0.15, 0.85) * layer.height
+        layer.disc(across, down, radius, radius, (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90))))
         for side in (-0.4, 0.4):
-            disc(across + side * radius, down - radius * 0.3, radius / 7, radius / 5, (60, 40, 0, 255))
+            layer.disc(across + side * radius, down - radius * 0.3, radius / 7, radius / 5, dark)
         mouth = [across - radius * 0.6, down - radius * 0.2, across + radius * 0.6, down + radius * 0.7]
         start = int(rng.choice([0, 180]))
-        draw.arc(mouth, start, start + 180, fill=(60, 40, 0, 255), width=max(int(radius / 6), 1))
-    return layer
+        layer.draw.arc(mouth, start, start + 180, fill=(*dark, 255), width=max(int(radius / 6), 1))
+    return layer.over_frames()
 
 
-def logo_layer(frames: Pixels, *, channel: int) -> Image.Image:
-    """The corner logo of one of NUM_CHANNELS channels, the same on everything that the channel shows."""
-    layer, draw, width, height = _blank(frames)
-    wide, high = int(width * 0.2), int(height * 0.15)
-    left = width - wide - 6 if channel % 2 else 6
-    draw.rounded_rectangle([left, 6, left + wide, 6 + high], radius=6, fill=(*_CHANNEL_COLORS[channel], 235))
-    font = ImageFont.load_default(size=float(high * 0.75))
-    draw.text((left + wide * 0.18, 6), _CHANNELS[channel], font=font, fill=(255, 255, 255, 255))
-    return layer
+def _logo(frames: Pixels, *, channel: int) -> Pixels:
+    """With the corner logo of one of NUM_CHANNELS channels, the same on everything that the channel shows."""
+    layer = _Layer(frames)
+    wide, high = int(layer.width * 0.2), int(layer.height * 0.15)
+    left = layer.width - wide - 6 if channel % 2 else 6
+    layer.draw.rounded_rectangle([left, 6, left + wide, 6 + high], radius=6, fill=(*_CHANNEL_COLORS[channel], 235))
+    layer.text((left + wide * 0.18, 6), _CHANNELS[channel], size=high * 0.75)
+    return layer.over_frames()
 
 
-def banner_layer(frames: Pixels, rng: Rng, *, channel: int) -> Image.Image:
-    """The strip with a headline at the bottom of a channel's pictures."""
-    layer, draw, width, height = _blank(frames)
-    top = int(height * 0.84)
-    draw.rectangle([0, top, width, height], fill=(*_CHANNEL_COLORS[channel], 255))
-    font = ImageFont.load_default(size=float(height * 0.1))
-    draw.text((width * 0.04, top), str(rng.choice(_WORDS)), font=font, fill=(255, 255, 255, 255))
-    return layer
+def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
+    """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of black first."""
+    layer = _Layer(_logo(_letterbox(frames, rng) if channel % 2 else frames, channel=channel))
+    top = int(layer.height * 0.84)
+    layer.draw.rectangle([0, top, layer.width, layer.height], fill=(*_CHANNEL_COLORS[channel], 255))
+    layer.text((layer.width * 0.04, top), str(rng.choice(_WORDS)), size=layer.height * 0.1)
+    branded = layer.over_frames()
+    intro = np.zeros((round(INTRO_S * fps), *branded.shape[1:]), dtype=np.uint8)
+    return np.concatenate([intro, branded])
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class Edit:
     `change`, of `apply`'s arguments.
     """
 
-    label: Label
+    label: Literal["ND", "DS"]
     change: Callable[[Pixels, Rng], Pixels] = lambda frames, rng: frames
     crf: int = NORMAL_CRF
     combines: bool = False
@@ -147,9 +152,9 @@ class Edit:
         result = np.zeros((len(rows), *changed.shape[1:]), np.uint8)
         result[shown] = changed
         if self.combines:
-            number = int((~shown).sum())
-            other = resized(donor[:number], width_px=frames.shape[2], height_px=frames.shape[1])
-            result[~shown] = other[np.arange(number) % len(other)]
+            places = np.flatnonzero(~shown)
+            other = resized(donor[: len(places)], width_px=frames.shape[2], height_px=frames.shape[1])
+            result[places] = other[np.arange(len(places)) % len(other)]
         return result
 
 
@@ -259,14 +264,14 @@ def _dropped_pieces(count: int, fps: float, rng: Rng) -> list[slice]:
     """About a third of the pieces, never all of them."""
     whole = _pieces(count, fps)
     number = min(max(round(len(whole) / 3), 1), len(whole) - 1)
-    return [whole[int(index)] for index in rng.permutation(len(whole))[:number]]
+    return [whole[index] for index in rng.permutation(len(whole))[:number]]
 
 
 def _shuffled_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """Pieces in another order."""
     whole = _pieces(count, fps)
     order = np.roll(np.arange(len(whole)), 1) if len(whole) < 4 else rng.permutation(len(whole))
-    return np.concatenate([np.arange(whole[int(index)].start, whole[int(index)].stop) for index in order])
+    return np.concatenate([np.arange(count)[whole[index]] for index in order])
 
 
 def _gap_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
@@ -349,16 +354,14 @@ EDITS: dict[str, Edit] = {
     "low_bitrate": Edit("ND", crf=POOR_CRF),
     "rescale": Edit("ND", _rescale),
     "letterbox": Edit("ND", _letterbox),
-    "logo": Edit(
-        "ND", lambda frames, rng: overlay(frames, logo_layer(frames, channel=int(rng.integers(NUM_CHANNELS))))
-    ),
+    "logo": Edit("ND", lambda frames, rng: _logo(frames, channel=int(rng.integers(NUM_CHANNELS)))),
     "crop": Edit("ND", lambda frames, rng: _crop_to(frames, rng.uniform(0.75, 0.9), rng)),
     "color": Edit("ND", partial(_grade, strength=0.45)),
-    "text": Edit("ND", lambda frames, rng: overlay(frames, caption_layer(frames, rng))),
+    "text": Edit("ND", _captions),
     "tight_crop": Edit("DS", lambda frames, rng: _crop_to(frames, rng.uniform(0.35, 0.55), rng)),
     "flip": Edit("DS", _flip),
     "heavy_color": Edit("DS", _heavy_color),
-    "emoji": Edit("DS", lambda frames, rng: overlay(frames, emoji_layer(frames, rng))),
+    "emoji": Edit("DS", _emoji),
     "blur": Edit("DS", _blur),
     "shuffle": Edit("DS", rows=_shuffled_rows),
     "drop_blank": Edit("DS", rows=_gap_rows),
@@ -392,11 +395,3 @@ PART_EDITS = {
 ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")
-
-
-def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
-    """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of black first."""
-    boxed = _letterbox(frames, rng) if channel % 2 else frames
-    branded = overlay(overlay(boxed, logo_layer(boxed, channel=channel)), banner_layer(boxed, rng, channel=channel))
-    intro = np.zeros((round(INTRO_S * fps), *branded.shape[1:]), dtype=np.uint8)
-    return np.concatenate([intro, branded])

@@ -49,14 +49,11 @@ def read_fivr(folder: Path, *, name: str) -> BenchmarkDefinition:
         queries, database = subset.queries, subset.database
     else:
         queries, database = sorted(annotation), read_lines(folder / "youtube_ids.txt")
-    missing = [query for query in queries if query not in annotation]
-    if missing:
-        raise DataError(f"{folder / 'annotation.json'}: no labels for {len(missing)} queries, e.g. {missing[0]!r}")
     kept, easy_file = set(database), folder / "easy_duplicates.txt"
     rows = [
         (query, reference, label)
         for query in queries
-        for label, references in annotation[query].items()
+        for label, references in annotation.get(query, {}).items()
         for reference in references
         if reference in kept
     ]
@@ -92,13 +89,9 @@ def read_evve(folder: Path, *, name: str) -> BenchmarkDefinition:
             rows = read_rows(file, columns=3, values=("1", "0", "-1"), at=1)
             stored = [(video, label) for video, label, split in rows if split != "query"]
             database += [video for video, _ in stored]
-            events.append(
-                _Event(
-                    queries=[video for video, _, split in rows if split == "query"],
-                    positives=[video for video, label in stored if label == "1"],
-                    nulls=[video for video, label in stored if label == "0"],
-                )
-            )
+            queries = [video for video, _, split in rows if split == "query"]
+            positives, nulls = ([video for video, label in stored if label == wanted] for wanted in "10")
+            events.append(_Event(queries=queries, positives=positives, nulls=nulls))
     else:
         content = read_json(folder / "evve.json", _Events)
         database, events = content.database, list(content.events.values())
@@ -199,10 +192,7 @@ def read_vcdb(folder: Path, *, name: str) -> BenchmarkDefinition:
 
 def annotation_files(folder: Path) -> list[Path]:
     """VCDB's files of annotation/, one per event. Raises DataError if there are none."""
-    files = sorted((folder / "annotation").glob("*.txt"))
-    if not files:
-        raise DataError(f"{folder / 'annotation'}: no .txt files; wanted VCDB's annotation, a file per event")
-    return files
+    return _files(folder / "annotation", "*.txt")
 
 
 def _stems(folder: Path) -> list[str]:
@@ -216,11 +206,13 @@ def read_vcsl(folder: Path, *, name: str) -> BenchmarkDefinition:
     without labels is one without copies. A part without length in one of both videos is left out, as it adds nothing to
     any measure.
     """
-    path = _only_file(folder, "label_file*.json")
+    path = _files(folder, "label_file*.json", most=1)[0]
     boxes = {_pair(key, path): found for key, found in read_json(path, dict[str, list[Box]]).items()}
     pairs: Iterable[tuple[str, ...]] = boxes
     if any(folder.glob("pair_file*.csv")):
-        table = _read_csv(_only_file(folder, "pair_file*.csv"), {"query_id": pl.String, "reference_id": pl.String})
+        table = _read_csv(
+            _files(folder, "pair_file*.csv", most=1)[0], {"query_id": pl.String, "reference_id": pl.String}
+        )
         pairs = dict.fromkeys(table.iter_rows())
     rows = [
         (*pair, query_start, query_end, start, end)
@@ -248,14 +240,14 @@ def read_vsc2022(folder: Path, *, name: str) -> BenchmarkDefinition:
     the videos that the ground truth names.
     """
     truth = _read_csv(
-        _only_file(folder, "*ground_truth*.csv"), {VSC_NAMES[ours]: SEGMENT_SCHEMA[ours] for ours in VSC_NAMES}
+        _files(folder, "*ground_truth*.csv", most=1)[0], {VSC_NAMES[ours]: SEGMENT_SCHEMA[ours] for ours in VSC_NAMES}
     )
     segments = truth.rename({theirs: ours for ours, theirs in VSC_NAMES.items()})
 
     def listed(role: str) -> pl.Series:
         pattern = f"*{role}_metadata.csv"
         if any(folder.glob(pattern)):
-            return _read_csv(_only_file(folder, pattern), {"video_id": pl.String})["video_id"]
+            return _read_csv(_files(folder, pattern, most=1)[0], {"video_id": pl.String})["video_id"]
         return segments[f"{role}_id"]
 
     return _with_segments(name, listed("query"), listed("reference"), segments)
@@ -335,9 +327,9 @@ def _read_csv(path: Path, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFra
         ) from error
 
 
-def _only_file(folder: Path, pattern: str) -> Path:
-    """The one file of a folder whose name has this pattern."""
+def _files(folder: Path, pattern: str, *, most: int = 1 << 20) -> list[Path]:
+    """The files of a folder whose name has this pattern, one to `most`."""
     found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        raise DataError(f"{folder}: {len(found)} files {pattern}, wanted one; {HINT}")
-    return found[0]
+    if not 1 <= len(found) <= most:
+        raise DataError(f"{folder}: {len(found)} files {pattern}, wanted one{' or more' if most > 1 else ''}; {HINT}")
+    return found

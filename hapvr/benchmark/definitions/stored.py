@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,8 +36,6 @@ from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
 FORMAT_VERSION = 1
 HINT = "write the benchmark again, or install the package again"
 ROLES = {"video_id": pl.String, "role": pl.String}
-MAY_LACK = ("group", "edit", "exclusions.query_id")
-"""Columns that have no value in some rows."""
 
 
 class _Head(BaseModel):
@@ -79,7 +77,7 @@ def write_clips(
 
     videos: (file, role, group, edit), a file being the path below videos/. labels: (file of the query, file of the other
     video, label). segments: the two files, begin and end in the query, begin and end in the other, in seconds. Raises
-    DataError for missing or repeated files, and labels or segments of other files.
+    DataError for repeated files, and labels or segments of other files.
     """
     rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
     pairs, stretches = (
@@ -91,9 +89,6 @@ def write_clips(
         "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
     }
     definition = _definition(folder, CLIPS, name, tables, provenance)
-    missing = [str(path) for path in definition.video_files().values() if not path.is_file()]
-    if missing:
-        raise DataError(f"benchmark {name}: {len(missing)} video files are missing, e.g. {missing[0]}")
     _write(folder, definition, tables, provenance)
     return definition
 
@@ -115,12 +110,13 @@ def read_definition(folder: Path) -> BenchmarkDefinition:
     head = read_json_as(folder / "benchmark.json", _Head, hint=HINT)
     clips = head.kind == CLIPS
     tables = {
-        "videos": _read(folder, "videos", VIDEO_SCHEMA if clips else ROLES),
+        "videos": _read(folder, "videos", VIDEO_SCHEMA if clips else ROLES, may_lack=("group", "edit")),
         "labels": _read(folder, "labels", LABEL_SCHEMA),
     }
-    for name, schema in (("exclusions", EXCLUSION_SCHEMA), ("segments", SEGMENT_SCHEMA)):
-        if (folder / f"{name}.parquet").is_file() or (clips and name == "segments"):
-            tables[name] = _read(folder, name, schema)
+    if (folder / "exclusions.parquet").is_file():
+        tables["exclusions"] = _read(folder, "exclusions", EXCLUSION_SCHEMA, may_lack=("query_id",))
+    if clips or (folder / "segments.parquet").is_file():
+        tables["segments"] = _read(folder, "segments", SEGMENT_SCHEMA)
     return _definition(folder, head.kind, head.name or folder.name, tables, head.provenance)
 
 
@@ -174,16 +170,18 @@ def _write(
         part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _read(folder: Path, name: str, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """The columns of a table that this package wrote."""
+def _read(
+    folder: Path, name: str, schema: Mapping[str, type[pl.DataType]], may_lack: Sequence[str] = ()
+) -> pl.DataFrame:
+    """The columns of a table that this package wrote. may_lack: columns that have no value in some rows."""
     path = folder / f"{name}.parquet"
     try:
         table = read_frame(path).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-        for column, dtype in schema.items():
-            found = table.schema.get(column)
-            complete = column in MAY_LACK or f"{name}.{column}" in MAY_LACK
-            if found != dtype or (not complete and table[column].null_count()):
-                raise ValueError(f"its column {column} is {found}, wanted {dtype.__name__} in every row")
-    except TABLE_ERRORS as error:
-        raise DamagedError(f"{path}: {error}; {HINT}") from error
-    return table.select(list(schema))
+        table = table.select(*schema).match_to_schema(schema)
+        lacking = [column for column in schema if table[column].null_count() and column not in may_lack]
+        problem = f"its column {lacking[0]} has rows without a value" if lacking else ""
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
+        problem = str(error)
+    if problem:
+        raise DamagedError(f"{path}: {problem}; {HINT}")
+    return table

@@ -11,11 +11,8 @@ from hapvr.errors import DataError
 from hapvr.tables import read_frame, write_frame
 
 
-def write(folder, *, labels=None, segments=(), touch=True):
+def write(folder, *, labels=None, segments=()):
     rows = [(file, role, "incident", "original") for file, role in (("a b.mp4", "query"), ("sub/c.mp4", "database"))]
-    for file, *_ in rows if touch else ():
-        (folder / "videos" / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "videos" / file).touch()
     pairs = labels or [("a b.mp4", "sub/c.mp4", "ND")]
     return write_clips(folder, name="mine", videos=rows, labels=pairs, segments=segments, provenance={"seed": 3})
 
@@ -37,7 +34,6 @@ def test_write_clips_round_trip(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"touch": False}, "2 video files are missing"),
         ({"labels": [("a b.mp4", "z.mp4", "ND")]}, "labels.reference_id are not in its database"),
         ({"labels": [("a b.mp4", "sub/c.mp4", "ND")] * 2}, "labels are given twice"),
         ({"segments": [("a b.mp4", "sub/c.mp4", 1, 1, 0, 1)]}, "1 are no stretch of time"),
