@@ -18,9 +18,12 @@ class Settings(BaseModel):
     @classmethod
     def _refuse_unknown_keys(cls, data: Any) -> Any:
         """As `extra="forbid"`, and with the names that are allowed."""
-        if isinstance(data, dict) and (unknown := [key for key in data if key not in cls.model_fields]):
+        if not isinstance(data, dict):
+            return data
+        if unknown := [key for key in data if key not in cls.model_fields]:
             raise ValueError(f"unknown key {unknown[0]!r:.100}; allowed here: {', '.join(sorted(cls.model_fields))}")
-        return data
+        # A strict reader of JSON, once it has come through here, takes no list for a tuple.
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
 
 
 MAX_ERRORS = 20

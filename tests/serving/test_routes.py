@@ -153,7 +153,7 @@ def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch)
         ({"id": SHORT, "from": 500}, 422, "has no frame from 500 s on"),
         ({"id": "in/absent.mp4"}, 404, "the index has no video 'in/absent.mp4'"),
         ({"id": "../../etc/passwd"}, 404, "the index has no video"),
-        ({"path": "/absent/folder/x.mp4"}, 404, "x.mp4 does not exist"),
+        ({"path": "/absent/folder/x.mp4"}, 404, "x.mp4 cannot be read: No such file"),
         ({"url": "file:///etc/passwd"}, 403, "wanted a path or an http(s) URL"),
         ({"url": "http://127.0.0.1:9/x.mp4"}, 403, "HAPVR_ALLOWED_HOSTS"),
     ],
