@@ -58,8 +58,8 @@ POSITIVE, NEGATIVE, COPY, MATCH, NO_MATCH = "positive", "negative", "copy", "mat
 EASY, AMBIGUOUS, CLEANED = "easy_duplicates", "ambiguous", "cleaned"
 """Names of exclusion lists."""
 
-_fivr = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
-_metrics: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
+_FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
+_FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
 _evve = partial(Task, positives=frozenset({POSITIVE}), exclusion=AMBIGUOUS, official_empty_query="zero")
 _svd = partial(Task, positives=frozenset({POSITIVE}), pool="labelled_and_unlabelled", official_empty_query="zero")
 _cc = partial(Task, metric="mAP", positives=frozenset("ESLMV"), query_stays=True, official_missing_positive="misses")
@@ -69,8 +69,8 @@ TASKS: dict[str, tuple[Task, ...]] = {
     "fivr": tuple(
         Task(name=f"{stem}{letter}{suffix}", metric=metric, positives=frozenset(positives), exclusion=exclusion)
         for suffix, exclusion in (("", None), ("_h", EASY))
-        for letter, metric in _metrics
-        for stem, positives in _fivr.items()
+        for letter, metric in _FIVR_METRICS
+        for stem, positives in _FIVR_LABELS.items()
     ),
     "evve": (
         _evve(name="EVVE_mAP", metric="mAP", average_precision="trapezoid"),

@@ -128,9 +128,9 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
         ranked[:, membership(listed.filter(pl.col("query_id").is_null())["reference_id"], definition.database)] = False
         ranked &= ~_pairs_in(definition, listed)
     if not task.query_stays:
-        own = own_positions(definition)
-        rows = np.flatnonzero(own >= 0)
-        ranked[rows, own[rows]] = False
+        ranked &= ~_pairs_in(
+            definition, pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
+        )
     return ranked
 
 
@@ -148,12 +148,6 @@ def relevant_and_irrelevant(
     ranked = ranked_pairs(definition, chosen)[pairs.query, pairs.reference] & ~pairs.invalid
     relevant = relevant_pairs(definition, chosen)[pairs.query, pairs.reference]
     return pairs.similarity[ranked & relevant], pairs.similarity[ranked & ~relevant]
-
-
-def own_positions(definition: BenchmarkDefinition) -> Ints:
-    """Position of every query in the database, -1 where it is not there. int64 [Q]."""
-    position = {video: index for index, video in enumerate(definition.database)}
-    return np.array([position.get(video, -1) for video in definition.queries])
 
 
 def membership(ids: Iterable[str] | pl.Series, known: tuple[str, ...]) -> Bools:

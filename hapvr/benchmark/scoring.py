@@ -153,7 +153,7 @@ def score_benchmark(
         )
     plan = _plan_digest(network, [found, reader.digests(), asdict(settings), network.scoring_settings()])
     parts = out_path.with_name(out_path.name + ".parts")
-    if _has_plan(out_path, plan):
+    if out_path.is_file() and _has_plan(out_path, plan):
         shutil.rmtree(parts, ignore_errors=True)
         return out_path
     scored = _finished_references(parts, plan)
@@ -220,7 +220,7 @@ def _plan_digest(network: VideoNetwork, plan: list[object]) -> str:
 
 
 def _has_plan(path: Path, plan: str) -> bool:
-    """Whether a file of similarities was made by this plan. One that is missing or cannot be read was not."""
+    """Whether a file of similarities was made by this plan. One that cannot be read was not."""
     try:
         return (pq.read_schema(path).metadata or {}).get(PLAN_KEY) == plan.encode()
     except TABLE_ERRORS:
@@ -232,8 +232,12 @@ def _finished_references(parts: Path, plan: str) -> set[str]:
     parts.mkdir(parents=True, exist_ok=True)
     scored: set[str] = set()
     for file in sorted(parts.glob("part-*.parquet")):
-        if _has_plan(file, plan):
-            scored.update(pq.read_table(file, columns=["reference_id"], partitioning=None)["reference_id"].to_pylist())
-        else:
+        try:
+            table = pq.read_table(file, partitioning=None) if _has_plan(file, plan) else None
+        except TABLE_ERRORS:
+            table = None
+        if table is None:
             file.unlink()
+        else:
+            scored.update(table["reference_id"].to_pylist())
     return scored
