@@ -37,13 +37,21 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
+        matching = NetworkSettings(  # Chamfer similarity, with ViSiL's comparator where it is asked for
+            spatial_rate=0,
+            temporal_rate=0,
+            attention=False,
+            comparator=settings.comparator,
+            padding_mode="replicate",
+            symmetric_chamfer=settings.symmetric_chamfer,
+        )
         with drawing_from(generator):
             layer = nn.TransformerEncoderLayer(
                 dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
             )
             # torch copies the layer, so that several start with equal weights, as the release's do.
             self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
-            self.matcher = SimilarityNetwork(_matching(settings), dims=dims, generator=generator)
+            self.matcher = SimilarityNetwork(matching, dims=dims, generator=generator)
         self.matcher.requires_grad_(False)
 
     def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -54,7 +62,7 @@ class ContextNetwork(FrameVectorNetwork):
         """
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
-        features = features.to(self._dtype)
+        features = features.to(next(self.transformer_encoder.parameters()).dtype)
         frames = features[..., 0, :] if features.shape[-2] == 1 else F.normalize(features.mean(-2), dim=-1)
         flat = None if mask is None else mask.reshape(-1, mask.shape[-1])
         encoded = self.encode(frames.reshape(-1, *frames.shape[-2:]), flat)
@@ -88,10 +96,6 @@ class ContextNetwork(FrameVectorNetwork):
             return self.matcher.packed_scorer(dtype=dtype, limits=limits)
         return super().packed_scorer()
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.transformer_encoder.parameters()).dtype
-
 
 def video_vectors(encoded: Tensor, mask: Mask = None) -> Tensor:
     """Unit vectors [N, D] in float32 of encoded frames [N, T, D]: the mean over real frames (mask: bool [N, T])."""
@@ -100,15 +104,3 @@ def video_vectors(encoded: Tensor, mask: Mask = None) -> Tensor:
         return F.normalize(encoded.mean(1), dim=-1)
     total = encoded.masked_fill(~mask[..., None], 0).sum(1)
     return F.normalize(total / mask.sum(1, keepdim=True).to(total.dtype), dim=-1)
-
-
-def _matching(settings: TcaSettings) -> NetworkSettings:
-    """How frames are compared: Chamfer similarity, with ViSiL's comparator where it is asked for."""
-    return NetworkSettings(
-        spatial_rate=0,
-        temporal_rate=0,
-        attention=False,
-        comparator=settings.comparator,
-        padding_mode="replicate" if settings.comparator else "zeros",
-        symmetric_chamfer=settings.symmetric_chamfer,
-    )

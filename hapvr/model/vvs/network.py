@@ -44,8 +44,21 @@ class TopicGuidance(nn.Module):
             if settings.hierarchy:
                 self.join = nn.Conv1d(sum(TOPIC_WIDTHS) + 1, 1, 1)
 
-    def initial_state(self, means: Tensor) -> Tensor:
-        """[N, T, D] means over the regions of each frame -> [N, T], by default cosines with the video's mean frame."""
+    def forward(self, means: Tensor) -> Tensor:
+        """means: [N, T, D], of unit regions, not normalised. Returns weights [N, T]."""
+        initial = self._initial_state(means)
+        if not self.settings.refine:
+            return initial
+        first = self.conv1(initial.unsqueeze(1))
+        second = self.conv2(torch.relu(first))
+        third = self.conv3(torch.relu(second))
+        refined: Tensor = self.last(torch.relu(third))
+        if self.settings.hierarchy:
+            refined = self.join(torch.cat([first, second, third, refined], dim=1))
+        return torch.sigmoid(refined.squeeze(1) / self.settings.temperature)
+
+    def _initial_state(self, means: Tensor) -> Tensor:
+        """[N, T], by default cosines with the video's mean frame."""
         if self.settings.initial == "constant":
             return means.new_full(means.shape[:2], INITIAL_CONSTANT)
         if self.settings.initial == "random":
@@ -53,21 +66,6 @@ class TopicGuidance(nn.Module):
             return torch.rand(means.shape[1], generator=generator).to(means).expand(means.shape[:2])
         topic = F.normalize(means.mean(1), dim=-1)
         return (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
-
-    def forward(self, means: Tensor) -> Tensor:
-        """means: [N, T, D], of unit regions, not normalised. Returns weights [N, T]."""
-        initial = self.initial_state(means)
-        return torch.sigmoid(self.logits(initial) / self.settings.temperature) if self.settings.refine else initial
-
-    def logits(self, initial: Tensor) -> Tensor:
-        """The refined state before temperature and sigmoid. initial: [N, T]. Returns [N, T]."""
-        first = self.conv1(initial.unsqueeze(1))
-        second = self.conv2(torch.relu(first))
-        third = self.conv3(torch.relu(second))
-        refined: Tensor = self.last(torch.relu(third))
-        if self.settings.hierarchy:
-            refined = self.join(torch.cat([first, second, third, refined], dim=1))
-        return refined.squeeze(1)
 
 
 @dataclass(frozen=True)
