@@ -192,17 +192,22 @@ def in_workers(
     first = list(itertools.islice(iterator, config.workers))
     if not first:
         return
-    with _open_sampling_pool(config, num_items=len(first)) as pool:
-        calls = _Calls(pool, config, function, retry, left_s)
+    with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
+
+        def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Result | VideoError]:
+            found = _outcome(future, config=config, left_s=left_s)
+            if retry is not None and isinstance(found, VideoError) and found.reason in RETRYABLE:
+                again = pool.schedule(retry, args=(item,), timeout=config.timeout_s)
+                found = _outcome(again, config=config, left_s=left_s)
+            return item, found
+
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
-            waiting.append((item, calls.begin(item)))
+            waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
             if len(waiting) >= LOOKAHEAD * config.workers:
-                item, future = waiting.popleft()
-                yield item, calls.outcome(item, future)
+                yield outcome(*waiting.popleft())
         while waiting:
-            item, future = waiting.popleft()
-            yield item, calls.outcome(item, future)
+            yield outcome(*waiting.popleft())
 
 
 @contextlib.contextmanager
@@ -262,42 +267,21 @@ class _WorkerContext(SpawnContext):
         return lock
 
 
-def _open_sampling_pool(config: SamplingConfig, *, num_items: int) -> contextlib.AbstractContextManager[ProcessPool]:
-    return open_pool(workers=min(config.workers, num_items), limits={resource.RLIMIT_AS: config.max_memory_bytes})
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """Calls of one function in worker processes; see `in_workers`."""
-
-    pool: ProcessPool
-    config: SamplingConfig
-    function: Callable[[Any], Any]
-    retry: Callable[[Any], Any] | None = None
-    left_s: Callable[[], float] | None = None
-
-    def begin(self, item: Any) -> ProcessFuture[Any]:
-        return self.pool.schedule(self.function, args=(item,), timeout=self.config.timeout_s)
-
-    def outcome(self, item: Any, future: ProcessFuture[Any]) -> Any:
-        """The result of a call that was begun, or a VideoError after `retry` failed too."""
-        try:
-            return future.result(None if self.left_s is None else self.left_s())
-        except FutureTimeoutError:
-            failure = VideoError(
-                "timeout", f"video: not done after {self.config.timeout_s:g} s; see sampling.timeout_s"
-            )
-        except VideoError as error:
-            return error
-        except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-            failure = VideoError(
-                "crashed",
-                f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
-            )
-        if self.retry is None:
-            return failure
-        again = replace(self, function=self.retry, retry=None)
-        return again.outcome(item, again.begin(item))
+def _outcome(
+    future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
+) -> Any | VideoError:
+    """The result of a call that was scheduled, or why there is none."""
+    try:
+        return future.result(None if left_s is None else left_s())
+    except FutureTimeoutError:
+        return VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+    except VideoError as error:
+        return error
+    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+        return VideoError(
+            "crashed",
+            f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
+        )
 
 
 def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:
