@@ -133,6 +133,7 @@ class Collection:
                 self._open.searcher.look_at_registry()
             self.problem = None
         except HapvrError as error:
+            if str(error) != str(self.problem):
+                _LOG.warning("the index cannot be opened; the one before answers if there is one: %s", error)
             self.problem = error
-            _LOG.warning("the index cannot be opened; the one before answers if there is one: %s", error)
         self._looked_s = time.monotonic()
