@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,14 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
     text = call("sample", "--config", config, "--shard", keys[0])
     assert text.out.startswith(f"frames {keys[0]}: ")
     assert text.out.endswith("(was finished)\n")
+
+
+def test_every_step_names_a_function() -> None:
+    """Which takes what the step gives it."""
+    for step in CHAIN.values():
+        module, _, name = step.make.partition(":")
+        given = signature(getattr(import_module(module), name)).parameters
+        assert {"progress", *(["key"] if step.per_shard else []), *filter(None, [step.takes])} <= given.keys(), step
 
 
 def test_unknown_shards_and_steps_are_refused_with_those_there_are(call: Call, small_project: Project) -> None:
