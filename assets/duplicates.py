@@ -48,8 +48,8 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     import polars as pl
 
     from hapvr.progress import ProgressLines
-    from hapvr.steps.duplicate_pictures import pairs_sheet
-    from hapvr.steps.duplicates import make_duplicate_pairs, pair_table
+    from hapvr.search.duplicates import pair_table
+    from hapvr.steps.duplicates import make_duplicate_pairs
     from hapvr.steps.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
@@ -62,7 +62,6 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     digest = opened.root.sha256(made.place)
-    picture, rows = pairs_sheet(opened, searcher, made.pairs)
     table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
@@ -70,7 +69,6 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "model": searcher.current.model,
             "kinds": metadata.table(table.group_by("kind").len("pairs").sort("kind")),
             "surest_pairs": metadata.table(table.drop("first_sha256", "second_sha256", "mark")),
-            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{made.place}"),
             "digest": digest,
             "was_finished": not made.done,
@@ -114,17 +112,14 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     import polars as pl
 
     from hapvr.search.duplicates import group_rows
-    from hapvr.steps.duplicate_pictures import groups_sheet
     from hapvr.steps.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
     from hapvr.steps.searcher import Searcher
 
     opened = project.open()
     searcher = Searcher.open(opened)
-    least = opened.config.search.duplicates.min_probability
-    members = make_duplicate_groups(opened, searcher, min_probability=least)
+    members = make_duplicate_groups(opened, searcher)
     awaited = sorted(outdated_duplicates(opened).uncompared)
     others = [member for member in members if not member.keep]
-    picture, rows = groups_sheet(opened, searcher, members)
     digest = opened.root.sha256(GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={
@@ -132,9 +127,8 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "groups": len(members) - len(others),
             "videos_more_than_needed": len(others),
             "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
-            "min_probability": least,
+            "min_probability": opened.config.search.min_duplicate_probability,
             "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
-            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             "path": dg.MetadataValue.path(f"{opened.root.url}/{GROUPS_PLACE}"),
             "digest": digest,
         },

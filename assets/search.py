@@ -37,6 +37,8 @@ frame_descriptors = step_asset(
 
 
 def _show_index(made: Made) -> dg.MaterializeResult:
+    from hapvr.search.index import MIN_RECALL
+
     update, project = made.result, made.project
     place = update.serving.place if update.serving is not None else "none"
     return dg.MaterializeResult(
@@ -64,7 +66,7 @@ def _show_index(made: Made) -> dg.MaterializeResult:
                 description=None if update.passed else HINT,
                 metadata={
                     "recall": update.recall,
-                    "wanted": project.config.search.index.min_recall,
+                    "wanted": MIN_RECALL,
                     **({} if update.passed else {"hint": HINT}),
                 },
             )

@@ -240,7 +240,7 @@ def register_model(
 
 
 def describe_frames(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.descriptors import make_descriptors
+    from hapvr.steps.search_index import make_descriptors
     from hapvr.steps.search_model import search_model
 
     return make_descriptors(project, key, search_model(project), progress=progress)
@@ -264,8 +264,7 @@ def group_duplicates(project: Project, *, progress: Progress = no_progress) -> A
     from hapvr.steps.duplicates import make_duplicate_groups
     from hapvr.steps.searcher import Searcher
 
-    least = project.config.search.duplicates.min_probability
-    return make_duplicate_groups(project, Searcher.open(project), min_probability=least)
+    return make_duplicate_groups(project, Searcher.open(project))
 
 
 def match_watch_lists(project: Project, key: str, *, progress: Progress = no_progress) -> Any:

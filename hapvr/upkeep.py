@@ -26,8 +26,8 @@ from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as, set_aside
 from hapvr.progress import Progress, no_progress
-from hapvr.search.current import CURRENT, current_index, model_place, read_blank
-from hapvr.search.current import FOLDER as SEARCH
+from hapvr.search.collection import CURRENT, current_index, model_place, read_blank
+from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
@@ -311,7 +311,7 @@ def _check_index(root: DataRoot, _: str) -> None:
 
 
 def _rebuild_index(project: Project, _: str) -> None:
-    from hapvr.search.current import serving_index
+    from hapvr.search.collection import serving_index
     from hapvr.steps.search_index import update_index
     from hapvr.steps.search_model import search_model
 

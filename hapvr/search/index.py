@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,8 @@ PROBES = 200
 """Stored frames, and as many videos, that a check of the recall searches for."""
 NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
+MIN_RECALL = 0.9
+"""Part of their exact nearest neighbours that must be found; an index below does not serve."""
 
 REFINED = 10
 """So many times the wanted rows are found by code and compared exactly, for neighbours in a check and for whole videos."""
@@ -52,16 +54,6 @@ EQUAL = 1e-3
 Record = TypeVar("Record")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Version = Annotated[int, Field(ge=1, lt=2**63)]
-
-
-class SearchIndex(Protocol):
-    """What a search asks of an index."""
-
-    def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """The k nearest frames of each query frame, see `FrameIndex.search_frames`."""
-
-    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """The k nearest videos, see `FrameIndex.search_videos`."""
 
 
 class ShardRows(NamedTuple):
@@ -124,8 +116,7 @@ class IndexStatus:
     @property
     def digest(self) -> str:
         """SHA-256 of what is indexed: the model and the digests of all shards."""
-        held = {name: entry.digest for name, entry in self.shards.items()}
-        return hashlib.sha256(json.dumps([self.provenance, held], sort_keys=True).encode()).hexdigest()
+        return digest_of([self.provenance, {name: entry.digest for name, entry in self.shards.items()}])
 
 
 class FrameIndex:
@@ -328,6 +319,11 @@ def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
     except (DamagedError, ValidationError) as error:
         reason = explain(error) if isinstance(error, ValidationError) else error
         raise DamagedError(f"search: {name} below {root.url} is damaged ({reason}); {REBUILD}") from error
+
+
+def digest_of(value: object) -> str:
+    """Hex SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:

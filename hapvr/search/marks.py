@@ -5,15 +5,22 @@ marks/pairs.json    a row per pair; one JSON object, replaced as a whole under a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
+import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ArgumentError, DamagedError
+from hapvr.data.manifest import manifest_table
+from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.provenance import file_sha256
+from hapvr.search.collection import CollectionMetadata
+from hapvr.search.match import printable
 from hapvr.settings import explain
 
 PLACE = "marks/pairs.json"
@@ -113,3 +120,42 @@ def _write(root: DataRoot, rows: Mapping[tuple[str, str], Mark]) -> None:
 
 def _key(one: str, other: str) -> tuple[str, str]:
     return (one, other) if one < other else (other, one)
+
+
+def is_digest(name: str) -> bool:
+    """Whether a name is the SHA-256 of a file instead of an id."""
+    return re.fullmatch(r"[0-9a-f]{64}", name) is not None
+
+
+def content_of(root: DataRoot, name: str) -> str:
+    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself.
+
+    Raises DataError for anything else.
+    """
+    if is_digest(name):
+        return name
+    rows = manifest_table(root).filter(pc.field("video_id") == name).to_pylist()
+    if rows:
+        metadata = CollectionMetadata(root, {name: rows[-1]["shard"]}).of(name)
+        if metadata.path is None:
+            raise DataError(f"pairs: {name} has not been probed, or cannot be read; run `hapvr download` first")
+        return metadata.sha256
+    try:
+        return file_sha256(Path(name))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"pairs: {name!r:.200} is neither a video of the collection nor a readable file ({error}); wanted an id "
+            "such as SOURCE/NAME.mp4, or a path"
+        ) from error
+
+
+def mark(root: DataRoot, one: str, other: str, verdict: Verdict) -> Mark:
+    """Keep what somebody says about two videos, see `content_of`. Raises DataError and ArgumentError."""
+    return mark_pair(
+        root, content_of(root, one), content_of(root, other), verdict, names=(printable(one), printable(other))
+    )
+
+
+def unmark(root: DataRoot, one: str, other: str) -> Mark | None:
+    """Forget what was said about two videos; None where nothing was. Raises DataError."""
+    return unmark_pair(root, content_of(root, one), content_of(root, other))

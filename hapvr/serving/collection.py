@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from hapvr.errors import HapvrError, VideoError
-from hapvr.search.collection import VideoMetadata
-from hapvr.search.current import CURRENT, current_index
+from hapvr.search.collection import CURRENT, VideoMetadata, current_index
 from hapvr.search.marks import read_marks
 from hapvr.steps.pictures import StoredPictures
 from hapvr.steps.project import Project

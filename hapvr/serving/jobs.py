@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hapvr.scorer.deadline import Deadline
-from hapvr.search.match import SearchAnswer
-from hapvr.search.query import Query
+from hapvr.search.match import Query, SearchAnswer
 from hapvr.serving.refusals import Refusal
 
 SEARCH_TIMEOUT_S = 300.0

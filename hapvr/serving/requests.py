@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.duplicates import Kind
-from hapvr.search.query import Part
+from hapvr.search.match import Part
 from hapvr.steps.duplicates import LEAST_PROBABILITY
 from hapvr.steps.searcher import SearchOptions
 

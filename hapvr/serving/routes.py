@@ -19,10 +19,10 @@ from hapvr.data.frames import thumbnail
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
 from hapvr.scorer.deadline import Deadline
-from hapvr.search import query as search_query
-from hapvr.search.current import current_index
-from hapvr.search.marks import mark_pair, read_marks, unmark_pair
+from hapvr.search.collection import current_index
+from hapvr.search.marks import is_digest, mark_pair, read_marks, unmark_pair
 from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
+from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import jobs
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.duplicate_list import StoredDuplicates, after, listed, matches_of
@@ -39,7 +39,6 @@ from hapvr.serving.requests import (
     UploadSearch,
 )
 from hapvr.serving.uploads import is_json, receive, shown_name, temporary_file
-from hapvr.steps.marking import is_digest
 from hapvr.steps.project import Project
 
 READS_AT_ONCE = 4
@@ -358,7 +357,7 @@ async def _matrix(service: Service, index: OpenIndex, pair: PairOfVideos) -> Fra
     index.check(pair.reference)
     deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
 
-    def query() -> search_query.Query:
+    def query() -> SearchQuery:
         if pair.query is not None:
             index.check(pair.query)
             return index.searcher.read_id(pair.query)

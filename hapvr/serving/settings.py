@@ -12,5 +12,4 @@ from hapvr.settings import Settings
 class ServiceSettings(Settings):
     """The search service (`hapvr serve`). What a query may be and cost is in `serving`, as for the model server."""
 
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8000, description="0: any that is free")
     searches_at_once: Annotated[int, Field(ge=1, le=64)] = Field(default=2, description="others wait")

@@ -6,14 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from PIL import Image
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.data.features import STAGE, FeatureStore
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.frames import FrameFile, are_stored, thumbnail
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.seeding import numpy_rng
+from hapvr.steps.project import Project
 from hapvr.video.sources import VIDEO_SUFFIXES
 
 
@@ -105,3 +109,24 @@ def own_names(stored_id: str) -> Iterator[str]:
         yield candidate
         if PurePosixPath(candidate).suffix.lower() in VIDEO_SUFFIXES:
             yield candidate[: -len(PurePosixPath(candidate).suffix)]
+
+
+def thumbnails(
+    project: Project, definition: BenchmarkDefinition, shards: Sequence[str], video_ids: Iterable[str], *, count: int
+) -> dict[str, list[Image.Image]]:
+    """`count` evenly spaced frames of each video, by the benchmark's ids.
+
+    Videos whose frames are not stored are left out: imported features come without frames, and with
+    `sampling.store_frames: false` they would have to be decoded again.
+    """
+    wanted = set(video_ids)
+    found: dict[str, list[Image.Image]] = {}
+    for shard in (project.shard(FRAMES_STAGE, key) for key in shards):
+        if are_stored(shard):
+            file = FrameFile(shard)
+            for video_id, stored_id in stored_ids(definition, file.video_ids).items():
+                if video_id in wanted - found.keys():
+                    jpegs = file.read(stored_id).jpegs
+                    middles = [int((part + 0.5) / count * len(jpegs)) for part in range(count)]
+                    found[video_id] = [thumbnail(jpegs[index]) for index in middles]
+    return found

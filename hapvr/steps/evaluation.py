@@ -36,10 +36,9 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids
+from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids, thumbnails
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.steps.sources import benchmark_folder
-from hapvr.steps.thumbnails import thumbnails
 from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
 from hapvr.steps.validation import benchmark_shards, target_mean
 from hapvr.tables import read_frame, write_frame

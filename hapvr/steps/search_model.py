@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
+from hapvr.model.description import read_description as read_network
+from hapvr.model.description import weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle, require_store
 from hapvr.scorer.description import NETWORK_FOLDER, read_description
-from hapvr.search.current import CurrentIndex, network_digest, serving_index, stored_network_digest
+from hapvr.search.collection import CurrentIndex, serving_index
+from hapvr.search.index import digest_of
 from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from hapvr.scorer.similarity_model import SimilarityModel
 
 REGISTERED = "models:/"
+DIGITS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,3 +113,15 @@ def _champion(project: Project) -> str:
 
 def _place(project: Project, model: str) -> Path:
     return registered_bundle(model, project.tracking_uri) if model.startswith(REGISTERED) else Path(model)
+
+
+def network_digest(network: VideoNetwork) -> str:
+    """16 hex digits of everything that decides the scores of a network; equal for networks that score alike."""
+    from hapvr.networks.weights import state_sha256
+
+    return digest_of([network.scoring_settings(), state_sha256(network.state_dict())])[:DIGITS]
+
+
+def stored_network_digest(folder: Path) -> str:
+    """`network_digest` of the network in a folder of `save_network`, without torch. Raises DataError for a damaged one."""
+    return digest_of([read_network(folder).scoring_settings(), weights_sha256(folder)])[:DIGITS]

@@ -18,21 +18,18 @@ from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
-from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
+from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.segments import Segment
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.similarity_model import bundle_features
 from hapvr.search import DEFAULT_TOP
-from hapvr.search.collection import SearchableCollection
-from hapvr.search.current import CurrentIndex, current_index, read_blank
-from hapvr.search.engine import SearchEngine
-from hapvr.search.fine import FORMAT as SCORES_FORMAT
-from hapvr.search.fine import ScoredCandidate
+from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
+from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
+from hapvr.search.engine import FORMAT as SCORES_FORMAT
+from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.index import FrameIndex
 from hapvr.search.marks import read_marks
-from hapvr.search.match import FrameMatrix, Match, SearchAnswer, coverage
-from hapvr.search.query import Part, Query, cut, printable, thin
-from hapvr.search.shards import ShardIndex, descriptor_shard, searchable
+from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, registry_warnings
 
@@ -118,7 +115,7 @@ class Searcher:
             collection=collection,
             current=current,
             index=index,
-            indexed={key: entry.digest for key, entry in index.status().shards.items()},
+            indexed=current.shards(root),
             follows_registry=model is None and current.model.startswith("models:/"),
         )
         searcher.look_at_registry()
@@ -263,7 +260,7 @@ class Searcher:
 
         None for a video that shows nothing. Raises DataError from a model without calibration.
         """
-        query = self._embedded(video_id)
+        query = self.scorer.embed(self.collection.whole(video_id))
         self._require_whole()
         try:
             result = self.engine.rank(query, allowed=_allowed("", video_id))
@@ -277,7 +274,7 @@ class Searcher:
 
     def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
         """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
-        query = self._embedded(video_id)
+        query = self.scorer.embed(self.collection.whole(video_id))
         candidate = self.engine.score(query, other)
         return candidate, self.engine.segments(query, candidate)
 
@@ -312,12 +309,6 @@ class Searcher:
             segments=self.scorer.segments_in(values, first.clock, second.clock),
         )
 
-    def page(self, answers: Sequence[SearchAnswer]) -> str:
-        """Answers as one HTML document with pictures."""
-        from hapvr.steps.search_page import search_page
-
-        return search_page(self.project, answers, self.collection)
-
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
         """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and without calibration."""
         _ = self.calibration  # there must be one, or nobody knows what is a match
@@ -328,9 +319,6 @@ class Searcher:
     def seconds_of(self, video_id: str) -> float:
         """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
         return self.collection.times(video_id)[-1] + 1 / self.scorer.sampling.fps
-
-    def _embedded(self, video_id: str) -> EmbeddedVideo:
-        return self.scorer.embed(self.collection.whole(video_id))
 
     def _wanted(
         self, candidates: Sequence[ScoredCandidate], query: Query, options: SearchOptions
@@ -367,7 +355,7 @@ def search_fingerprint(
 ) -> str:
     """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors,
     settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the step adds."""
-    settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
+    settings = project.config.search.model_dump(mode="json", exclude={"index", "min_duplicate_probability"})
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint

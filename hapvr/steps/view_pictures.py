@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from PIL import Image
 from torch import Tensor
@@ -10,11 +12,11 @@ from hapvr.data.frames import STAGE, FrameFile, are_stored
 from hapvr.data.shards import Shard
 from hapvr.data.views import LabelFile
 from hapvr.networks.views import ViewDrawer, plan_cached_views
-from hapvr.steps.pictures import picture_grid
 from hapvr.steps.project import Project
 
 SIDE_PX = 96
 NUM_FRAMES = 6
+GAP_PX = 4
 POSITIVE, IGNORED, NEGATIVE = (46, 139, 87), (225, 225, 225), (217, 118, 26)
 
 
@@ -36,7 +38,7 @@ def views_sheet(project: Project, key: str, *, num_videos: int = 2) -> tuple[Ima
                 chosen = np.linspace(0, len(view.frames) - 1, NUM_FRAMES).round().astype(int)
                 rows.append([_picture(view.frames[index]) for index in chosen])
                 names.append(f"{video_id}: {described.strength} view, {', '.join(described.operations) or 'as it is'}")
-    return picture_grid(rows, cell_px=(SIDE_PX, SIDE_PX)), names
+    return _grid(rows), names
 
 
 def labels_sheet(shard: Shard, *, num_videos: int = 4) -> tuple[Image.Image, list[str]]:
@@ -52,9 +54,17 @@ def labels_sheet(shard: Shard, *, num_videos: int = 4) -> tuple[Image.Image, lis
         first = file.read(video_id)[0, 1:]
         pictures = [Image.fromarray(colors[labels.numpy().astype(int) + 1]) for labels in first]
         rows.append([picture.resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST) for picture in pictures])
-    return picture_grid(rows, cell_px=(SIDE_PX, SIDE_PX)), [
-        f"{video_id}: its first view against each of its other views" for video_id in video_ids
-    ]
+    return _grid(rows), [f"{video_id}: its first view against each of its other views" for video_id in video_ids]
+
+
+def _grid(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
+    """Rows of pictures of SIDE_PX, with a gap between them."""
+    step = SIDE_PX + GAP_PX
+    grid = Image.new("RGB", (step * max([1, *map(len, rows)]), step * max(1, len(rows))), "white")
+    for row, pictures in enumerate(rows):
+        for column, picture in enumerate(pictures):
+            grid.paste(picture, (column * step, row * step))
+    return grid
 
 
 def _picture(frame: Tensor) -> Image.Image:

@@ -50,7 +50,6 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("features", "stats"): (CONFIG, "num_videos: 11"),
     ("features", "verify"): (CONFIG, "ok"),
     ("index", "status"): (CONFIG, "holds    11 videos"),
-    ("index", "verify"): (CONFIG, "every file is what was written"),
     ("models", "card"): (("champion", *REGISTRY), "# The card"),
     ("models", "lineage"): (("champion", *REGISTRY), "version 2"),
     ("models", "list"): (REGISTRY, "champion"),
@@ -67,7 +66,7 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("benchmarks", "make"): (("--videos", "videos", "--out", "made"), "made"),
     ("download",): (CONFIG, "/data"),
-    ("duplicates",): ((*CONFIG, "--min-probability", "0.99"), "/data"),
+    ("duplicates",): ((*CONFIG, "--set", "search.min_duplicate_probability=0.99"), "/data"),
     ("extract",): (CONFIG, "/data"),
     ("features", "import"): (("features.hdf5", *CONFIG), "/data"),
     ("index", "build"): ((*CONFIG, "--model", "bundle-0"), "/data"),
@@ -128,7 +127,7 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
     mark_pair(project.root, copy, short, "match", names=(COPY, SHORT))
     for key in searcher.collection.shards():
         make_duplicate_pairs(project, searcher, key)
-    make_duplicate_groups(project, searcher, min_probability=project.config.search.duplicates.min_probability)
+    make_duplicate_groups(project, searcher)
     write_scenes(folder / "query.mp4", list(LONG[10:15]))
     (folder / "watched.txt").write_text("query.mp4\n")
     write_published(folder / "published.pth")

@@ -24,7 +24,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 
 from hapvr.registry.versions import lineage_of, versions_from
 from hapvr.scorer.bundle import load_bundle
-from hapvr.search.current import current_index
+from hapvr.search.collection import current_index
 from hapvr.steps.project import Project
 from hapvr.steps.summary import summarize
 from hapvr.steps.training import current_run, tracker_of

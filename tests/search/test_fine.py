@@ -12,17 +12,16 @@ from hapvr.errors import VideoError
 from hapvr.scorer.scorer import EmbeddedVideo
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.fine import Pair, Rows, ScoredCandidate, pairs_of, stretches_of
-from hapvr.search.match import coverage
-from hapvr.search.query import Part, cut
+from hapvr.search.engine import Pair, Rows, ScoredCandidate, pairs_of, stretches_of
+from hapvr.search.match import Part, coverage, cut
 from hapvr.search.votes import Candidate, Window
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that are easy to follow."""
-    monkeypatch.setattr("hapvr.search.fine.WHOLE_FRAMES", 30)
-    monkeypatch.setattr("hapvr.search.fine.PART_FRAMES", 12)
+    monkeypatch.setattr("hapvr.search.engine.WHOLE_FRAMES", 30)
+    monkeypatch.setattr("hapvr.search.engine.PART_FRAMES", 12)
 
 
 def clock(count: int) -> FrameTimes:
