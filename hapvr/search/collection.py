@@ -65,8 +65,8 @@ class CurrentIndex:
 
     def shards(self, root: DataRoot) -> dict[str, str]:
         """Shard -> digest of what the index holds of it. Raises as `open` does."""
-        held = read_record(DataRoot(root.url_of(self.place)), STATE_FILE, IndexState).shards
-        return {key: entry.digest for key, entry in held.items()}
+        state = read_record(DataRoot(root.url_of(self.place)), STATE_FILE, IndexState)
+        return {key: entry.digest for key, entry in state.shards.items()}
 
 
 def model_place(digest: str) -> str:

@@ -22,7 +22,6 @@ from hapvr.scorer.segments import MAX_SEGMENTS, Segment
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
-from hapvr.search.settings import SearchSettings
 from hapvr.search.votes import Candidate, unite, vote
 
 FORMAT = 3
@@ -89,19 +88,20 @@ class SearchResult:
     timings_s: dict[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class SearchEngine:
     """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour.
+    candidates: videos that the network compares with a query.
 
     Any thread may call it.
     """
 
     scorer: VideoScorer
     index: FrameIndex | ShardIndex
-    videos: SearchableCollection
+    collection: SearchableCollection
     num_videos: int
     blank: npt.NDArray[np.float32]
-    settings: SearchSettings
+    candidates: int
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
         """Candidates, the most promising first. allowed: which videos may be found; None: all.
@@ -133,10 +133,10 @@ class SearchEngine:
             num_videos=self.num_videos,
             tolerance_s=TOLERANCE_FRAMES / self.scorer.sampling.fps,
             num_hits=FRAME_HITS * wider,
-            max_candidates=self.settings.candidates,
+            max_candidates=self.candidates,
             allowed=allowed,
         )
-        return unite(voted, names[:VIDEO_CANDIDATES], max_candidates=self.settings.candidates)
+        return unite(voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
 
     def rank(
         self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None, deadline: Deadline = NEVER
@@ -145,25 +145,17 @@ class SearchEngine:
         began = time.perf_counter()
         candidates = self.shortlist(query, allowed=allowed)
         listed = time.perf_counter()
-        scored, lost = fine_scores(query, candidates, scorer=self.scorer, videos=self.videos, deadline=deadline)
+        scored, lost = fine_scores(query, candidates, scorer=self.scorer, videos=self.collection, deadline=deadline)
         timings = {"shortlist": listed - began, "fine": time.perf_counter() - listed}
         return SearchResult(candidates=tuple(scored), lost=lost, timings_s=timings)
-
-    def score(self, query: EmbeddedVideo, video_id: str) -> ScoredCandidate:
-        """A query with the whole of one video. Raises DataError where it has no features any more."""
-        whole = Candidate(video_id=video_id, votes=0.0, windows=())
-        scores, lost = fine_scores(query, [whole], scorer=self.scorer, videos=self.videos)
-        if lost:
-            raise DataError(lost[video_id])
-        return scores[0]
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
         is gone."""
-        times = self.videos.times(score.video_id)
+        times = self.collection.times(score.video_id)
         found: list[Segment] = []
         for rows in stretches_of(score):
-            reference = self.scorer.embed(self.videos.read(score.video_id, times, *rows), deadline)
+            reference = self.scorer.embed(self.collection.read(score.video_id, times, *rows), deadline)
             found += self.scorer.matching_segments(query, reference, deadline)
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -223,29 +223,17 @@ class FrameIndex:
             if state.kept != state.versions:
                 self._root.write_json(STATE_FILE, asdict(replace(state, kept=state.versions)))
 
-    def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
-        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
-
-        passed: digests of files that were read before and need not be read again; those of this call are added. until:
-        asked before each file; true ends the call.
-        """
-        passed = set() if passed is None else passed
+    def verify(self) -> list[str]:
+        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes."""
         wrong = []
         for name, digest in self._state.files.items():
-            if until():
-                break
-            if digest in passed:
-                continue
             found = self._root.sha256(name) if self._root.exists(name) else ""
-            if found == digest:
-                passed.add(digest)
-            else:
+            if found != digest:
                 problem = "is not what was written" if found else "is missing"
                 wrong.append(f"search: {self._root.url_of(name)} {problem}; {REBUILD}")
         # files of a version that was replaced meanwhile may be gone by right
-        return (
-            wrong if wrong and read_record(self._root, STATE_FILE, IndexState).revision == self._state.revision else []
-        )
+        replaced = wrong and read_record(self._root, STATE_FILE, IndexState).revision != self._state.revision
+        return [] if replaced else wrong
 
     def recall(self, *, probes: int = PROBES, seed: int = 0) -> float:
         """What part of their exact nearest neighbours stored vectors find, in [0, 1]: of frames or videos, whichever is lower.
@@ -254,6 +242,10 @@ class FrameIndex:
         the index cannot be read.
         """
         return min(_recall(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items())
+
+    def shard_digests(self) -> dict[str, str]:
+        """Shard -> digest of what is indexed of it."""
+        return {key: entry.digest for key, entry in self._state.shards.items()}
 
     def status(self) -> IndexStatus:
         """What the index holds."""

@@ -11,7 +11,7 @@ from hapvr.model.description import read_description as read_network
 from hapvr.model.description import weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle, require_store
 from hapvr.scorer.description import NETWORK_FOLDER, read_description
-from hapvr.search.collection import CurrentIndex, serving_index
+from hapvr.search.collection import CurrentIndex
 from hapvr.search.index import digest_of
 from hapvr.steps.project import Project
 
@@ -70,15 +70,6 @@ def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> 
             + (f" now; {hint}" if model is None else f"; name {current.model}, or {hint}")
         )
     return folder
-
-
-def check_model(project: Project, model: str) -> None:
-    """Raise as `index_bundle` does, also where there is no index yet: then any bundle will do."""
-    current = serving_index(project.root)
-    if current is None:
-        read_description(_place(project, model))
-    else:
-        index_bundle(project, current, model)
 
 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:

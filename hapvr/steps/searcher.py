@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
+from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.scorer.access import Access
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.deadline import Deadline
 from hapvr.scorer.pictures import is_picture
-from hapvr.scorer.scorer import NEVER, VideoScorer
+from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.similarity_model import bundle_features
@@ -26,10 +24,10 @@ from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
-from hapvr.search.engine import ScoredCandidate, SearchEngine
-from hapvr.search.index import FrameIndex
+from hapvr.search.engine import ScoredCandidate, SearchEngine, fine_scores
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin
+from hapvr.search.votes import Candidate
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, registry_warnings
 
@@ -64,21 +62,17 @@ class SearchOptions:
 
 
 @dataclass(kw_only=True, eq=False)
-class Searcher:
+class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. damage: what is wrong with the files of the index that were checked.
+    version that the index names.
     """
 
     project: Project
-    engine: SearchEngine
-    collection: SearchableCollection
     current: CurrentIndex
-    index: FrameIndex
     indexed: Mapping[str, str]
     follows_registry: bool
-    damage: list[str] = field(default_factory=list)
     _registry_warnings: tuple[str, ...] = ()
 
     @staticmethod
@@ -98,24 +92,18 @@ class Searcher:
         scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
         index = current.open(root, settings)
         shard_of = index.videos()
-        collection = SearchableCollection(
-            root, shard_of, require=bundle_features(folder).require, extras=scorer.networks.needs_extras
-        )
-        engine = SearchEngine(
+        searcher = Searcher(
             scorer=scorer,
             index=index,
-            videos=collection,
+            collection=SearchableCollection(
+                root, shard_of, require=bundle_features(folder).require, extras=scorer.networks.needs_extras
+            ),
             num_videos=len(shard_of),
             blank=read_blank(root, current.digest),
-            settings=settings,
-        )
-        searcher = Searcher(
+            candidates=settings.candidates,
             project=project,
-            engine=engine,
-            collection=collection,
             current=current,
-            index=index,
-            indexed=current.shards(root),
+            indexed=index.shard_digests(),
             follows_registry=model is None and current.model.startswith("models:/"),
         )
         searcher.look_at_registry()
@@ -126,32 +114,10 @@ class Searcher:
         if self.follows_registry:
             self._registry_warnings = registry_warnings(self.project, self.current)
 
-    def verify_in_background(self, passed: set[str]) -> None:
-        """Read every file of the index meanwhile; once one is found damaged, searches raise DamagedError.
-
-        passed: digests of files that need not be read again, see `FrameIndex.verify`.
-        """
-
-        def verify() -> None:
-            with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
-                self.damage.extend(self.index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
-
-        # No daemon: Python ends those inside of native code, which aborts the process.
-        threading.Thread(target=verify, name="verify-index").start()
-
     @property
     def warnings(self) -> tuple[str, ...]:
         """What every answer says of the model."""
         return (*([self.scorer.warning] if self.scorer.warning else ()), *self._registry_warnings)
-
-    @property
-    def scorer(self) -> VideoScorer:
-        return self.engine.scorer
-
-    @property
-    def num_videos(self) -> int:
-        """Videos of the collection that can be found."""
-        return self.engine.num_videos
 
     @property
     def calibration(self) -> Calibration:
@@ -215,13 +181,12 @@ class Searcher:
             part = cut(part, options.part, name=query.name, fps=fps)
         embedded = scorer.embed(part, deadline)
         embed_s = query.read_s + time.perf_counter() - began
-        self._require_whole()
-        result = self.engine.rank(embedded, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
+        result = self.rank(embedded, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
         began = time.perf_counter()
         seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
         matches: list[Match] = []
         for candidate, probability, mark in self._wanted(result.candidates, query, options):
-            segments = self.engine.segments(embedded, candidate, deadline) if options.segments else None
+            segments = self.segments(embedded, candidate, deadline) if options.segments else None
             covered: tuple[float | None, float | None] = (None, None)
             if segments is not None:
                 covered = coverage(segments, query_s=seconds, reference_s=candidate.seconds)
@@ -261,13 +226,12 @@ class Searcher:
         None for a video that shows nothing. Raises DataError from a model without calibration.
         """
         query = self.scorer.embed(self.collection.whole(video_id))
-        self._require_whole()
         try:
-            result = self.engine.rank(query, allowed=_allowed("", video_id))
+            result = self.rank(query, allowed=_allowed("", video_id))
         except VideoError:
             return []
         return [
-            (candidate, self.engine.segments(query, candidate))
+            (candidate, self.segments(query, candidate))
             for candidate in result.candidates
             if self.calibration.probability(candidate.similarity) >= least_probability
         ]
@@ -275,8 +239,11 @@ class Searcher:
     def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
         """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
         query = self.scorer.embed(self.collection.whole(video_id))
-        candidate = self.engine.score(query, other)
-        return candidate, self.engine.segments(query, candidate)
+        whole = Candidate(video_id=other, votes=0.0, windows=())
+        scores, lost = fine_scores(query, [whole], scorer=self.scorer, videos=self.collection)
+        if lost:
+            raise DataError(lost[other])
+        return scores[0], self.segments(query, scores[0])
 
     def within(self, key: str) -> Searcher:
         """A searcher of one shard, which is compared exactly: no other shard's video takes a place among the nearest.
@@ -284,8 +251,7 @@ class Searcher:
         Raises DataError and DamagedError where its descriptors cannot be read.
         """
         rows = searchable(descriptor_shard(self.project.root, self.current.digest, key))
-        num_videos = len(self.collection.video_ids(key))
-        return replace(self, engine=replace(self.engine, index=ShardIndex(rows), num_videos=num_videos))
+        return replace(self, index=ShardIndex(rows), num_videos=len(self.collection.video_ids(key)))
 
     def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> FrameMatrix:
         """How similar the frames of a query and of a video of the collection are.
@@ -335,10 +301,6 @@ class Searcher:
             unlikely = probability is not None and probability < options.min_probability
             if mark == "match" or (mark is None and not unlikely):
                 yield one, probability, mark or ""
-
-    def _require_whole(self) -> None:
-        if self.damage:
-            raise DamagedError("; ".join(self.damage[:STALE_SHOWN]))
 
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
