@@ -6,8 +6,7 @@ Fine scores compare the parts of query and candidate that may show the same.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -65,27 +64,16 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
-    """votes: of the shortlist, 0 if the whole video led to it. similarity in [-1, 1]: of the best pair of parts, see
+    """similarity in [-1, 1]: of the best pair of parts, see
     `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
     lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
     num_frames: of the whole video, and seconds: how long it lasts."""
 
     video_id: str
-    votes: float
     similarity: float
     pairs: tuple[Pair, ...]
     num_frames: int
     seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """candidates: best first. lost: video id -> why a candidate could not be scored. timings_s: part of the work
-    -> how long it took."""
-
-    candidates: tuple[ScoredCandidate, ...]
-    lost: dict[str, str]
-    timings_s: dict[str, float]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -138,16 +126,66 @@ class SearchEngine:
         )
         return unite(voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
 
-    def rank(
-        self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None, deadline: Deadline = NEVER
-    ) -> SearchResult:
-        """Scored candidates. Raises VideoError as `shortlist` does, and `timeout` where the deadline passes."""
-        began = time.perf_counter()
-        candidates = self.shortlist(query, allowed=allowed)
-        listed = time.perf_counter()
-        scored, lost = fine_scores(query, candidates, scorer=self.scorer, videos=self.collection, deadline=deadline)
-        timings = {"shortlist": listed - began, "fine": time.perf_counter() - listed}
-        return SearchResult(candidates=tuple(scored), lost=lost, timings_s=timings)
+    def score(
+        self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER
+    ) -> tuple[list[ScoredCandidate], dict[str, str]]:
+        """Fine scores of candidates, best first, and why others have none: video id -> reason.
+
+        A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
+        Raises VideoError `timeout` where the deadline passes before the last is scored.
+        """
+        fps, videos = self.scorer.sampling.fps, self.collection
+        scores: list[ScoredCandidate] = []
+        lost: dict[str, str] = {}
+        for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
+            times: dict[str, Sequence[float]] = {}
+            pairs: dict[str, tuple[Pair, ...]] = {}
+            parts: list[tuple[Rows, str, EmbeddedVideo]] = []
+            for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
+                name = candidate.video_id
+                try:
+                    times[name] = videos.times(name)
+                    chosen = pairs_of(candidate, times[name], query=query, fps=fps)
+                    read = [videos.read(name, times[name], *pair.reference) for pair in chosen]
+                except DataError as error:
+                    lost[name] = str(error)
+                    continue
+                pairs[name] = tuple(chosen)
+                embedded = [self.scorer.embed(one, deadline) for one in read]
+                parts += [(pair.query, name, one) for pair, one in zip(chosen, embedded, strict=True)]
+            best = self._best(query, parts, deadline)
+            scores += [
+                ScoredCandidate(
+                    video_id=name,
+                    similarity=best[name],
+                    pairs=compared,
+                    num_frames=len(times[name]),
+                    seconds=times[name][-1] + 1 / fps,
+                )
+                for name, compared in pairs.items()
+            ]
+        return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
+
+    def _best(
+        self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
+    ) -> dict[str, float]:
+        """The highest similarity of each video. parts: rows of the query, id of the video and what is compared of it."""
+        best: dict[str, float] = {}
+        for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
+            group, shown = list(found), query.part(*rows)
+            similarities = self.scorer.similarities(shown, [part for *_, part in group], deadline)
+            for (_, name, part), similarity in zip(group, similarities, strict=True):
+                if len(part) < len(shown):
+                    (back,) = self.scorer.similarities(part, [shown], deadline)
+                    if back > similarity and self._is_contained(back):
+                        similarity = back
+                best[name] = max(similarity, best.get(name, similarity))
+        return best
+
+    def _is_contained(self, similarity: float) -> bool:
+        """Whether this similarity of a video with the query says a match; any does to a model without calibration."""
+        calibration = self.scorer.calibration
+        return calibration is None or calibration.probability(similarity) >= LEAST_CONTAINED
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
@@ -168,74 +206,6 @@ def _unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
     """At most this many of the rows, evenly spaced."""
     return rows if len(rows) <= count else rows[np.linspace(0, len(rows) - 1, count).round().astype(int)]
-
-
-def fine_scores(
-    query: EmbeddedVideo,
-    candidates: Sequence[Candidate],
-    *,
-    scorer: VideoScorer,
-    videos: SearchableCollection,
-    deadline: Deadline = NEVER,
-) -> tuple[list[ScoredCandidate], dict[str, str]]:
-    """Scores of candidates, best first, and why others have none: video id -> reason.
-
-    A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
-    Raises VideoError `timeout` where the deadline passes before the last is scored.
-    """
-    scores: list[ScoredCandidate] = []
-    lost: dict[str, str] = {}
-    for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
-        times: dict[str, Sequence[float]] = {}
-        pairs: dict[Candidate, tuple[Pair, ...]] = {}
-        parts: list[tuple[Rows, str, EmbeddedVideo]] = []
-        for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
-            name = candidate.video_id
-            try:
-                times[name] = videos.times(name)
-                chosen = pairs_of(candidate, times[name], query=query, fps=scorer.sampling.fps)
-                read = [videos.read(name, times[name], *pair.reference) for pair in chosen]
-            except DataError as error:
-                lost[name] = str(error)
-                continue
-            pairs[candidate] = tuple(chosen)
-            parts += [(pair.query, name, scorer.embed(one, deadline)) for pair, one in zip(chosen, read, strict=True)]
-        best = _best(query, parts, scorer, deadline)
-        scores += [
-            ScoredCandidate(
-                video_id=candidate.video_id,
-                votes=candidate.votes,
-                similarity=best[candidate.video_id],
-                pairs=compared,
-                num_frames=len(times[candidate.video_id]),
-                seconds=times[candidate.video_id][-1] + 1 / scorer.sampling.fps,
-            )
-            for candidate, compared in pairs.items()
-        ]
-    return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
-
-
-def _best(
-    query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], scorer: VideoScorer, deadline: Deadline
-) -> Mapping[str, float]:
-    """The highest similarity of each video. parts: rows of the query, id of the video and what is compared of it."""
-    best: dict[str, float] = {}
-    for rows, group in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
-        names, embedded = zip(*((name, part) for _, name, part in group), strict=True)
-        shown = query.part(*rows)
-        for name, part, similarity in zip(names, embedded, scorer.similarities(shown, embedded, deadline), strict=True):
-            if len(part) < len(shown):
-                (back,) = scorer.similarities(part, [shown], deadline)
-                if back > similarity and _is_contained(back, scorer):
-                    similarity = back
-            best[name] = max(similarity, best.get(name, similarity))
-    return best
-
-
-def _is_contained(similarity: float, scorer: VideoScorer) -> bool:
-    """Whether this similarity of a video with the query says a match; any does to a model without calibration."""
-    calibration = scorer.calibration
-    return calibration is None or calibration.probability(similarity) >= LEAST_CONTAINED
 
 
 def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float) -> list[Pair]:

@@ -167,21 +167,20 @@ class FrameIndex:
         frames, videos: as in `ShardRows`. Vectors are fixed-size lists of `dims` floats, of any length but 0. digest: what
         `status` tells of the shard.
         """
-        with self._changing() as change:
+        with self._changing() as (tables, shards):
             for name, rows in (("frames", frames), ("videos", videos)):
-                if shard in change.shards:
-                    change.tables[name] = change.tables[name].delete("shard", [shard])
+                if shard in shards:
+                    tables[name] = tables[name].delete("shard", [shard])
                 if len(rows):
                     named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
-                    change.tables[name] = change.tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
-            change.shards[shard] = IndexedShard(digest, len(videos), len(frames))
+                    tables[name] = tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
+            shards[shard] = IndexedShard(digest, len(videos), len(frames))
 
     def delete_shard(self, shard: str) -> None:
         """Forget a shard; nothing happens where there is none of this name."""
-        with self._changing() as change:
-            if change.shards.pop(shard, None) is not None:
-                for name, table in change.tables.items():
-                    change.tables[name] = table.delete("shard", [shard])
+        with self._changing() as (tables, shards):
+            if shards.pop(shard, None) is not None:
+                tables |= {name: table.delete("shard", [shard]) for name, table in tables.items()}
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
@@ -213,9 +212,8 @@ class FrameIndex:
         rebuild: build the whole index again. What was replaced since the last call stays readable until the next, and for
         as long as `vectors.KEEP_S`.
         """
-        with self._changing() as change:
-            for name, table in change.tables.items():
-                change.tables[name] = table.optimise(rebuild=rebuild)
+        with self._changing() as (tables, _):
+            tables |= {name: table.optimise(rebuild=rebuild) for name, table in tables.items()}
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
             for name, table in self._open_tables(state).items():
@@ -274,32 +272,19 @@ class FrameIndex:
         }
 
     @contextmanager
-    def _changing(self) -> Iterator[_Change]:
-        """What a writer may change; it becomes the index when the block ends well."""
+    def _changing(self) -> Iterator[tuple[dict[str, VectorTable], dict[str, IndexedShard]]]:
+        """The tables and shards, to be changed in place; they become the index when the block ends well."""
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
-            change = _Change(tables, dict(state.shards))
-            yield change
-            versions = TableVersions(**{name: table.version for name, table in change.tables.items()})
-            if (versions, change.shards) != (state.versions, state.shards):
-                state = replace(
-                    state,
-                    revision=state.revision + 1,
-                    versions=versions,
-                    shards=change.shards,
-                    files=_digests(self._root, change.tables, state.files),
-                )
+            shards = dict(state.shards)
+            yield tables, shards
+            versions = TableVersions(**{name: table.version for name, table in tables.items()})
+            if (versions, shards) != (state.versions, state.shards):
+                files = _digests(self._root, tables, state.files)
+                state = replace(state, revision=state.revision + 1, versions=versions, shards=shards, files=files)
                 self._root.write_json(STATE_FILE, asdict(state))
             self._take(state)
-
-
-@dataclass
-class _Change:
-    """What a writer works on."""
-
-    tables: dict[str, VectorTable]
-    shards: dict[str, IndexedShard]
 
 
 def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:

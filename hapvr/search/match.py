@@ -67,13 +67,12 @@ class Part:
 class Query:
     """A video or picture that can be searched for.
 
-    sha256: of the file, "" from a URL. read_s: how long it took to read. video_id: of a video of the collection, else "".
+    sha256: of the file, "" from a URL. video_id: of a video of the collection, else "".
     """
 
     name: str
     features: SampledFeatures
     sha256: str = ""
-    read_s: float = 0.0
     video_id: str = ""
 
 
@@ -116,7 +115,7 @@ class Match:
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
     probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
-    no segments were looked for. votes: of the shortlist, 0 if the whole video led to it. mark: "match" where somebody
+    no segments were looked for. mark: "match" where somebody
     marked the pair, else "".
     """
 
@@ -128,7 +127,6 @@ class Match:
     segments: tuple[Segment, ...] = ()
     query_covered: float | None = None
     reference_covered: float | None = None
-    votes: float = 0.0
     mark: str = ""
 
     @property
@@ -143,7 +141,7 @@ class SearchAnswer:
 
     seconds: of the searched part of the query. prior: share of matches for which the probabilities hold. compared: how
     many videos were scored of those that the collection has. warnings: what speaks against believing the answer.
-    timings_s: where the time went. error: why there is no answer; empty if there is one.
+    error: why there is no answer; empty if there is one.
     """
 
     query: str
@@ -153,7 +151,6 @@ class SearchAnswer:
     compared: int = 0
     videos: int = 0
     warnings: tuple[str, ...] = ()
-    timings_s: dict[str, float]
     error: str = ""
 
 

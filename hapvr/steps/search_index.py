@@ -52,7 +52,6 @@ from hapvr.search.descriptors import (
     searchable,
 )
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, digest_of
-from hapvr.search.vectors import VECTOR
 from hapvr.steps.features import feature_settings
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
@@ -182,38 +181,38 @@ def update_index(
     the first shard on; the present one answers until then. Raises DataError where there are no features, or features
     that do not go with the model.
     """
-    root = project.root
+    root, settings = project.root, project.config.search.index
     with root.lock(FOLDER):
         serving = serving_index(root)
-        finished, awaited = finished_shards(project.root)
+        finished, awaited = finished_shards(root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
         place = _place(root, model.digest, serving, rebuild=rebuild)
-        settings = project.config.search.index
-        index = None
+        index, known, revision = None, {}, -1
         if root.exists(f"{place}/{STATE_FILE}"):
             index = FrameIndex.open(root.url_of(place), settings=settings)
-        known, revision = ({}, None) if index is None else (index.status().shards, index.status().revision)
-        added: list[str] = []
-        replaced: list[str] = []
+            known, revision = index.shard_digests(), index.status().revision
+        changed: dict[str, list[str]] = {"added": [], "replaced": []}
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
-            if key not in known or known[key].digest != shard.data_digest():
-                try:
-                    rows = searchable(shard)
-                except DamagedError as error:
-                    warnings.warn(f"{error}. They are made again", stacklevel=2)
-                    root.delete(shard.index_name)
-                    shard = make_descriptors(project, key, model).shard
-                    rows = searchable(shard)
-                if index is None:
-                    serving = _named(root, serving, place)
-                    provenance = {"model": model.uri, "digest": model.digest}
-                    dims = rows.videos[VECTOR].type.list_size
-                    index = FrameIndex.create(root.url_of(place), dims, provenance, settings=settings)
-                index.replace_shard(key, *rows, digest=shard.data_digest())
-                (replaced if key in known else added).append(key)
+            if known.get(key) == shard.data_digest():
+                continue
+            try:
+                rows = searchable(shard)
+            except DamagedError as error:
+                warnings.warn(f"{error}. They are made again", stacklevel=2)
+                root.delete(shard.index_name)
+                shard = make_descriptors(project, key, model).shard
+                rows = searchable(shard)
+            if index is None:
+                serving = _named(root, serving, place)
+                made_with = {"model": model.uri, "digest": model.digest}
+                index = FrameIndex.create(
+                    root.url_of(place), model.network.embedding_dims, made_with, settings=settings
+                )
+            index.replace_shard(key, *rows, digest=shard.data_digest())
+            changed["replaced" if key in known else "added"].append(key)
         assert index is not None
         removed = [key for key in known if key not in finished and key not in awaited]
         for key in removed:
@@ -223,21 +222,20 @@ def update_index(
         if recall < MIN_RECALL:  # lists of vectors that have changed since may be of no use
             index.optimise(rebuild=True)
             recall = index.recall()
-        passed = recall >= MIN_RECALL
         progress(len(finished), len(finished))
-        before = serving
+        passed, before, status = recall >= MIN_RECALL, serving, index.status()
         if passed:
-            serving = _serve(project, model, place, recall, before)
+            serving = _serve(root, model, place, recall, before)
         return IndexUpdate(
             serving=serving,
             passed=passed,
-            status=index.status(),
+            status=status,
             recall=recall,
-            added=tuple(added),
-            replaced=tuple(replaced),
+            added=tuple(changed["added"]),
+            replaced=tuple(changed["replaced"]),
             removed=tuple(removed),
             awaited=awaited,
-            done=index.status().revision != revision or serving != before,
+            done=status.revision != revision or serving != before,
         )
 
 
@@ -298,31 +296,28 @@ def _named(root: DataRoot, serving: CurrentIndex | None, place: str) -> CurrentI
     return serving
 
 
-def _serve(
-    project: Project, model: SearchModel, place: str, recall: float, before: CurrentIndex | None
-) -> CurrentIndex:
+def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None) -> CurrentIndex:
     """Let an index answer, and remove those that nobody goes back to, of those that the record names.
 
     The one that it replaces stays until the next call, for searches that have it open.
     """
-    root, since = project.root, datetime.now(UTC).isoformat(timespec="seconds")
-    earlier: list[str] = []
+    since, made = datetime.now(UTC).isoformat(timespec="seconds"), [place]
     if before is not None:
         since = before.since if before.place == place else since
-        earlier = [one for one in (before.place, *before.made) if _is_there(root, one)]
-    made = list(dict.fromkeys([place, *earlier]))
+        made += [one for one in (before.place, *before.made) if _is_there(root, one)]
+    made = list(dict.fromkeys(made))
     models = list(dict.fromkeys(map(_model_of, made)))
-    kept = models[: 1 + KEPT_MODELS]
     serving = CurrentIndex(
         place=place, model=model.uri, digest=model.digest, recall=recall, since=since, made=tuple(made)
     )
     if serving != before:
         write_current(root, serving)
+    forgotten = models[1 + KEPT_MODELS :]
     for one in made[1:]:
         replaced = _model_of(one) == model.digest and before is not None and one != before.place
-        if replaced or _model_of(one) not in kept:
+        if replaced or _model_of(one) in forgotten:
             _remove(root, one)
-    for digest in models[len(kept) :]:
+    for digest in forgotten:
         above = model_place(digest)
         _remove(root, f"{above}/descriptors")
         root.delete(f"{above}/{BLANK_FILE}")

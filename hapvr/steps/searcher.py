@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
-from hapvr.search.engine import ScoredCandidate, SearchEngine, fine_scores
+from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin
 from hapvr.search.votes import Candidate
@@ -153,39 +152,34 @@ class Searcher(SearchEngine):
 
         name: what answers call it, default is `query` itself. limits: default is the model's. Raises VideoError.
         """
-        place, began = str(query), time.perf_counter()
+        place = str(query)
         if "://" not in place and is_picture(place):
             features = self.scorer.picture(place, access=access, limits=limits, deadline=deadline)
         else:
             with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline) as videos:
                 features = videos.get(place)
         digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
-        read_s = time.perf_counter() - began
-        return Query(name=name or printable(place), features=features, sha256=digest, read_s=read_s)
+        return Query(name=name or printable(place), features=features, sha256=digest)
 
     def read_id(self, video_id: str) -> Query:
         """A video of the collection as a query, which does not find itself. Raises DataError for an unknown id."""
-        began = time.perf_counter()
-        features = self.collection.whole(video_id)
         digest = self.collection.metadata.of(video_id).sha256
-        read_s = time.perf_counter() - began
-        return Query(name=video_id, features=features, sha256=digest, read_s=read_s, video_id=video_id)
+        return Query(name=video_id, features=self.collection.whole(video_id), sha256=digest, video_id=video_id)
 
     def answer(self, query: Query, options: SearchOptions, *, deadline: Deadline = NEVER) -> SearchAnswer:
         """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""
-        scorer, fps, began = self.scorer, self.scorer.sampling.fps, time.perf_counter()
+        scorer, fps = self.scorer, self.scorer.sampling.fps
         if options.min_probability > 0 and scorer.calibration is None:
             raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")
         part = query.features
         if options.part is not None:
             part = cut(part, options.part, name=query.name, fps=fps)
         embedded = scorer.embed(part, deadline)
-        embed_s = query.read_s + time.perf_counter() - began
-        result = self.rank(embedded, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
-        began = time.perf_counter()
+        shortlist = self.shortlist(embedded, allowed=_allowed(options.folder, query.video_id))
+        candidates, lost = self.score(embedded, shortlist, deadline)
         seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
         matches: list[Match] = []
-        for candidate, probability, mark in self._wanted(result.candidates, query, options):
+        for candidate, probability, mark in self._wanted(candidates, query, options):
             segments = self.segments(embedded, candidate, deadline) if options.segments else None
             covered: tuple[float | None, float | None] = (None, None)
             if segments is not None:
@@ -200,7 +194,6 @@ class Searcher(SearchEngine):
                     segments=segments or (),
                     query_covered=covered[0],
                     reference_covered=covered[1],
-                    votes=candidate.votes,
                     mark=mark,
                 )
             )
@@ -212,10 +205,9 @@ class Searcher(SearchEngine):
             matches=tuple(matches),
             seconds=seconds,
             prior=None if calibration is None else (options.prior or calibration.prior),
-            compared=len(result.candidates),
+            compared=len(candidates),
             videos=self.num_videos,
-            warnings=(*self.warnings, *_lost_warning(result.lost)),
-            timings_s={"query": embed_s, **result.timings_s, "segments": time.perf_counter() - began},
+            warnings=(*self.warnings, *_lost_warning(lost)),
         )
 
     def find_copies(
@@ -227,20 +219,19 @@ class Searcher(SearchEngine):
         """
         query = self.scorer.embed(self.collection.whole(video_id))
         try:
-            result = self.rank(query, allowed=_allowed("", video_id))
+            candidates, _ = self.score(query, self.shortlist(query, allowed=_allowed("", video_id)))
         except VideoError:
             return []
         return [
             (candidate, self.segments(query, candidate))
-            for candidate in result.candidates
+            for candidate in candidates
             if self.calibration.probability(candidate.similarity) >= least_probability
         ]
 
     def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
         """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
         query = self.scorer.embed(self.collection.whole(video_id))
-        whole = Candidate(video_id=other, votes=0.0, windows=())
-        scores, lost = fine_scores(query, [whole], scorer=self.scorer, videos=self.collection)
+        scores, lost = self.score(query, [Candidate(video_id=other, votes=0.0, windows=())])
         if lost:
             raise DataError(lost[other])
         return scores[0], self.segments(query, scores[0])
@@ -309,7 +300,7 @@ def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> Search
         return search(query)
     except (VideoError, DataError) as error:
         reason = f"{error.reason}: {error}" if isinstance(error, VideoError) else str(error)
-        return SearchAnswer(query=printable(query), timings_s={}, error=printable(reason))
+        return SearchAnswer(query=printable(query), error=printable(reason))
 
 
 def search_fingerprint(

@@ -102,9 +102,7 @@ def test_short_videos_are_compared_whole_with_short_queries() -> None:
 
 def test_segments_are_looked_for_around_the_compared_parts() -> None:
     """As far as a copy at half the speed would go, within the video."""
-    score = ScoredCandidate(
-        video_id="a", votes=1.0, similarity=0.5, pairs=(Pair((0, 10), (2, 12)),), num_frames=200, seconds=200
-    )
+    score = ScoredCandidate(video_id="a", similarity=0.5, pairs=(Pair((0, 10), (2, 12)),), num_frames=200, seconds=200)
     assert stretches_of(score) == [(0, 17)]
     two = (Pair((20, 32), (100, 112)), Pair((0, 12), (70, 82)))
     assert stretches_of(replace(score, pairs=two)) == [(64, 88), (94, 118)]
