@@ -20,7 +20,8 @@ from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
 from hapvr.scorer.deadline import Deadline
 from hapvr.search.collection import current_index
-from hapvr.search.marks import is_digest, mark_pair, read_marks, unmark_pair
+from hapvr.search.marks import is_digest, read_marks, unmark
+from hapvr.search.marks import mark as keep_mark
 from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
 from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import jobs
@@ -334,9 +335,9 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
             )
     second, root = digest(asked.reference), service.project.root
     if asked.mark is None:
-        gone = unmark_pair(root, first, second)
+        gone = unmark(root, first, second)
         return {"mark": None, "before": None if gone is None else gone.verdict}
-    mark_pair(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
+    keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
     return {"mark": asked.mark}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hapvr.registry.versions import promote
-from hapvr.search.marks import mark_pair
+from hapvr.search.marks import mark
 from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -123,8 +123,8 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
     promote(tracker_of(project).client, "hapvr", 2, reason="as before")
     searcher = Searcher.open(project)
     long, short, copy = (searcher.collection.metadata.of(name).sha256 for name in ("in/long.mp4", SHORT, COPY))
-    mark_pair(project.root, long, short, "not_a_match", names=("in/long.mp4", SHORT))
-    mark_pair(project.root, copy, short, "match", names=(COPY, SHORT))
+    mark(project.root, long, short, "not_a_match", names=("in/long.mp4", SHORT))
+    mark(project.root, copy, short, "match", names=(COPY, SHORT))
     for key in searcher.collection.shards():
         make_duplicate_pairs(project, searcher, key)
     make_duplicate_groups(project, searcher)

@@ -21,7 +21,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.registry.versions import data_digest
 from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.marks import mark, mark_pair
+from hapvr.search.marks import mark
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
@@ -89,7 +89,7 @@ def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: 
     mark(small_project.root, train[0], train[1], "match")
     mark(small_project.root, train[0], train[2], "not_a_match")
     mark(small_project.root, test[0], test[1], "match")
-    mark_pair(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
+    mark(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
     try:
         assert marked_pairs(small_project).skipped == 1
         few = calibrate(with_validation(small_project, "own-test"), run).calibration

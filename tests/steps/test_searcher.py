@@ -14,7 +14,7 @@ from PIL import Image
 
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Access
-from hapvr.search.marks import mark_pair
+from hapvr.search.marks import mark
 from hapvr.search.match import Match, Part, answer_table, answer_values
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
@@ -211,8 +211,8 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     copy, other = (
         searcher.collection.metadata.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4")
     )
-    mark_pair(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
-    mark_pair(copied.root, short.sha256, other, "match", names=("a", "c"))
+    mark(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
+    mark(copied.root, short.sha256, other, "match", names=("a", "c"))
     answer = searcher.search(elsewhere)
     assert names(answer.matches)[0] == "in/short.mp4"
     assert "in/trips/copy of short.mp4" not in names(answer.matches)
