@@ -38,11 +38,11 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     """Forty marks by eight threads are forty marks."""
     root = DataRoot(tmp_path)
 
-    def mark(number: int) -> None:
+    def mark_one(number: int) -> None:
         mark(root, A, f"{number:064d}", "match", names=("a", str(number)))
 
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(mark, range(40)))
+        list(threads.map(mark_one, range(40)))
     assert len(read_marks(root)) == 40
 
 
