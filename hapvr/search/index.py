@@ -170,7 +170,7 @@ class FrameIndex:
         with self._changing() as (tables, shards):
             for name, rows in (("frames", frames), ("videos", videos)):
                 if shard in shards:
-                    tables[name] = tables[name].delete("shard", [shard])
+                    tables[name] = tables[name].delete("shard", shard)
                 if len(rows):
                     named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
                     tables[name] = tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
@@ -180,7 +180,7 @@ class FrameIndex:
         """Forget a shard; nothing happens where there is none of this name."""
         with self._changing() as (tables, shards):
             if shards.pop(shard, None) is not None:
-                tables |= {name: table.delete("shard", [shard]) for name, table in tables.items()}
+                tables |= {name: table.delete("shard", shard) for name, table in tables.items()}
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.

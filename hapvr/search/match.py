@@ -190,8 +190,31 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
         if answer.error:
             rows.append({"query_id": answer.query, "error": answer.error})
         for match in answer.matches:
-            rows += _rows(match)
-    return pa.Table.from_pylist([{"error": ""} | row for row in rows], schema=SCHEMA)
+            pair = {
+                "query_id": match.query,
+                "ref_id": match.reference,
+                "score": match.similarity,
+                "rank": match.rank,
+                "similarity": match.similarity,
+                "probability": match.probability,
+                "query_covered": match.query_covered,
+                "ref_covered": match.reference_covered,
+                "mark": match.mark,
+                "error": "",
+            }
+            rows += [
+                pair
+                | {
+                    "query_start": segment.query_start_s,
+                    "query_end": segment.query_end_s,
+                    "ref_start": segment.reference_start_s,
+                    "ref_end": segment.reference_end_s,
+                    "score": segment.score,
+                    "offset": segment.reference_start_s - segment.query_start_s,
+                }
+                for segment in match.segments
+            ] or [pair]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
@@ -201,29 +224,3 @@ def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
         matches = [asdict(match) | {"offset_s": match.offset_s} for match in answer.matches]
         values.append(asdict(answer) | {"matches": matches})
     return values
-
-
-def _rows(match: Match) -> list[dict[str, Any]]:
-    pair = {
-        "query_id": match.query,
-        "ref_id": match.reference,
-        "score": match.similarity,
-        "rank": match.rank,
-        "similarity": match.similarity,
-        "probability": match.probability,
-        "query_covered": match.query_covered,
-        "ref_covered": match.reference_covered,
-        "mark": match.mark,
-    }
-    return [
-        pair
-        | {
-            "query_start": segment.query_start_s,
-            "query_end": segment.query_end_s,
-            "ref_start": segment.reference_start_s,
-            "ref_end": segment.reference_end_s,
-            "score": segment.score,
-            "offset": segment.reference_start_s - segment.query_start_s,
-        }
-        for segment in match.segments
-    ] or [pair]

@@ -249,7 +249,8 @@ def _is_current(pair: DuplicatePair, contents: Mapping[str, str]) -> bool:
 
 
 def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], searcher: Searcher) -> DuplicatePair:
-    covered = coverage(segments, query_s=searcher.seconds_of(query), reference_s=found.seconds)
+    seconds = searcher.collection.times(query)[-1] + 1 / searcher.scorer.sampling.fps
+    covered = coverage(segments, query_s=seconds, reference_s=found.seconds)
     starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
     if found.video_id < query:
         covered, starts = covered[::-1], starts[::-1]

@@ -75,26 +75,20 @@ def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
     """What is to be said where the index's model is not the champion (any more); nothing where no registry answers, or only with
     an error."""
-    hint = "`hapvr index update` brings it up to date"
-    warnings = (
-        f"{current.model}, which the index was made with, is not in the registry any more; what is loaded answers until the "
-        f"next start; {hint}",
-        f"the registry has no champion of {project.config.tracking.registered_model} any more; {current.model} keeps answering",
-    )
     try:
         require_store(project.tracking_uri)
     except HapvrError:
         return ()
-    champion = ""
-    for uri, warning in zip((current.model, _champion(project)), warnings, strict=True):
-        try:
-            champion = pinned_uri(uri, project.tracking_uri)
-        except (RegistryError, DamagedError, MissingPartError):
-            return ()
-        except DataError:
-            return (warning,)
+    try:
+        champion = pinned_uri(_champion(project), project.tracking_uri)
+    except (RegistryError, DamagedError, MissingPartError):
+        return ()
+    except DataError:
+        name = project.config.tracking.registered_model
+        return (f"the registry has no champion of {name} any more; {current.model} keeps answering",)
     if champion == current.model:
         return ()
+    hint = "`hapvr index update` brings it up to date"
     return (f"the index was made with {current.model}, and the champion is {champion}; {hint}",)
 
 

@@ -273,10 +273,6 @@ class Searcher(SearchEngine):
             raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
         return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
 
-    def seconds_of(self, video_id: str) -> float:
-        """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
-        return self.collection.times(video_id)[-1] + 1 / self.scorer.sampling.fps
-
     def _wanted(
         self, candidates: Sequence[ScoredCandidate], query: Query, options: SearchOptions
     ) -> Iterator[tuple[ScoredCandidate, float | None, str]]:

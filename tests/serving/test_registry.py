@@ -40,7 +40,7 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path,
         registry.delete_model_version("hapvr", str(first))
         left, said = asked(client)
         assert left == matches
-        assert "is not in the registry any more; what is loaded answers until the next start" in said[0]
+        assert "has no champion of hapvr any more" in said[0]
         assert client.get("/index").json["warnings"][1:] == said
     with pytest.raises(DataError, match=f"models:/hapvr/{first} is not in the registry"):
         Searcher.open(project)
