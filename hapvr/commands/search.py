@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -67,6 +67,7 @@ def search(
     A search always ranks. That nothing was found is an answer; a query that cannot be used is a row with an error.
     """
     from hapvr.errors import ArgumentError
+    from hapvr.files import write_atomic
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import answer_table, answer_values
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
@@ -97,12 +98,12 @@ def search(
             progress(number, len(asked))
             answers.append(answer_or_error(name, ask))
     values = answer_values(answers)
-    if out is not None and out.suffix.lower() == ".json":
-        _write_out(
-            out, lambda part: part.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
-        )
-    elif out is not None:
-        _write_out(out, lambda part: export_table(answer_table(answers), part, out.suffix.lower()))
+    if out is not None:
+        with write_atomic(out) as part:
+            if out.suffix.lower() == ".json":
+                part.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
+            else:
+                export_table(answer_table(answers), part, out.suffix.lower())
     result = {"config": str(config), "queries": values}
     show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer)))
     if any(answer.error for answer in answers):
@@ -125,6 +126,7 @@ def duplicates(
 
     Nothing is deleted. A shard that was looked through is left alone until its features, the model or the settings change.
     """
+    from hapvr.files import write_atomic
     from hapvr.search.duplicates import group_rows, pair_table
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs
     from hapvr.steps.project import Project
@@ -147,7 +149,8 @@ def duplicates(
         members = [member for member in members if member.group in chosen]
         rows, text = group_rows(members), _group_lines(members)
     if out is not None:
-        _write_out(out, lambda part: export_table(rows, part, out.suffix.lower()))
+        with write_atomic(out) as part:
+            export_table(rows, part, out.suffix.lower())
     show({"pairs" if pairs else "groups": rows.to_pylist()}, as_json=as_json, text="\n".join(text))
 
 
@@ -195,18 +198,6 @@ def _check_out(out: Path | None) -> None:
 
     if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
         raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
-
-
-def _write_out(out: Path, write: Callable[[Path], Any]) -> None:
-    """Write the file of `--out` whole, or not at all. Raises DataError where it cannot be written."""
-    from hapvr.errors import DataError
-    from hapvr.files import write_atomic
-
-    try:
-        with write_atomic(out) as part:
-            write(part)
-    except OSError as error:
-        raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error
 
 
 def _part(at: float | None, from_: float | None, to: float | None) -> Part | None:
