@@ -37,6 +37,7 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
             "first_start_s": "double: where the surest common part begins",
             "second_start_s": "double: where the surest common part begins",
             "mark": "string: empty; marks are read when pairs are",
+            "kind": "string: copy, contained, overlap or same_incident",
         }
     ),
     description=(

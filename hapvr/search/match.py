@@ -115,8 +115,7 @@ class Match:
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
     probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
-    no segments were looked for. mark: "match" where somebody
-    marked the pair, else "".
+    no segments were looked for. mark: "match" where somebody marked the pair, else "".
     """
 
     query: str
