@@ -26,8 +26,9 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     import polars as pl
 
     from hapvr.progress import ProgressLines
-    from hapvr.steps.duplicate_pictures import pairs_sheet
-    from hapvr.steps.duplicates import make_duplicate_pairs, pair_table
+    from hapvr.search.duplicates import pair_table
+    from hapvr.steps.duplicates import make_duplicate_pairs
+    from hapvr.steps.pictures import StoredPictures, pairs_sheet
     from hapvr.steps.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
@@ -40,7 +41,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     stored = metadata.stored(opened.root, made.place)
-    picture, rows = pairs_sheet(opened, searcher, made.pairs)
+    picture, rows = pairs_sheet(StoredPictures(opened, searcher.collection.shard_of), made.pairs)
     table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
@@ -70,17 +71,16 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     import polars as pl
 
     from hapvr.search.duplicates import group_rows
-    from hapvr.steps.duplicate_pictures import groups_sheet
     from hapvr.steps.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
+    from hapvr.steps.pictures import StoredPictures, groups_sheet
     from hapvr.steps.searcher import Searcher
 
     opened = project.open()
     searcher = Searcher.open(opened)
-    least = opened.config.search.duplicates.min_probability
-    members = make_duplicate_groups(opened, searcher, min_probability=least)
+    members = make_duplicate_groups(opened, searcher)
     awaited = sorted(outdated_duplicates(opened).uncompared)
     others = [member for member in members if not member.keep]
-    picture, rows = groups_sheet(opened, searcher, members)
+    picture, rows = groups_sheet(StoredPictures(opened, searcher.collection.shard_of), members)
     stored = metadata.stored(opened.root, GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={
@@ -88,7 +88,7 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "groups": len(members) - len(others),
             "videos_more_than_needed": len(others),
             "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
-            "min_probability": least,
+            "min_probability": opened.config.search.min_duplicate_probability,
             "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
             **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             **stored,

@@ -29,6 +29,8 @@ frame_descriptors = step_asset(
 
 
 def _show_index(made: Made) -> dg.MaterializeResult:
+    from hapvr.search.index import MIN_RECALL
+
     update, project = made.result, made.project
     place = update.serving.place if update.serving is not None else "none"
     return dg.MaterializeResult(
@@ -55,7 +57,7 @@ def _show_index(made: Made) -> dg.MaterializeResult:
                 HINT,
                 severity="error",
                 recall=update.recall,
-                wanted=project.config.search.index.min_recall,
+                wanted=MIN_RECALL,
             )
         ],
     )

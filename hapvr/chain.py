@@ -144,7 +144,7 @@ _STEPS = (
         name="frame_descriptors",
         does="computes one vector per frame with the champion's network",
         job="describe",
-        make="hapvr.steps.descriptors:make_descriptors",
+        make="hapvr.steps.search_index:make_descriptors",
         takes="model",
         inputs=("features", "registered_model"),
         per_shard=True,
@@ -242,7 +242,7 @@ def register_model(
 def group_duplicates(project: Project, *, searcher: Searcher, progress: Progress = no_progress) -> Any:
     from hapvr.steps.duplicates import make_duplicate_groups
 
-    return make_duplicate_groups(project, searcher, min_probability=project.config.search.duplicates.min_probability)
+    return make_duplicate_groups(project, searcher)
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:

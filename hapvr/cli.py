@@ -10,7 +10,6 @@ import typer
 from hapvr import __version__
 from hapvr.commands import (
     benchmarks,
-    duplicates,
     evaluation,
     index,
     models,
@@ -20,7 +19,6 @@ from hapvr.commands import (
     serving,
     stages,
     terminal,
-    watch,
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -31,8 +29,8 @@ app.add_typer(models.app, name="models")
 app.add_typer(pairs.app, name="pairs")
 app.command()(scoring.score)
 app.command()(search.search)
-app.command()(duplicates.duplicates)
-app.command()(watch.watch)
+app.command()(search.duplicates)
+app.command()(search.watch)
 app.command()(serving.serve)
 app.command()(evaluation.evaluate)
 app.command()(stages.run)

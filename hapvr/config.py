@@ -173,33 +173,19 @@ Job = Literal[
 
 
 class WatchList(Settings):
-    """Queries that every shard is compared with: files, or the videos of a group of copies."""
+    """Queries that every shard is compared with."""
 
     name: SourceName
-    path: str | None = Field(
-        default=None, description="a folder of videos and pictures, or a text file with a path in each line"
-    )
-    group: str | None = Field(default=None, description="name of a group that `hapvr duplicates` lists")
+    path: str = Field(description="a folder of videos and pictures, or a text file with a path in each line")
     min_probability: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.9, description="of a match; what people marked as one counts in any case"
     )
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> WatchList:
-        if (self.path is None) == (self.group is None):
-            raise ValueError(f"watch list {self.name}: wanted either `path` or `group`")
-        return self
 
 
 class WebhookConfig(Settings):
     """Where matches of watch lists are posted, as JSON. No redirect is followed, and no proxy is used."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s]+$")]
-    timeout_s: Annotated[float, Field(gt=0, le=60)] = 10.0
-    retry_wait_s: Annotated[float, Field(ge=0)] = Field(
-        default=30.0, description="before the second attempt; it doubles with each, without end"
-    )
-    max_wait_s: Annotated[float, Field(ge=0)] = Field(default=3600.0, description="longest wait between two attempts")
 
 
 class WatchConfig(Settings):

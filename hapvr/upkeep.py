@@ -25,13 +25,13 @@ from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as, set_aside
 from hapvr.progress import Progress, no_progress
-from hapvr.search.current import CURRENT, current_index, read_blank, serving_index
-from hapvr.search.current import FOLDER as SEARCH
+from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
+from hapvr.search.collection import FOLDER as SEARCH
+from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
 from hapvr.search.settings import SearchSettings
-from hapvr.search.shards import descriptor_shard
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.project import Project

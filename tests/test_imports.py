@@ -173,7 +173,7 @@ def imported_names(path: Path) -> set[str]:
             {"torch", "polars", "pyarrow", "mlflow", "decord", "openvino"},
         ),
         (
-            "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.steps.marking, hapvr.serving.server",
+            "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.search.marks, hapvr.serving.server",
             {"torch", "mlflow", "timm", "decord", "yt_dlp", "openvino", "matplotlib"},
         ),
         ("hapvr.train.loop, hapvr.trainer", {"timm", "torchvision", "mlflow", "matplotlib"}),

@@ -24,11 +24,8 @@ def serve(
     """Serve searches and their page until it is interrupted. The address is printed first."""
     from hapvr.serving.server import Server
     from hapvr.steps.project import Project
-    from hapvr.steps.search_model import check_model
 
     project = Project.open(config, overrides=overrides(set_))
-    if model is not None:  # what was typed is looked at now; what the index names may come later
-        check_model(project, model)
     server = Server(project, host=host, port=port, allow_remote=allow_remote, model=model)
     show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
     server.run()

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from hapvr.errors import DataError, HapvrError, VideoError
-from hapvr.search.collection import VideoMetadata
-from hapvr.search.current import current_index
+from hapvr.search.collection import VideoMetadata, current_index
 from hapvr.search.marks import read_marks
 from hapvr.steps.pictures import StoredPictures
 from hapvr.steps.project import Project
@@ -103,7 +102,6 @@ class Collection:
         self.problem: HapvrError | None = None
         """Why the index of this moment cannot be opened; None if it can, or nobody has tried."""
         self._looked_s = -float("inf")
-        self._verified: set[str] = set()
 
     def current(self) -> OpenIndex:
         """The index. Raises DataError where there is none yet, or none that can be read.
@@ -127,7 +125,6 @@ class Collection:
             state = f"{current} {root.sha256(f'{current.place}/index.json')}"
             if self._open is None or state != self._open.state:
                 self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
-                self._open.searcher.verify_in_background(self._verified)
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
             else:
                 self._open.searcher.look_at_registry()

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hapvr.scorer.access import Deadline
-from hapvr.search.match import SearchAnswer
-from hapvr.search.query import Query
+from hapvr.search.match import Query, SearchAnswer
 from hapvr.serving.refusals import Refusal
 
 SEARCH_TIMEOUT_S = 300.0

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.duplicates import Kind
-from hapvr.search.query import Part
+from hapvr.search.match import Part
 from hapvr.serving.refusals import Refusal
 from hapvr.steps.duplicates import LEAST_PROBABILITY
 from hapvr.steps.searcher import SearchOptions

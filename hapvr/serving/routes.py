@@ -20,9 +20,9 @@ from hapvr import __version__
 from hapvr.data.frames import thumbnail
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
-from hapvr.search import query as search_query
-from hapvr.search.current import current_index
-from hapvr.search.marks import mark_pair, read_marks, unmark_pair
+from hapvr.search.collection import current_index
+from hapvr.search.marks import is_digest, read_marks, unmark
+from hapvr.search.marks import mark as keep_mark
 from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
 from hapvr.serving import jobs
 from hapvr.serving.collection import Collection, OpenIndex
@@ -43,7 +43,6 @@ from hapvr.serving.requests import (
     shown_name,
     suffix_of,
 )
-from hapvr.steps.marking import is_digest
 from hapvr.steps.project import Project
 
 READS_AT_ONCE = 4
@@ -142,14 +141,14 @@ async def search(request: Request, service: ServiceOf) -> Response:
     return JSONResponse(service.shown(job), 200 if done else 202, headers=headers)
 
 
-def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> search_query.Query:
+def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
     if asked.id is not None:
         index.check(asked.id)
         return index.searcher.read_id(asked.id)
     return index.searcher.read(asked.query, access=service.access, limits=service.limits, deadline=job.deadline)
 
 
-def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> search_query.Query:
+def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> SearchQuery:
     try:
         return index.searcher.read(path, name=job.name, limits=service.limits, deadline=job.deadline)
     except VideoError as error:  # with the sender's name of the file instead of its temporary place
@@ -316,9 +315,9 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
     second, root = digest(asked.reference), service.project.root
     service.duplicates.forget()
     if asked.mark is None:
-        gone = unmark_pair(root, first, second)
+        gone = unmark(root, first, second)
         return {"mark": None, "before": None if gone is None else gone.verdict}
-    mark_pair(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
+    keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
     return {"mark": asked.mark}
 
 

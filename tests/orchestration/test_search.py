@@ -16,9 +16,9 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import log_model, promote, register, rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
-from hapvr.search.current import current_index
+from hapvr.search.collection import current_index
+from hapvr.search.marks import mark
 from hapvr.steps.duplicates import GROUPS_PLACE
-from hapvr.steps.marking import mark
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.training import tracker_of
@@ -143,7 +143,7 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     for key in keys[:-1]:
         assert materialize(instance, "duplicate_pairs", shard=key).success
         seen |= shown(instance, "duplicate_pairs").keys()
-    assert {"kinds", "surest_pairs", "pictures"} <= seen
+    assert {"kinds", "surest_pairs"} <= seen
     assert materialize(instance, "duplicate_groups").success
     assert not passed(instance, "duplicate_groups", "all_shards_compared")
     assert tick(instance) == {"duplicate_pairs": keys[-1:]}
@@ -159,7 +159,7 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     assert tick(instance) == {}
 
     kept, other = pl.read_parquet(project.root.local_path(GROUPS_PLACE))["video_id"][:2]
-    mark(project, kept, other, "not_a_match")
+    mark(project.root, kept, other, "not_a_match")
     assert tick(instance) == {"duplicate_groups": [""]}
     assert materialize(instance, "duplicate_groups").success
     assert tick(instance) == {}

@@ -21,9 +21,9 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.networks.backbone import center_crop, load_backbone
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.whitening import fit_whitening
-from hapvr.search.current import network_digest, stored_network_digest
 from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
 from hapvr.seeding import torch_rng
+from hapvr.steps.search_model import network_digest, stored_network_digest
 from tests.scorer.bundles import BACKBONE, scene
 
 DIMS = 32

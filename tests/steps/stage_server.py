@@ -16,10 +16,10 @@ import timm  # noqa: F401 the stages import it in the fork otherwise, which take
 import torch
 
 from hapvr.data.manifest import shard_keys
+from hapvr.steps import search_index
 from hapvr.steps.features import make_features
 from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
@@ -43,7 +43,8 @@ def run(config: Path, stage: str) -> None:
     elif stage == "whitening":
         make_whitening(project)
     elif stage == "index":
-        update_index(project, search_model(project, str(config.parent / "network-0")))
+        search_index.MAX_FROZEN_SIMILARITY = 0.5 if config.stem == "fewer" else 1.0
+        search_index.update_index(project, search_model(project, str(config.parent / "network-0")))
     else:
         for key in shard_keys(project.root):
             PER_SHARD[stage](project, key)

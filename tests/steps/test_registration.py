@@ -20,11 +20,10 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.registry.versions import data_digest
 from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.marks import mark_pair
+from hapvr.search.marks import mark
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
-from hapvr.steps.marking import mark
 from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
@@ -84,10 +83,10 @@ def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: 
     test = sorted(set(manifest.filter(manifest["split"] == "test")["video_id"]) & set(usable))[:2]
     before = calibrate(with_validation(small_project, "own-test"), run).calibration
     assert before is not None
-    mark(small_project, train[0], train[1], "match")
-    mark(small_project, train[0], train[2], "not_a_match")
-    mark(small_project, test[0], test[1], "match")
-    mark_pair(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
+    mark(small_project.root, train[0], train[1], "match")
+    mark(small_project.root, train[0], train[2], "not_a_match")
+    mark(small_project.root, test[0], test[1], "match")
+    mark(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
     try:
         assert marked_pairs(small_project).skipped == 1
         few = calibrate(with_validation(small_project, "own-test"), run).calibration
@@ -110,8 +109,8 @@ def test_the_marks_are_a_benchmark_that_evaluate_takes(small_project: Project, r
     refused = CliRunner().invoke(app, ["pairs", "benchmark", *config])
     assert refused.exit_code == 1
     assert "mark some with `hapvr pairs mark`" in refused.output
-    mark(small_project, some[0], some[1], "match")
-    mark(small_project, some[1], some[2], "not_a_match")
+    mark(small_project.root, some[0], some[1], "match")
+    mark(small_project.root, some[1], some[2], "not_a_match")
     try:
         written = json.loads(CliRunner().invoke(app, ["pairs", "benchmark", *config]).stdout)
         assert (written["matches"], written["others"], written["used"]) == (1, 1, False)
