@@ -24,10 +24,10 @@ MAX_TEXT = 300
 
 def columns(root: "DataRoot", name: str) -> dict[str, dg.TableSchemaMetadataValue]:
     """The column schema of a stored table."""
-    from hapvr.tables import read_schema
+    import pyarrow.parquet as pq
 
     with root.open(name) as file:
-        schema = dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in read_schema(file)])
+        schema = dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in pq.read_schema(file)])
     return {"dagster/column_schema": dg.MetadataValue.table_schema(schema)}
 
 

@@ -24,6 +24,7 @@ from hapvr.search.collection import current_index
 from hapvr.search.marks import is_digest, read_marks, unmark
 from hapvr.search.marks import mark as keep_mark
 from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
+from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import jobs
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.duplicate_list import StoredDuplicates, after, listed
